@@ -1,0 +1,3 @@
+from sjepa.cli import main
+
+main()

@@ -1,0 +1,1 @@
+"""Waveforms: read, resample, MFCC, augmentation. Tensors in, tensors out."""

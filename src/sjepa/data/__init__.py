@@ -1,0 +1,1 @@
+"""Corpora, batches and masks."""

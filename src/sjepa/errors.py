@@ -1,0 +1,2 @@
+class UserError(Exception):
+    """A mistake a person can mend: shown as one line, never as a traceback."""

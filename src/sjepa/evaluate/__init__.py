@@ -1,0 +1,1 @@
+"""A frozen encoder in, numbers out."""

@@ -1,0 +1,1 @@
+"""The networks: encoder, predictor and cluster head."""

@@ -1,0 +1,167 @@
+"""The encoder f: raw waveform in, hidden states out. The only part that is kept after pre-training."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from sjepa.errors import UserError
+from sjepa.model import formats
+from sjepa.model.frontend import RECEPTIVE_FIELD, FeatureExtractor, frame_counts
+from sjepa.model.transformer import ConvPosition, TransformerLayer, TransformerStack
+
+
+@dataclass(frozen=True)
+class EncoderConfig:
+    """Size and regularisation of the encoder; the defaults are the paper's."""
+
+    hidden_size: int = 768
+    """Width of the transformer."""
+    layers: int = 6
+    """Transformer layers."""
+    heads: int = 12
+    """Attention heads; divides the width."""
+    inner_size: int = 3072
+    """Width inside the feed-forward blocks."""
+    conv_channels: int = 512
+    """Channels of the convolutional front end."""
+    position_kernel: int = 128
+    """Frames that the convolutional position encoding sees; even."""
+    position_groups: int = 16
+    """Groups of the position convolution; divides the width."""
+    dropout: float = 0.1
+    """Dropout on residual branches and embeddings."""
+    attention_dropout: float = 0.1
+    """Dropout on attention weights."""
+    activation_dropout: float = 0.1
+    """Dropout inside the feed-forward blocks."""
+    layerdrop: float = 0.05
+    """Probability that a transformer layer is skipped in a training step."""
+    feature_gradient_scale: float = 0.1
+    """Scale on gradients that flow back into the convolutional front end."""
+
+    def __post_init__(self) -> None:
+        if self.hidden_size % self.heads:
+            raise UserError(f"encoder.heads: {self.heads} does not divide hidden_size {self.hidden_size}")
+        if self.hidden_size % self.position_groups:
+            raise UserError(
+                f"encoder.position_groups: {self.position_groups} does not divide hidden_size {self.hidden_size}"
+            )
+        if self.position_kernel % 2:
+            raise UserError(f"encoder.position_kernel: {self.position_kernel} is odd; it must be even")
+
+
+class EncoderOutput(NamedTuple):
+    hidden_states: list[Tensor]
+    """Input of layer 0, then the output of each layer: layer l's output is `hidden_states[l + 1]`, each (B, T, D)."""
+    frames: Tensor | None
+    """Frames of each utterance where lengths were given; later frames are padding."""
+
+    @property
+    def last(self) -> Tensor:
+        return self.hidden_states[-1]
+
+
+class ScaleGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, scale: float) -> Tensor:
+        ctx.scale = scale
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient * ctx.scale, None
+
+
+class FeatureProjection(nn.Module):
+    def __init__(self, channels: int, hidden_size: int, dropout: float):
+        super().__init__()
+        self.layer_norm = nn.LayerNorm(channels)
+        self.projection = nn.Linear(channels, hidden_size)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.dropout(self.projection(self.layer_norm(x)))
+
+
+class Encoder(nn.Module):
+    """HuBERT's architecture at the size of `config`; weights carry Hugging Face's names."""
+
+    def __init__(self, config: EncoderConfig | None = None):
+        super().__init__()
+        self.config = config = config or EncoderConfig()
+        self.feature_extractor = FeatureExtractor(config.conv_channels)
+        self.feature_projection = FeatureProjection(config.conv_channels, config.hidden_size, config.dropout)
+        layers = [
+            TransformerLayer(
+                config.hidden_size,
+                config.heads,
+                config.inner_size,
+                dropout=config.dropout,
+                attention_dropout=config.attention_dropout,
+                activation_dropout=config.activation_dropout,
+            )
+            for _ in range(config.layers)
+        ]
+        position = ConvPosition(config.hidden_size, config.position_kernel, config.position_groups)
+        self.encoder = TransformerStack(position, config.hidden_size, config.dropout, layers)
+        self.apply(init_linear)
+
+    def forward(
+        self,
+        waveforms: Tensor,
+        lengths: Tensor | None = None,
+        *,
+        mask: Tensor | None = None,
+        keep: Sequence[bool] | None = None,
+        until: int | None = None,
+    ) -> EncoderOutput:
+        """Hidden states of 16 kHz waveforms (B, N).
+
+        `lengths` are samples per utterance of a padded batch; `mask` (B, T) is True at frames that are hidden from the
+        transformer; `keep` says which layers run (LayerDrop); `until` is the last layer that is needed.
+        """
+        if waveforms.shape[1] < RECEPTIVE_FIELD:
+            raise UserError(f"{waveforms.shape[1]} samples are too few: the encoder needs {RECEPTIVE_FIELD} (25 ms)")
+        features = self.feature_extractor(waveforms, lengths)
+        if self.training and torch.is_grad_enabled():
+            features = ScaleGradient.apply(features, self.config.feature_gradient_scale)
+        x = self.feature_projection(features)
+        frames = key_mask = None
+        if lengths is not None:
+            frames = frame_counts(lengths)
+            inside = torch.arange(x.shape[1], device=x.device) < frames[:, None]
+            x = x * inside.unsqueeze(2)
+            key_mask = inside[:, None, None, :]
+        if mask is not None:
+            x = x.masked_fill(mask.unsqueeze(2), 0.0)
+        x = x + self.encoder.pos_conv_embed(x)
+        x = self.encoder.dropout(self.encoder.layer_norm(x))
+        hidden_states = [x]
+        needed = self.config.layers if until is None else until + 1
+        for index, layer in enumerate(self.encoder.layers[:needed]):
+            if keep is None or keep[index]:
+                x = layer(x, key_mask)
+            hidden_states.append(x)
+        return EncoderOutput(hidden_states, frames)
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write `config.json` and `model.safetensors`, which Hugging Face's HubertModel also loads."""
+        formats.save_folder(Path(folder), self.state_dict(), formats.to_hugging_face(self.config))
+
+    @classmethod
+    def from_pretrained(cls, folder: str | Path) -> "Encoder":
+        """Load an encoder from a folder, in evaluation mode."""
+        weights, settings = formats.load_folder(Path(folder))
+        encoder = cls(EncoderConfig(**formats.from_hugging_face(settings)))
+        formats.load_strictly(encoder, weights, str(folder))
+        return encoder.eval()
+
+
+def init_linear(module: nn.Module) -> None:
+    if isinstance(module, nn.Linear):
+        nn.init.normal_(module.weight, std=0.02)
+        nn.init.zeros_(module.bias)

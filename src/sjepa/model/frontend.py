@@ -1,0 +1,100 @@
+"""The convolutional front end: waveform to 50 frames a second, written as plain matrix products.
+
+Activations lie as rows (time, channels), all utterances one after the other. A stride-2 convolution then reads
+pairs of rows, which is a reshape, and needs no copy; `tests/test_encoder.py` holds it against Hugging Face's
+convolutions.
+"""
+
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+KERNELS = (10, 3, 3, 3, 3, 2, 2)
+STRIDES = (5, 2, 2, 2, 2, 2, 2)
+STRIDE = 320  # samples between frames: 20 ms at 16 kHz
+RECEPTIVE_FIELD = 400  # samples that one frame sees: frame t covers [320 t, 320 t + 400)
+
+
+def frame_count(samples: int) -> int:
+    """Frames that the front end makes of a waveform, 0 if it is shorter than one receptive field."""
+    return max(0, (samples - RECEPTIVE_FIELD) // STRIDE + 1)
+
+
+def frame_counts(samples: Tensor) -> Tensor:
+    return ((samples - RECEPTIVE_FIELD) // STRIDE + 1).clamp(min=0)
+
+
+class ConvLayer(nn.Module):
+    """Holds one convolution's weight under its Hugging Face name."""
+
+    def __init__(self, in_channels: int, out_channels: int, kernel: int, stride: int, norm: bool):
+        super().__init__()
+        self.conv = nn.Conv1d(in_channels, out_channels, kernel, stride, bias=False)
+        nn.init.kaiming_normal_(self.conv.weight)
+        if norm:
+            self.layer_norm = nn.GroupNorm(out_channels, out_channels)
+
+
+class FeatureExtractor(nn.Module):
+    def __init__(self, channels: int):
+        super().__init__()
+        self.conv_layers = nn.ModuleList(
+            ConvLayer(1 if i == 0 else channels, channels, kernel, stride, norm=i == 0)
+            for i, (kernel, stride) in enumerate(zip(KERNELS, STRIDES, strict=True))
+        )
+
+    def forward(self, waveforms: Tensor, lengths: Tensor | None = None) -> Tensor:  # (B, N) -> (B, T, C)
+        batch, samples = waveforms.shape
+        frames = frame_count(samples)
+        first, *others = cast(list[ConvLayer], list(self.conv_layers))
+        rows = 64 * (frames + 1)  # one spare frame an utterance keeps every layer's rows even
+        x = F.gelu(normalized_first_layer(first, waveforms, lengths, rows)).flatten(0, 1)
+        for layer in others:
+            x = F.gelu(halve(x, layer.conv.weight))
+        # The last utterance's spare frame has been eaten by the 3-tap layers; put a row back so that all are alike.
+        return F.pad(x, (0, 0, 0, 1)).view(batch, frames + 1, -1)[:, :frames]
+
+
+def halve(x: Tensor, weight: Tensor) -> Tensor:
+    """A stride-2 convolution with 2 or 3 taps over rows: (R, C) -> about (R / 2, C')."""
+    channels, taps = x.shape[1], weight.shape[2]
+    rows = (x.shape[0] - taps) // 2 + 1
+    by_tap = weight.permute(2, 1, 0)  # (taps, C, C')
+    y = x[: 2 * rows].view(rows, 2 * channels) @ by_tap[:2].flatten(0, 1)
+    if taps == 3:
+        y = torch.addmm(y, x[2 : 2 * rows + 1 : 2], by_tap[2])
+    return y
+
+
+def normalized_first_layer(layer: ConvLayer, waveforms: Tensor, lengths: Tensor | None, rows: int) -> Tensor:
+    """Convolution 0 and its GroupNorm (a group is a channel) in one product: (B, N) -> (B, rows, C).
+
+    The convolution is linear in windows of 10 samples, so the mean and variance of each of its channels follow
+    from the windows' mean and 10 x 10 covariance. The norm becomes a scale of the weights, and the layer's
+    activations, the largest of the network, are written once. Windows beyond an utterance's length do not count.
+    """
+    kernel, stride = KERNELS[0], STRIDES[0]
+    norm, weight = layer.layer_norm, layer.conv.weight[:, 0]  # (C, 10)
+    with torch.autocast(waveforms.device.type, enabled=False):
+        waveforms = waveforms.float()
+        windows = waveforms.unfold(1, kernel, stride)  # (B, W, 10)
+        if lengths is None:
+            count: Tensor | float = windows.shape[1]
+            mean = windows.mean(1, keepdim=True)
+            centred = windows - mean
+        else:
+            valid = (lengths - kernel) // stride + 1
+            count = valid.view(-1, 1, 1)
+            inside = (torch.arange(windows.shape[1], device=waveforms.device) < valid[:, None]).unsqueeze(2)
+            mean = (windows * inside).sum(1, keepdim=True) / count
+            centred = (windows - mean) * inside
+        covariance = centred.transpose(1, 2) @ centred / count  # (B, 10, 10)
+        variance = ((weight @ covariance) * weight).sum(2)  # (B, C)
+        scale = norm.weight * torch.rsqrt(variance.clamp(min=0) + norm.eps)
+        scaled = weight.t() * scale.unsqueeze(1)  # (B, 10, C)
+        needed = stride * (rows - 1) + kernel
+        # Subtract the mean before any rounding to bf16, so that an offset of the recording costs no precision.
+        windows = F.pad(waveforms, (0, needed - waveforms.shape[1])).unfold(1, kernel, stride) - mean
+    return torch.baddbmm(norm.bias.view(1, 1, -1), windows, scaled)

@@ -1,0 +1,66 @@
+"""The predictor h and the cluster head g: used in training only, discarded afterwards."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from sjepa.errors import UserError
+from sjepa.model.encoder import init_linear
+from sjepa.model.transformer import TransformerLayer
+
+
+@dataclass(frozen=True)
+class PredictorConfig:
+    """The JEPA predictor; the defaults are the paper's."""
+
+    heads: int = 8
+    """Attention heads of its one transformer layer."""
+    inner_size: int = 1536
+    """Width inside its feed-forward block."""
+    dropout: float = 0.1
+    """Dropout throughout the layer."""
+    positions: int = 750
+    """Learned positions: the longest utterance in frames (750 are 15 s)."""
+
+
+class Predictor(nn.Module):
+    """Fills masked positions: mask token, learned positions, one transformer layer, a projection."""
+
+    def __init__(self, hidden_size: int, config: PredictorConfig):
+        super().__init__()
+        if hidden_size % config.heads:
+            raise UserError(f"predictor.heads: {config.heads} does not divide encoder.hidden_size {hidden_size}")
+        self.mask_token = nn.Parameter(torch.empty(hidden_size).normal_(std=0.02))
+        self.positions = nn.Parameter(torch.empty(config.positions, hidden_size).normal_(std=0.02))
+        # ReLU, post-norm: the defaults of torch's TransformerEncoderLayer, which the paper's wording describes.
+        self.layer = TransformerLayer(
+            hidden_size,
+            config.heads,
+            config.inner_size,
+            dropout=config.dropout,
+            attention_dropout=config.dropout,
+            activation_dropout=config.dropout,
+            activation="relu",
+        )
+        self.projection = nn.Linear(hidden_size, hidden_size)
+        self.apply(init_linear)
+
+    def forward(self, z: Tensor, mask: Tensor) -> Tensor:  # (B, T, D), True where masked -> (B, T, D)
+        x = torch.where(mask.unsqueeze(2), self.mask_token.to(z.dtype), z)
+        return self.projection(self.layer(x + self.positions[: x.shape[1]]))
+
+
+class ClusterHead(nn.Module):
+    """Three linear layers from frame features to logits over K components, shared by both paths."""
+
+    def __init__(self, hidden_size: int, components: int):
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(hidden_size, hidden_size), nn.GELU(), nn.Linear(hidden_size, hidden_size), nn.GELU()
+        )
+        self.output = nn.Linear(hidden_size, components)
+        self.apply(init_linear)
+
+    def forward(self, x: Tensor) -> Tensor:  # (B, T, D) -> (B, T, K)
+        return self.output(self.layers(x))

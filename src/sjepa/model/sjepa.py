@@ -1,0 +1,38 @@
+"""Encoder, predictor and cluster head together: a waveform and a mask in, cluster logits at every frame out."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from sjepa.model.encoder import Encoder, EncoderConfig
+from sjepa.model.predictor import ClusterHead, Predictor, PredictorConfig
+
+
+class SJEPA(nn.Module):
+    def __init__(
+        self, encoder: EncoderConfig, predictor: PredictorConfig, components: int, visible_path: str = "encoder"
+    ):
+        super().__init__()
+        self.encoder = Encoder(encoder)
+        self.predictor = Predictor(encoder.hidden_size, predictor)
+        self.head = ClusterHead(encoder.hidden_size, components)
+        self.visible_path = visible_path
+
+    def forward(self, waveforms: Tensor, mask: Tensor, keep: Sequence[bool] | None = None) -> Tensor:
+        """Logits (B, T, K): of the predictor's output at masked frames, of the encoder's at visible ones."""
+        z = self.encoder(waveforms, mask=mask, keep=keep).last
+        return self.predict(z, mask)
+
+    def predict(self, z: Tensor, mask: Tensor) -> Tensor:
+        predicted = self.predictor(z, mask)
+        if self.visible_path == "encoder":
+            predicted = torch.where(mask.unsqueeze(2), predicted, z.to(predicted.dtype))
+        return self.head(predicted)
+
+    def replace_output(self, components: int) -> None:
+        """Give the head a new last layer: at the phase boundary only K changes."""
+        old = self.head.output
+        self.head.output = nn.Linear(old.in_features, components).to(old.weight.device)
+        nn.init.normal_(self.head.output.weight, std=0.02)
+        nn.init.zeros_(self.head.output.bias)

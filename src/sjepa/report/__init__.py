@@ -1,0 +1,1 @@
+"""Figures and pages, made from the files that a run wrote."""

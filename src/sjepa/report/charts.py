@@ -1,0 +1,318 @@
+"""Charts of a run: from the events of metrics.jsonl to Plotly figures, as plain dicts."""
+
+import math
+from collections.abc import Mapping, Sequence
+from html import escape
+from itertools import pairwise
+from typing import Any
+
+Event = dict[str, Any]
+Chart = dict[str, Any]
+"""`data` and `layout`, as Plotly.newPlot takes them."""
+
+# Okabe and Ito's colours, which colour-blind readers can tell apart; one colour keeps one meaning on the whole page.
+MASKED, VISIBLE, TARGET, PREDICTOR, PLAIN = "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#0072B2"
+INK, MUTED, RULE, GRID, SHADE = "#1b1f24", "#667079", "#9aa3ab", "#e9ecef", "#f4f7fa"
+EARLIER, BASELINE = "#8fc1de", "#c3c9cf"  # bars: an earlier state of the trained system, and everything else
+RAMP = ("#440154", "#414487", "#2a788e", "#22a884", "#7ad151")  # viridis without its palest end
+FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif'
+
+
+def loss(events: Sequence[Event]) -> Chart:
+    traces = [
+        curve(events, "kl_masked", "masked KL", MASKED),
+        curve(events, "kl_visible", "visible KL", VISIBLE),
+        curve(events, "loss", "loss", INK, width=1.2, dash="dot"),
+        average_line(events),
+    ]
+    return over_steps(events, traces, height=420, y={"title": {"text": "nats per frame"}}, name_endings=True)
+
+
+def accuracy(events: Sequence[Event]) -> Chart:
+    traces = [
+        curve(events, "accuracy_masked", "masked", MASKED, form=".1%"),
+        curve(events, "accuracy_visible", "visible", VISIBLE, form=".1%"),
+    ]
+    return over_steps(events, traces, y={"tickformat": ".0%", "rangemode": "tozero"})
+
+
+def effective_ranks(events: Sequence[Event]) -> Chart:
+    """Every layer's rank (dots: measured; lines: smoothed) over a strip that shows the active layer."""
+    checks = of_kind(events, "layers")
+    steps = [check["step"] for check in checks]
+    colours = ramp(len(checks[-1]["smoothed"]))
+    traces = []
+    for layer, colour in enumerate(colours):
+        measured = scatter(steps, [check["ranks"][layer] for check in checks], f"layer {layer}, measured", colour)
+        measured |= {"mode": "markers", "marker": {"size": 5, "color": colour, "opacity": 0.35}}
+        traces.append(measured | {"showlegend": False, "hoverinfo": "skip", "hovertemplate": None})
+        smoothed = [check["smoothed"][layer] for check in checks]
+        traces.append(scatter(steps, smoothed, f"layer {layer}", colour, form=".1f", width=2.2))
+    active = [check["active_layer"] for check in checks]
+    hover = scatter(steps, [0.5] * len(steps), "active layer", INK) | {"mode": "markers", "yaxis": "y2"}
+    hover |= {"customdata": active, "hovertemplate": "%{customdata}", "marker": {"opacity": 0}, "showlegend": False}
+    y = {"title": {"text": "effective rank"}, "domain": [0.18, 1]}
+    chart = over_steps(events, [*traces, hover], height=440, y=y)
+    layout = chart["layout"]
+    layout["yaxis2"] = {"domain": [0, 0.09], "range": [0, 1], "showgrid": False, "zeroline": False, "fixedrange": True}
+    layout["yaxis2"] |= {"tickvals": [0.5], "ticktext": ["active"], "tickfont": {"color": MUTED, "size": 12}}
+    layout["xaxis"]["anchor"] = "y2"
+    for start, end, layer, used in active_layers(events):
+        strip: dict[str, Any] = {"type": "rect", "xref": "x", "yref": "y2", "x0": start, "x1": end, "y0": 0, "y1": 1}
+        layout["shapes"].append(
+            strip | {"fillcolor": colours[layer], "opacity": 1 if used else 0.35, "line": {"width": 0}}
+        )
+        share = (end - start) / last_step(events)
+        if share > 0.04:  # there is room for a word
+            pale = not used or layer > 0.7 * (len(colours) - 1)
+            text = {
+                "text": f"layer {layer}" if share > 0.2 else str(layer),
+                "font": {"size": 12, "color": INK if pale else "#ffffff"},
+            }
+            place = {"xref": "x", "yref": "y2", "x": (start + end) / 2, "y": 0.5, "showarrow": False}
+            layout["annotations"].append(text | place)
+    return chart
+
+
+def decay(events: Sequence[Event]) -> Chart:
+    """The target encoder's decay; a logged line tells of the steps before it, hence the shape `vh`."""
+    used = [line for line in of_kind(events, "train") if line.get("decay") is not None]
+    start = next((start for phase, start, _ in spans(events) if phase == used[0]["phase"]), used[0]["step"])
+    steps, values = [start, *(line["step"] for line in used)], [used[0]["decay"], *(line["decay"] for line in used)]
+    trace = scatter(steps, values, "", PLAIN, form=".6~g") | {"mode": "lines"}
+    trace["line"]["shape"] = "vh"
+    levels = sorted(set(values))
+    room = 0.15 * (levels[-1] - levels[0]) or 1e-4
+    y = {"tickvals": levels, "ticktext": [f"{level:g}" for level in levels]}
+    chart = over_steps(events, [trace], y=y | {"range": [levels[0] - room, levels[-1] + room]})
+    chart["layout"]["xaxis"]["range"] = [start, last_step(events)]
+    chart["layout"]["annotations"] = [each for each in chart["layout"]["annotations"] if each["x"] >= start]
+    return chart | {"layout": chart["layout"] | {"showlegend": False}}
+
+
+def entropy(events: Sequence[Event]) -> Chart:
+    traces = [
+        curve(events, "predictor_entropy", "predictor", PREDICTOR),
+        curve(events, "target_entropy", "targets", TARGET),
+        components_line(events, "uniform", math.log2, ".2f"),
+    ]
+    return over_steps(events, traces, y={"title": {"text": "bits"}, "rangemode": "tozero"})
+
+
+def components(events: Sequence[Event]) -> Chart:
+    traces = [
+        curve(events, "target_perplexity", "in use (perplexity)", TARGET, form=".1f"),
+        curve(events, "dead_components", "dead", "#D55E00", form="d"),
+        components_line(events, "K", float, "d"),
+    ]
+    return over_steps(events, traces, y={"title": {"text": "components"}, "rangemode": "tozero"})
+
+
+def small(events: Sequence[Event], name: str, form: str, ticks: str) -> Chart:
+    """One quantity, drawn small."""
+    y = {"rangemode": "tozero", "tickformat": ticks, "nticks": 5, "exponentformat": "power"}
+    chart = over_steps(events, [curve(events, name, "", PLAIN, form=form, width=1.6)], height=210, y=y)
+    chart["layout"] |= {"showlegend": False, "margin": {"l": 8, "r": 12, "t": 24, "b": 8}}
+    chart["layout"]["xaxis"] |= {"title": None, "nticks": 4}
+    return chart
+
+
+def bars(scores: Mapping[str, float], chance: float | None) -> Chart:
+    """Accuracies as horizontal bars; the last one is the system that the page is about."""
+    names = list(scores)
+    colours = [PLAIN if name == names[-1] else EARLIER if name.startswith(names[-1]) else BASELINE for name in names]
+    trace = {
+        "type": "bar",
+        "orientation": "h",
+        "x": list(scores.values()),
+        "y": [escape(name, quote=False) for name in names],  # Plotly reads a kind of HTML
+        "marker": {"color": colours},
+        "texttemplate": "<b>%{x:.1%}</b>",
+        "textposition": "outside",
+        "textfont": {"size": 14, "color": INK},
+        "cliponaxis": False,
+        "hovertemplate": "%{y}: %{x:.1%}<extra></extra>",
+    }
+    layout = base_layout(height=64 + 46 * len(names))
+    layout |= {"bargap": 0.38, "showlegend": False, "hovermode": "closest", "shapes": [], "annotations": []}
+    layout["margin"] |= {"r": 52, "t": 26}
+    layout["xaxis"] |= {"range": [0, 1], "tickformat": ".0%", "nticks": 6, "showline": False}
+    layout["yaxis"] |= {"autorange": "reversed", "showgrid": False, "ticksuffix": "  ", "tickfont": {"size": 14}}
+    if chance is not None:
+        layout["shapes"].append(upright(chance, "dot", INK))
+        layout["annotations"].append(note(chance, f"chance {chance:.1%}", anchor="center"))
+    return {"data": [trace], "layout": layout}
+
+
+def of_kind(events: Sequence[Event], kind: str) -> list[Event]:
+    return [event for event in events if event.get("event") == kind]
+
+
+def last_step(events: Sequence[Event]) -> int:
+    return max(event["step"] for event in events)
+
+
+def spans(events: Sequence[Event]) -> list[tuple[int, int, int]]:
+    """Number, first and last step of every phase so far."""
+    begun = of_kind(events, "phase")
+    ends = [phase["step"] for phase in begun[1:]] + [last_step(events)]
+    return [(phase["phase"], phase["step"], end) for phase, end in zip(begun, ends, strict=True)]
+
+
+def endings(events: Sequence[Event]) -> dict[int, list[str]]:
+    """Steps at which the visible loss or augmentation ended, to the nearest logged line."""
+    watched = {"visible_loss": "visible loss", "augmented": "augmentation"}
+    found: dict[int, list[str]] = {}
+    for before, after in pairwise(of_kind(events, "train")):
+        ended = [word for key, word in watched.items() if before.get(key) and not after.get(key)]
+        if ended:
+            found[before["step"]] = ended
+    return found
+
+
+def active_layers(events: Sequence[Event]) -> list[tuple[int, int, int, bool]]:
+    """Stretches (start, end, layer, used): the layer with the highest rank, and whether the targets read it."""
+    stretches: list[tuple[int, int, int, bool]] = []
+    used, known = False, [event for event in events if event.get("event") in ("phase", "layers")]
+    ends = [event["step"] for event in known[1:]] + [last_step(events)]
+    for event, end in zip(known, ends, strict=True):
+        layer = event.get("active_layer")
+        if event["event"] == "phase":
+            used = layer is not None
+        if layer is None or end == event["step"]:
+            continue
+        if stretches and stretches[-1][1:] == (event["step"], layer, used):
+            stretches[-1] = (stretches[-1][0], end, layer, used)
+        else:
+            stretches.append((event["step"], end, layer, used))
+    return stretches
+
+
+def ramp(layers: int) -> list[str]:
+    """A colour for each layer, dark to light with depth."""
+    stops = [tuple(int(colour[i : i + 2], 16) for i in (1, 3, 5)) for colour in RAMP]
+    colours = []
+    for layer in range(layers):
+        place = layer / max(1, layers - 1) * (len(stops) - 1)
+        below = min(int(place), len(stops) - 2)
+        mixed = [round(a + (place - below) * (b - a)) for a, b in zip(stops[below], stops[below + 1], strict=True)]
+        colours.append("#" + "".join(f"{part:02x}" for part in mixed))
+    return colours
+
+
+def scatter(x: Sequence[Any], y: Sequence[Any], name: str, colour: str, form: str = ".3f", width: float = 2) -> Event:
+    return {
+        "type": "scatter",
+        "mode": "lines+markers" if len(x) < 20 else "lines",
+        "name": name,
+        "x": list(x),
+        "y": list(y),
+        "line": {"color": colour, "width": width},
+        "marker": {"size": 5, "color": colour},
+        "hovertemplate": f"%{{y:{form}}}" + ("" if name else "<extra></extra>"),
+    }
+
+
+def curve(
+    events: Sequence[Event], key: str, name: str, colour: str, form: str = ".3f", width: float = 2, dash: str = "solid"
+) -> Event:
+    """A logged quantity over steps, broken between phases because their targets differ."""
+    x: list[int] = []
+    y: list[float | None] = []
+    phase = None
+    for line in of_kind(events, "train"):
+        if x and line.get("phase") != phase:
+            x.append(x[-1])
+            y.append(None)
+        phase = line.get("phase")
+        x.append(line["step"])
+        y.append(line.get(key, line.get("speed", {}).get(key)))
+    trace = scatter(x, y, name, colour, form, width)
+    trace["line"]["dash"] = dash
+    return trace
+
+
+def average_line(events: Sequence[Event]) -> Event:
+    """What a network reaches that hears nothing."""
+    lines = [line | {"average": average_loss(line)} for line in of_kind(events, "train")]
+    return curve(lines, "average", "always the average", RULE, width=1.4, dash="dash")
+
+
+def average_loss(line: Event) -> float | None:
+    """The loss of predicting the mean posterior at every frame: H(mean q) - mean H(q), in nats."""
+    perplexity, bits = line.get("target_perplexity"), line.get("target_entropy")
+    return None if perplexity is None or bits is None else math.log(perplexity) - bits * math.log(2)
+
+
+def components_line(events: Sequence[Event], name: str, height: Any, form: str) -> Event:
+    """What K components allow at most, as a dotted level in each phase."""
+    x: list[int] = []
+    y: list[float | None] = []
+    for phase, (_, start, end) in zip(of_kind(events, "phase"), spans(events), strict=True):
+        x += [start, end, end]
+        y += [height(phase["k"]), height(phase["k"]), None]
+    trace = scatter(x, y, name, RULE, form, width=1.4) | {"mode": "lines"}
+    trace["line"]["dash"] = "dot"
+    return trace
+
+
+def base_layout(height: int) -> dict[str, Any]:
+    axis = {"automargin": True, "gridcolor": GRID, "zeroline": False, "tickfont": {"color": MUTED, "size": 12}}
+    spike = {"spikecolor": RULE, "spikethickness": 1, "spikedash": "solid"}
+    title = {"font": {"color": MUTED, "size": 12}, "standoff": 8}
+    return {
+        "height": height,
+        "font": {"family": FONT, "size": 13, "color": INK},
+        "paper_bgcolor": "#ffffff",
+        "plot_bgcolor": "#ffffff",
+        "margin": {"l": 8, "r": 16, "t": 64, "b": 8},
+        "hovermode": "x unified",
+        "hoversubplots": "axis",
+        "hoverlabel": {"bgcolor": "#ffffff", "bordercolor": RULE, "font": {"size": 12, "color": INK}},
+        "legend": {"orientation": "h", "x": 0, "y": 1, "yref": "container", "yanchor": "top", "font": {"size": 13}},
+        "xaxis": axis | {"showgrid": False, "showline": True, "linecolor": RULE, "title": title} | spike,
+        "yaxis": axis | {"title": title},
+    }
+
+
+def over_steps(
+    events: Sequence[Event],
+    traces: list[Event],
+    height: int = 340,
+    y: dict[str, Any] | None = None,
+    name_endings: bool = False,
+) -> Chart:
+    """The frame that all curves share: steps along the bottom, phases shaded, what ended marked."""
+    layout = base_layout(height)
+    layout["xaxis"] |= {"range": [0, last_step(events)], "tickformat": ",d", "hoverformat": ",d", "nticks": 7}
+    layout["xaxis"]["title"] = layout["xaxis"]["title"] | {"text": "step"}
+    layout["xaxis"]["unifiedhovertitle"] = {"text": "step %{x:,d}"}
+    given = dict(y or {})
+    layout["yaxis"]["title"] = layout["yaxis"]["title"] | given.pop("title", {})
+    layout["yaxis"] |= given
+    shapes, notes = [], []
+    for index, (number, start, end) in enumerate(spans(events)):
+        if index % 2:
+            shade = {"type": "rect", "xref": "x", "yref": "y domain", "x0": start, "x1": end, "y0": 0, "y1": 1}
+            shapes += [shade | {"fillcolor": SHADE, "line": {"width": 0}, "layer": "below"}, upright(start)]
+        if end > start:
+            notes.append(note(start, f"<b>Phase {number}</b>"))
+    top = 1.075 if name_endings else 1  # their names stand above those of the phases
+    for step, ended in endings(events).items():
+        shapes.append(upright(step, "dot", top=top))
+        if name_endings:
+            text = " and ".join(ended) + (" end" if len(ended) > 1 else " ends")
+            notes.append(note(step, text, anchor="right" if step > 0.5 * last_step(events) else "left", y=top))
+    layout["margin"]["t"] += 22 if name_endings else 0
+    return {"data": traces, "layout": layout | {"shapes": shapes, "annotations": notes}}
+
+
+def upright(x: float, dash: str = "solid", colour: str = RULE, top: float = 1) -> dict[str, Any]:
+    line = {"color": colour, "width": 1.2, "dash": dash}
+    return {"type": "line", "xref": "x", "yref": "y domain", "x0": x, "x1": x, "y0": 0, "y1": top, "line": line}
+
+
+def note(x: float, text: str, anchor: str = "left", y: float = 1) -> dict[str, Any]:
+    """A word above the plot."""
+    place = {"xref": "x", "yref": "y domain", "x": x, "y": y, "xanchor": anchor, "yanchor": "bottom"}
+    return {"text": text, "showarrow": False, "font": {"size": 12, "color": MUTED}} | place

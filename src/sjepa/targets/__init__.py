@@ -1,0 +1,1 @@
+"""What is predicted: mixtures, codebooks, the target encoder and the choice of its layer."""

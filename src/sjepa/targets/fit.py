@@ -1,0 +1,71 @@
+"""Fitting a codebook to a sample of frames: mini-batch k-means, then EM."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sjepa.targets.gmm import DiagonalGMM
+from sjepa.targets.kmeans import kmeans, nearest
+
+
+@dataclass(frozen=True)
+class GmmConfig:
+    """The mixtures whose posteriors are the targets."""
+
+    k: int = 500
+    """Components over encoder features (phase 2)."""
+    k_mfcc: int = 100
+    """Components over MFCCs (phase 1)."""
+    reservoir: int = 200_000
+    """Frames kept, uniformly, for fitting."""
+    fit_hours: float = 100.0
+    """Audio that is streamed past the reservoir; all of it where the corpus is smaller."""
+    kmeans_iterations: int = 5
+    """Passes of mini-batch k-means."""
+    em_iterations: int = 20
+    """Iterations of expectation-maximisation."""
+    variance_floor: float = 1e-6
+    """Smallest variance."""
+    relative_variance_floor: float = 0.0
+    """Also no smaller than this share of the dimension's global variance (ours; the paper has none)."""
+    decay: float = 0.999
+    """Decay of the online update."""
+    minimum_count: float = 0.01
+    """A component that a batch gives fewer frames than this keeps its parameters for that step."""
+
+
+def initial_mixture(frames: Tensor, centres: Tensor, floor: Tensor) -> DiagonalGMM:
+    """Weights, means and variances of the k-means clusters."""
+    label = nearest(frames - frames.mean(0), centres - frames.mean(0))
+    size = torch.zeros(len(centres), device=frames.device).index_add_(
+        0, label, torch.ones_like(label, dtype=torch.float)
+    )
+    filled = size.clamp(min=1)[:, None]
+    mean = torch.zeros_like(centres).index_add_(0, label, frames) / filled
+    variance = torch.zeros_like(centres).index_add_(0, label, (frames - mean[label]).square()) / filled
+    single = (size < 2)[:, None]  # a cluster of one frame has no spread of its own
+    mean = torch.where(size[:, None] > 0, mean, centres)
+    variance = torch.where(single, frames.var(0, unbiased=False), variance)
+    return DiagonalGMM.from_parameters(size.clamp(min=1e-3), mean, variance, floor)
+
+
+def fit_mixture(frames: Tensor, components: int, config: GmmConfig, seed: int) -> tuple[DiagonalGMM, list[float]]:
+    """A diagonal GMM of the sample (N, D), and the log-likelihood per frame before each EM iteration."""
+    frames = frames.float()
+    generator = torch.Generator().manual_seed(seed)
+    floor = torch.clamp(config.relative_variance_floor * frames.var(0, unbiased=False), min=config.variance_floor)
+    gmm = initial_mixture(frames, kmeans(frames, components, config.kmeans_iterations, generator), floor)
+    curve = []
+    for _ in range(config.em_iterations):
+        statistics = gmm.expect(frames)
+        gmm.maximize(statistics)
+        curve.append(float(statistics.log_likelihood / statistics.frames))
+    return gmm, curve
+
+
+def fit_kmeans(frames: Tensor, components: int, config: GmmConfig, seed: int) -> DiagonalGMM:
+    """HuBERT's offline codebook as a mixture of equal weights and unit variances: its argmax is the nearest centre."""
+    generator = torch.Generator().manual_seed(seed)
+    centres = kmeans(frames, components, config.kmeans_iterations, generator)
+    return DiagonalGMM.from_parameters(torch.ones(components, device=frames.device), centres, torch.ones_like(centres))

@@ -1,0 +1,184 @@
+"""A Gaussian mixture with diagonal covariances: posteriors, EM and online updates as matrix products.
+
+With precisions 1/s^2 the log-density of component k is, up to x, `c_k + x . (m_k / s_k^2) - 1/2 x^2 . (1 /
+s_k^2)`: two products of (N, D) with (D, K), never a tensor of N x K x D. Features are centred first, so that
+fp32 does not cancel.
+"""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from sjepa.errors import UserError
+
+ROWS_PER_CHUNK = 16_384  # bounds memory at rows x K floats for the posteriors of one chunk
+
+
+@dataclass
+class Statistics:
+    """Sufficient statistics of features under their posteriors, about the mixture's centre."""
+
+    count: Tensor  # (K,)   sum of q
+    first: Tensor  # (K, D) sum of q x
+    second: Tensor  # (K, D) sum of q x^2
+    log_likelihood: Tensor  # ()  sum over frames, valid when computed by `expect`
+    frames: Tensor  # ()
+
+    def flat(self) -> Tensor:
+        """All of it as one vector, so that ranks sum it in one all-reduce."""
+        parts = (self.count, self.first.flatten(), self.second.flatten(), self.log_likelihood[None], self.frames[None])
+        return torch.cat(parts)
+
+    @staticmethod
+    def from_flat(vector: Tensor, components: int, dimension: int) -> "Statistics":
+        size = components * dimension
+        count, first, second, log_likelihood, frames = vector.split([components, size, size, 1, 1])
+        shape = (components, dimension)
+        return Statistics(count, first.view(shape), second.view(shape), log_likelihood[0], frames[0])
+
+    def __add__(self, other: "Statistics") -> "Statistics":
+        return Statistics.from_flat(self.flat() + other.flat(), *self.first.shape)
+
+
+class DiagonalGMM(nn.Module):
+    """K diagonal Gaussians over D features; buffers only, nothing here is trained by gradients."""
+
+    weights: Tensor
+    means: Tensor
+    variances: Tensor
+    centre: Tensor
+    floor: Tensor
+
+    def __init__(self, components: int, dimension: int):
+        super().__init__()
+        self.register_buffer("weights", torch.full((components,), 1.0 / components))
+        self.register_buffer("means", torch.zeros(components, dimension))
+        self.register_buffer("variances", torch.ones(components, dimension))
+        # Subtracted from features before any product; means are stored in the features' own coordinates.
+        self.register_buffer("centre", torch.zeros(dimension))
+        self.register_buffer("floor", torch.full((dimension,), 1e-6))
+
+    @classmethod
+    def from_parameters(
+        cls, weights: Tensor, means: Tensor, variances: Tensor, floor: Tensor | float = 1e-6
+    ) -> "DiagonalGMM":
+        gmm = cls(*means.shape).to(means.device)
+        gmm.floor.copy_(torch.as_tensor(floor, dtype=torch.float32))
+        gmm.weights.copy_(weights / weights.sum())
+        gmm.means.copy_(means)
+        gmm.variances.copy_(torch.maximum(variances, gmm.floor))
+        gmm.centre.copy_(gmm.weights @ gmm.means)
+        return gmm
+
+    @property
+    def components(self) -> int:
+        return self.means.shape[0]
+
+    @property
+    def dimension(self) -> int:
+        return self.means.shape[1]
+
+    def coefficients(self) -> tuple[Tensor, Tensor, Tensor]:
+        """(constant (1, K), linear (D, K), quadratic (D, K)) of log pi_k N(x; k) in centred x."""
+        means = self.means - self.centre
+        precisions = 1.0 / self.variances
+        constant = torch.log(self.weights.clamp(min=1e-30)) - 0.5 * (
+            self.dimension * math.log(2 * math.pi) + (torch.log(self.variances) + means.square() * precisions).sum(1)
+        )
+        return constant[None], (means * precisions).t(), -0.5 * precisions.t()
+
+    @torch.no_grad()
+    def log_joint(self, features: Tensor, relative: bool = True) -> Tensor:
+        """log pi_k N(x; k) of every frame and component: (N, D) -> (N, K).
+
+        `relative` leaves out a term that depends on the frame alone, the mean over components. Posteriors do not
+        change, and what is left is smaller, so that fp32 loses less of it.
+        """
+        with torch.autocast(features.device.type, enabled=False):
+            coefficients = self.coefficients()
+            averages = [c.mean(1, keepdim=True) for c in coefficients]
+            constant, linear, quadratic = (c - average for c, average in zip(coefficients, averages, strict=True))
+            x = features.float() - self.centre
+            joint = torch.addmm(torch.addmm(constant, x, linear), x.square(), quadratic)
+            return joint if relative else joint + averages[0] + x @ averages[1] + x.square() @ averages[2]
+
+    @torch.no_grad()
+    def posterior(self, features: Tensor, temperature: float = 1.0) -> Tensor:
+        """q_k of every frame: (..., D) -> (..., K); a temperature above 1 softens it."""
+        shape = features.shape[:-1]
+        chunks = features.reshape(-1, self.dimension).split(ROWS_PER_CHUNK)
+        q = torch.cat([torch.softmax(self.log_joint(chunk) / temperature, dim=1) for chunk in chunks])
+        return q.view(*shape, self.components)
+
+    @torch.no_grad()
+    def statistics(self, features: Tensor, posteriors: Tensor) -> Statistics:
+        """Sums of q, q x and q x^2 over frames (x centred)."""
+        with torch.autocast(features.device.type, enabled=False):
+            x = features.reshape(-1, self.dimension).float() - self.centre
+            q = posteriors.reshape(-1, self.components).t()
+            frames = torch.full((), float(x.shape[0]), device=x.device)
+            return Statistics(q.sum(1), q @ x, q @ x.square(), torch.zeros_like(frames), frames)
+
+    @torch.no_grad()
+    def expect(self, features: Tensor) -> Statistics:
+        """The E-step over all frames, in chunks: statistics and log-likelihood."""
+        total: Statistics | None = None
+        for chunk in features.split(ROWS_PER_CHUNK):
+            joint = self.log_joint(chunk, relative=False)
+            log_evidence = torch.logsumexp(joint, dim=1)
+            part = self.statistics(chunk, torch.exp(joint - log_evidence[:, None]))
+            part.log_likelihood = log_evidence.sum()
+            total = part if total is None else total + part
+        if total is None:
+            raise UserError("cannot fit a mixture to no frames")
+        return total
+
+    @torch.no_grad()
+    def estimates(self, statistics: Statistics) -> tuple[Tensor, Tensor, Tensor]:
+        """Maximum-likelihood weights, means and variances of given statistics."""
+        count = statistics.count.clamp(min=1e-10)[:, None]
+        mean = statistics.first / count  # about the centre
+        variance = torch.maximum(statistics.second / count - mean.square(), self.floor)
+        return statistics.count / statistics.count.sum().clamp(min=1e-10), mean + self.centre, variance
+
+    @torch.no_grad()
+    def maximize(self, statistics: Statistics) -> None:
+        """The M-step; a component that holds less than a ten-thousandth of a frame keeps its place."""
+        weights, means, variances = self.estimates(statistics)
+        held = (statistics.count > 1e-4)[:, None]
+        self.weights.copy_(weights.clamp(min=1e-10) / weights.clamp(min=1e-10).sum())
+        self.means.copy_(torch.where(held, means, self.means))
+        self.variances.copy_(torch.where(held, variances, self.variances))
+        self.centre.copy_(self.weights @ self.means)
+
+    @torch.no_grad()
+    def update_online(self, statistics: Statistics, decay: float, minimum_count: float) -> None:
+        """theta <- decay theta + (1 - decay) theta_hat, except for components that hold less than `minimum_count`."""
+        weights, means, variances = self.estimates(statistics)
+        # A batch with anything that is not finite teaches nothing.
+        sound = torch.isfinite(statistics.second).all() & (statistics.frames > 0)
+        seen = (statistics.count >= minimum_count) & sound
+        rate = torch.where(seen, 1.0 - decay, 0.0)
+        # A component that is not seen keeps its weight too; the rest are then normalised again.
+        self.weights.add_(rate * (torch.nan_to_num(weights) - self.weights))
+        self.weights.div_(self.weights.sum())
+        rate = rate[:, None]
+        self.means.add_(rate * (torch.nan_to_num(means) - self.means))
+        self.variances.add_(rate * (torch.nan_to_num(variances) - self.variances))
+        self.variances.copy_(torch.maximum(self.variances, self.floor))
+
+    def save(self, path: Path) -> None:
+        safetensors.torch.save_file(
+            {name: tensor.cpu().contiguous() for name, tensor in self.state_dict().items()}, path
+        )
+
+    @classmethod
+    def load(cls, path: Path) -> "DiagonalGMM":
+        tensors = safetensors.torch.load_file(path)
+        gmm = cls(*tensors["means"].shape)
+        gmm.load_state_dict(tensors)
+        return gmm

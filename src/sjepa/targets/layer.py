@@ -1,0 +1,65 @@
+"""Effective rank of each layer's features, and the choice of the active layer by it."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sjepa import distributed
+from sjepa.model.encoder import Encoder
+
+
+@dataclass(frozen=True)
+class LayerConfig:
+    """Which layer of the target encoder the online mixture reads."""
+
+    choice: int | None = None
+    """A fixed layer, or none to follow the effective rank."""
+    frames: int = 2000
+    """Frames per layer in each measurement."""
+    smoothing: float = 0.5
+    """Weight of the past in the smoothed ranks (ours; the paper gives no value)."""
+
+
+@torch.no_grad()
+def effective_rank(features: Tensor) -> Tensor:
+    """exp of the entropy of the normalised singular values of centred features: (N, D) -> ()."""
+    features = features.float()
+    singular = torch.linalg.svdvals(features - features.mean(0))
+    p = singular / singular.sum().clamp(min=1e-12)
+    return torch.exp(-torch.xlogy(p, p).sum())
+
+
+class LayerChoice:
+    """Smoothed effective ranks and the layer with the highest."""
+
+    def __init__(self, config: LayerConfig):
+        self.config = config
+        self.smoothed: list[float] = []
+
+    @property
+    def active(self) -> int:
+        if self.config.choice is not None:
+            return self.config.choice
+        return max(range(len(self.smoothed)), key=self.smoothed.__getitem__) if self.smoothed else 0
+
+    def observe(self, ranks: list[float]) -> None:
+        past = self.config.smoothing
+        self.smoothed = [past * a + (1 - past) * b for a, b in zip(self.smoothed or ranks, ranks, strict=True)]
+
+
+@torch.no_grad()
+def measure_ranks(encoder: Encoder, clean: Tensor, frames: int, generator: torch.Generator) -> list[float] | None:
+    """Effective rank of every layer's output on clean, unmasked audio, over a sample of all ranks' frames.
+
+    None where the features are not finite.
+    """
+    training = encoder.training
+    states = encoder.eval()(clean).hidden_states[1:]
+    encoder.train(training)
+    available = states[0].shape[0] * states[0].shape[1]
+    share = min(available, -(-frames // distributed.world_size()))
+    chosen = torch.randperm(available, generator=generator)[:share].to(clean.device)
+    sampled = torch.stack([state.flatten(0, 1)[chosen].float() for state in states])  # (L, N, D)
+    sampled = torch.cat(distributed.gather_tensors(sampled), dim=1)
+    return [float(effective_rank(layer)) for layer in sampled] if bool(torch.isfinite(sampled).all()) else None

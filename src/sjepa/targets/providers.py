@@ -1,0 +1,163 @@
+"""Targets behind one interface: clean audio in, a distribution over K components at every frame out.
+
+Every provider is a kind of features (MFCC, a layer of the target encoder, a random projection) and a codebook
+over them, which is always a DiagonalGMM: k-means centres are a mixture with one shared variance, whose argmax
+is the nearest centre.
+"""
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sjepa import distributed
+from sjepa.audio.mfcc import MfccConfig, log_mel, mfcc
+from sjepa.errors import UserError
+from sjepa.model.encoder import Encoder
+from sjepa.targets import ema
+from sjepa.targets.fit import GmmConfig, fit_kmeans, fit_mixture
+from sjepa.targets.gmm import DiagonalGMM
+from sjepa.targets.layer import LayerChoice
+
+TargetKind = Literal["mfcc-gmm", "online-gmm", "mfcc-kmeans", "encoder-gmm", "encoder-kmeans", "best-rq"]
+
+
+class MfccFeatures(nn.Module):
+    def __init__(self, config: MfccConfig):
+        super().__init__()
+        self.config, self.dimension = config, config.dimension
+
+    def forward(self, clean: Tensor) -> Tensor:
+        return mfcc(clean, self.config)
+
+
+class EncoderFeatures(nn.Module):
+    """The target encoder's output at the active layer."""
+
+    def __init__(self, encoder: Encoder, layer: LayerChoice):
+        super().__init__()
+        self.encoder, self.layer = ema.copy_of(encoder), layer
+        self.dimension = encoder.config.hidden_size
+
+    def forward(self, clean: Tensor) -> Tensor:
+        return self.encoder(clean, until=self.layer.active).last
+
+
+class RandomProjection(nn.Module):
+    """BEST-RQ's features: log-mel energies, standardised, through a frozen random matrix, to unit length."""
+
+    MELS, SIZE = 80, 16
+    mean: Tensor
+    deviation: Tensor
+    projection: Tensor
+
+    def __init__(self, seed: int):
+        super().__init__()
+        self.dimension = self.SIZE
+        self.register_buffer("mean", torch.zeros(self.MELS))
+        self.register_buffer("deviation", torch.ones(self.MELS))
+        projection = torch.empty(self.MELS, self.SIZE)
+        nn.init.xavier_uniform_(projection, generator=torch.Generator().manual_seed(seed))
+        self.register_buffer("projection", projection)
+
+    def energies(self, clean: Tensor) -> Tensor:
+        return log_mel(clean, self.MELS, 320)
+
+    def forward(self, clean: Tensor) -> Tensor:
+        return F.normalize((self.energies(clean) - self.mean) / self.deviation @ self.projection, dim=-1)
+
+
+class Targets(nn.Module):
+    """What the loop sees of any kind of targets."""
+
+    def __init__(
+        self,
+        kind: TargetKind,
+        encoder: Encoder,
+        *,
+        gmm: GmmConfig,
+        mfcc: MfccConfig,
+        layer: LayerChoice,
+        hard: bool,
+        temperature: float,
+        seed: int,
+    ):
+        super().__init__()
+        self.kind, self.config, self.seed = kind, gmm, seed
+        self.online = kind == "online-gmm"
+        self.hard = hard or kind in ("mfcc-kmeans", "encoder-kmeans", "best-rq")
+        self.temperature = temperature
+        features: MfccFeatures | EncoderFeatures | RandomProjection
+        if kind.startswith("mfcc"):
+            features, components = MfccFeatures(mfcc), gmm.k_mfcc
+        elif kind == "best-rq":
+            features, components = RandomProjection(seed), gmm.k
+        else:
+            features, components = EncoderFeatures(encoder, layer), gmm.k
+        self.features = features
+        self.codebook = DiagonalGMM(components, features.dimension)
+
+    @property
+    def components(self) -> int:
+        return self.codebook.components
+
+    @property
+    def target_encoder(self) -> Encoder | None:
+        return self.features.encoder if isinstance(self.features, EncoderFeatures) else None
+
+    def frames_to_fit(self, clean: Tensor) -> Tensor:
+        """What the codebook's reservoir samples."""
+        return (
+            self.features.energies(clean)
+            if isinstance(self.features, RandomProjection)
+            else self.features(clean).float()
+        )
+
+    def fit(self, frames: Tensor) -> list[float]:
+        """Fit the codebook to a sample of frames; returns EM's log-likelihoods per frame."""
+        curve: list[float] = []
+        if self.components > len(frames):
+            raise UserError(
+                f"K = {self.components} components need at least as many frames; there are {len(frames)}. "
+                "Lower gmm.k or gmm.k_mfcc, or add audio"
+            )
+        if float(frames.var(0).max()) == 0.0:
+            raise UserError("the audio's features do not vary at all: is every file silent or the same?")
+        if isinstance(self.features, RandomProjection):
+            self.features.mean.copy_(frames.mean(0))
+            self.features.deviation.copy_(frames.std(0).clamp(min=1e-5))
+            generator = torch.Generator().manual_seed(self.seed + 1)
+            codes = F.normalize(torch.randn(self.codebook.means.shape, generator=generator), dim=1)
+            fitted = DiagonalGMM.from_parameters(torch.ones(self.components), codes, torch.ones_like(codes))
+        elif self.kind.endswith("kmeans"):
+            fitted = fit_kmeans(frames, self.components, self.config, self.seed)
+        else:
+            fitted, curve = fit_mixture(frames, self.components, self.config, self.seed)
+        self.codebook.load_state_dict(fitted.state_dict())
+        distributed.broadcast_module(self.codebook)
+        return curve
+
+    @torch.no_grad()
+    def forward(self, clean: Tensor) -> Tensor:
+        """q (B, T, K) of clean audio. An online codebook then learns from the same frames."""
+        features = self.features(clean)
+        frames = features.flatten(0, 1)
+        joint = self.codebook.log_joint(frames)
+        posterior = torch.softmax(joint, dim=1)
+        if self.hard:
+            q = F.one_hot(joint.argmax(1), self.components).float()
+        else:
+            q = posterior if self.temperature == 1.0 else torch.softmax(joint / self.temperature, dim=1)
+        if self.online:
+            # Responsibilities at temperature 1 whatever the targets' softness: soft and hard runs share their clusters.
+            statistics = self.codebook.statistics(frames, posterior)
+            total = distributed.sum_over_ranks(statistics.flat())
+            statistics = type(statistics).from_flat(total, *self.codebook.means.shape)
+            self.codebook.update_online(statistics, self.config.decay, self.config.minimum_count)
+        return q.view(*features.shape[:2], -1)
+
+    def follow(self, encoder: Encoder, decay: float) -> None:
+        """After the optimizer's step: move the target encoder of online targets."""
+        if self.online and self.target_encoder is not None:
+            ema.follow(self.target_encoder, encoder, decay)

@@ -1,0 +1,178 @@
+"""Pre-training: the paper's algorithm, both phases in one trajectory."""
+
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sjepa import distributed
+from sjepa.audio.augment import augment
+from sjepa.config import Config
+from sjepa.data.corpus import Corpus, decode, end_to_end, open_corpus, scan_folder
+from sjepa.data.loader import Batch, BatchReader, load
+from sjepa.data.sampler import BatchPlan
+from sjepa.errors import UserError
+from sjepa.progress import Bar, bar, say
+from sjepa.targets.layer import measure_ranks
+from sjepa.train.boundary import begin_phase
+from sjepa.train.compute import autocast
+from sjepa.train.loss import frame_sums
+from sjepa.train.metrics import Log, Speed, alarms
+from sjepa.train.phases import Phase
+from sjepa.train.run import Run, open_directory, seed_from
+from sjepa.train.stopping import stop_agreed, stop_requests
+
+
+def pretrain(config: Config, data: str | Path, out: str | Path, show: bool = True) -> bool:
+    """Train an encoder on a folder of audio, or continue; True when the run is complete, False when it was stopped."""
+    out, settings = Path(out), config.batches
+    device = distributed.setup(config.train.device)
+    ranks, rank = distributed.world_size(), distributed.rank()
+    corpus = open_corpus(data, settings.max_seconds, settings.cache, settings.memory_gb, show)
+    distributed.in_main_rank(lambda: open_directory(out, config, str(data), corpus.fingerprint()))
+    run = Run.start(config, device)
+    if run.restore(out, say):
+        say(f"Continuing {out} at step {run.step:,}")
+    log = Log(out, run.log_bytes, run.step)
+    noise = load_noise(config, device, show)
+    plan = BatchPlan(corpus.length, seconds=settings.seconds, buckets=settings.buckets, seed=config.seed, ranks=ranks)
+    reader = BatchReader(corpus, config.mask, config.augment, seed=config.seed, rank=rank, ranks=ranks)
+    batches = load(reader, plan, run.position, settings.workers, device)
+    total = config.phases()[-1].end
+    speed = Speed(device)
+
+    with stop_requests() as stop, bar("Pre-training", total, done=run.step, show=show) as progress:
+        while run.step < total:
+            phase = run.phase_at(run.step)
+            if run.phase != phase.number:
+                begin_phase(run, phase, reader, plan, log, show)
+                speed.restart()
+            step = run.step
+            asked = time.perf_counter()
+            batch = next(batches)
+            speed.waited += time.perf_counter() - asked
+            speed.audio += batch.waveforms.numel() / 16_000 * ranks
+            clean = train_step(run, phase, batch, noise)
+            run.step, run.position = step + 1, batch.position
+            count_bad(run, batch, corpus, out)
+
+            if phase.layer_check(step):
+                check_layers(run, clean, log)
+            progress.advance()
+            last = run.step in (phase.end, total)
+            stopping = stop_agreed(stop, run.step % config.train.log_every == 0)
+            if run.step % config.train.log_every == 0 or last:
+                write_line(run, phase, log, speed, progress)
+            if run.step % config.train.checkpoint_every == 0 or last or stopping:
+                run.log_bytes = log.bytes
+                run.save(out)
+            if last:
+                run.export(out, phase.number)
+            if stopping and run.step < total:
+                log.close()
+                say(f"Stopped at step {run.step:,} of {total:,}; the same command continues")
+                return False
+    log.close()
+    return True
+
+
+def train_step(run: Run, phase: Phase, batch: Batch, noise: Tensor | None) -> Tensor:
+    """One minibatch: targets, masked prediction, KL, update. Returns the clean waveforms."""
+    config, step, model = run.config, run.step, run.model
+    torch.manual_seed(seed_from(config.seed, step, distributed.rank()))  # dropout
+    clean = batch.waveforms.float() / 32768.0
+    augmented = augment(clean, batch.draws, noise) if phase.augmented(step) else clean
+
+    model.train()
+    with autocast(config, run.device):
+        q = run.targets(clean)  # the online mixture is updated here, after its posterior is taken
+        logits = model(augmented, batch.mask, layers_kept(config, step))
+    kl_masked, kl_visible, sums = frame_sums(q, logits, batch.mask)
+    masked, visible = sums[4], sums[5]
+    covers_visible = phase.visible_loss(step)
+    # One mean over S of all ranks together.
+    frames = distributed.sum_over_ranks(masked + visible if covers_visible else masked.clone())
+    loss = (kl_masked + kl_visible if covers_visible else kl_masked) / frames
+
+    run.optimizer.zero_grad(set_to_none=True)
+    loss.backward()
+    distributed.sum_gradients(model.parameters())
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), config.train.clip)
+    finite = torch.isfinite(norm)
+    run.optimizer.param_groups[0]["lr"] = phase.lr(step)
+    # The fused optimizer leaves everything as it is where this is set, without the host having to look.
+    run.optimizer.found_inf = (~finite).float()  # type: ignore[attr-defined]
+    run.optimizer.step()
+    run.targets.follow(model.encoder, phase.decay(step))
+    run.meter.add(sums, q, loss, norm, finite)
+    return clean
+
+
+def layers_kept(config: Config, step: int) -> list[bool]:
+    """LayerDrop, drawn alike on every rank."""
+    draws = np.random.default_rng((config.seed, step)).random(config.encoder.layers)
+    return (draws >= config.encoder.layerdrop).tolist()
+
+
+def check_layers(run: Run, clean: Tensor, log: Log) -> None:
+    """Measure every layer's effective rank; the highest, smoothed, is the active layer from the next step."""
+    encoder = run.targets.target_encoder or run.model.encoder
+    generator = torch.Generator().manual_seed(seed_from(run.config.seed, run.step, distributed.rank()))
+    with autocast(run.config, run.device):
+        ranks = distributed.broadcast_object(measure_ranks(encoder, clean, run.config.layer.frames, generator))
+    if ranks is None:
+        raise UserError(f"the encoder's features are no longer finite at step {run.step:,}: lower the learning rate")
+    run.layer.observe(ranks)
+    log.write(
+        "layers", run.step, phase=run.phase, ranks=ranks, smoothed=run.layer.smoothed, active_layer=run.layer.active
+    )
+
+
+def write_line(run: Run, phase: Phase, log: Log, speed: Speed, progress: Bar) -> None:
+    step = run.step - 1
+    values = {"phase": phase.number, "epoch": run.position[0], "lr": phase.lr(step)} | run.meter.read()
+    values |= {
+        "visible_loss": phase.visible_loss(step),
+        "augmented": phase.augmented(step),
+        "decay": phase.decay(step) if run.targets.online else None,
+        "active_layer": run.layer.active if run.targets.target_encoder is not None else None,
+        "effective_rank": run.layer.smoothed,
+    }
+    found = alarms(values, run.targets.components)
+    pace = speed.read()
+    log.write("train", run.step, **values, alarms=found, speed=pace)
+    accuracy = f"masked {values['accuracy_masked']:.0%}  visible {values['accuracy_visible']:.0%}"
+    entropy = f"q {values['target_entropy']:.2f} p {values['predictor_entropy']:.2f} bits"
+    progress.advance(0, f"loss {values['loss']:.3f}  {accuracy}  {entropy}  {pace['audio_per_second']:,.0f} s/s")
+    for alarm in found:
+        progress.say(f"step {run.step:,}: {alarm}")
+    if values["bad_in_row"] >= run.config.train.bad_steps:
+        raise UserError(
+            f"{values['bad_in_row']} steps in a row had no finite gradient, up to step {run.step:,}: "
+            "lower the learning rate; the last checkpoint is good"
+        )
+
+
+def count_bad(run: Run, batch: Batch, corpus: Corpus, out: Path) -> None:
+    """Name damaged utterances, and stop when there are too many."""
+    if not batch.bad:
+        return
+    run.bad_utterances += len(batch.bad)
+    with (out / "refused.txt").open("a") as file:
+        file.writelines(line + "\n" for line in batch.bad)
+    allowed = run.config.batches.bad_share * len(corpus)
+    if run.bad_utterances > max(1.0, allowed):
+        raise UserError(
+            f"{run.bad_utterances} utterances could not be decoded, more than batches.bad_share allows; "
+            f"see {out / 'refused.txt'}"
+        )
+
+
+def load_noise(config: Config, device: torch.device, show: bool) -> Tensor | None:
+    """All noise recordings end to end, int16 on the device; none where no folder is set."""
+    if not config.augment.noise:
+        return None
+    recordings = decode(scan_folder(config.augment.noise, config.batches.max_seconds, show), show)
+    return torch.from_numpy(end_to_end(recordings)).to(device)

@@ -1,0 +1,48 @@
+"""The objective: KL divergence from posteriors to predictions at every frame, and what is watched beside it."""
+
+import math
+
+import torch
+from torch import Tensor
+
+# Sums over frames that a step adds to the meter, in this order.
+SUMS = (
+    "kl_masked",
+    "kl_visible",
+    "correct_masked",
+    "correct_visible",
+    "frames_masked",
+    "frames_visible",
+    "target_entropy",
+    "predictor_entropy",
+)
+
+
+def kl_per_frame(q: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
+    """KL(q_t || p_t) of every frame and log p, in fp32: (B, T, K) each -> (B, T), (B, T, K)."""
+    log_p = torch.log_softmax(logits.float(), dim=-1)
+    return (torch.xlogy(q, q) - q * log_p).sum(-1), log_p
+
+
+def frame_sums(q: Tensor, logits: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Sum of KL over masked frames, over visible frames (both with gradients), and the sums to log."""
+    kl, log_p = kl_per_frame(q, logits)
+    masked = mask.float()
+    visible = 1.0 - masked
+    kl_masked, kl_visible = (kl * masked).sum(), (kl * visible).sum()
+    with torch.no_grad():
+        correct = (q.argmax(-1) == log_p.argmax(-1)).float()
+        bits = 1.0 / math.log(2.0)
+        sums = torch.stack(
+            [
+                kl_masked.detach(),
+                kl_visible.detach(),
+                (correct * masked).sum(),
+                (correct * visible).sum(),
+                masked.sum(),
+                visible.sum(),
+                -torch.xlogy(q, q).sum() * bits,
+                -((log_p.exp() * log_p).sum(-1) * masked).sum() * bits,
+            ]
+        )
+    return kl_masked, kl_visible, sums

@@ -1,0 +1,163 @@
+"""What a run tells of itself: sums kept on the device, lines in metrics.jsonl, alarms in plain words."""
+
+import json
+import math
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sjepa import distributed
+from sjepa.train.loss import SUMS
+
+STEP = ("gradient_norm", "steps", "skipped")
+
+
+class Meter:
+    """Sums since the last logged line. They stay on the device until it is written, so that no step waits for them."""
+
+    def __init__(self, components: int, device: torch.device):
+        self.frames = torch.zeros(
+            1 + len(SUMS), dtype=torch.float64, device=device
+        )  # this rank's part of the loss and sums
+        self.steps = torch.zeros(len(STEP), dtype=torch.float64, device=device)  # the same on every rank
+        self.occupancy = torch.zeros(components, dtype=torch.float64, device=device)
+        self.bad_in_row = torch.zeros((), dtype=torch.int64, device=device)
+        self.worst_in_row = torch.zeros((), dtype=torch.int64, device=device)
+
+    def add(self, sums: Tensor, q: Tensor, loss: Tensor, gradient_norm: Tensor, finite: Tensor) -> None:
+        good = finite.double()
+        self.frames += torch.where(finite, torch.cat([loss.detach()[None], sums]).double(), 0.0)
+        self.occupancy += q.sum((0, 1)).double()
+        self.steps += torch.stack([torch.where(finite, gradient_norm.double(), 0.0), good, 1.0 - good])
+        self.bad_in_row = torch.where(finite, 0, self.bad_in_row + 1)
+        self.worst_in_row = torch.maximum(self.worst_in_row, self.bad_in_row)
+
+    def state(self) -> dict[str, Tensor]:
+        return {name: getattr(self, name) for name in ("frames", "steps", "occupancy", "bad_in_row", "worst_in_row")}
+
+    def load(self, state: dict[str, Tensor]) -> None:
+        for name, tensor in state.items():
+            getattr(self, name).copy_(tensor)
+
+    def read(self) -> dict[str, Any]:
+        """Means over all ranks since the last reading, then start anew. Only here the host waits for the device."""
+        shared = distributed.sum_over_ranks(torch.cat([self.frames, self.occupancy])).cpu()
+        values = dict(zip(("loss", *SUMS), shared.tolist(), strict=False))
+        step = dict(zip(STEP, self.steps.tolist(), strict=True))
+        occupancy = shared[1 + len(SUMS) :]
+        worst = int(self.worst_in_row)
+        for tensor in (self.frames, self.steps, self.occupancy, self.worst_in_row):
+            tensor.zero_()
+        steps, masked, visible = (
+            max(step["steps"], 1),
+            max(values["frames_masked"], 1),
+            max(values["frames_visible"], 1),
+        )
+        share = occupancy / occupancy.sum().clamp(min=1e-12)
+        return {
+            "loss": values["loss"] / steps,
+            "kl_masked": values["kl_masked"] / masked,
+            "kl_visible": values["kl_visible"] / visible,
+            "accuracy_masked": values["correct_masked"] / masked,
+            "accuracy_visible": values["correct_visible"] / visible,
+            "target_entropy": values["target_entropy"] / (masked + visible),
+            "predictor_entropy": values["predictor_entropy"] / masked,
+            "target_perplexity": math.exp(-float(torch.xlogy(share, share).sum())),
+            "dead_components": int((share < 0.01 / len(share)).sum()),
+            "gradient_norm": step["gradient_norm"] / steps,
+            "skipped_steps": int(step["skipped"]),
+            "bad_in_row": worst,
+        }
+
+
+def alarms(values: dict[str, Any], components: int) -> list[str]:
+    """What looks wrong, in words that say what to look at."""
+    found = []
+    perplexity, masked, visible = values["target_perplexity"], values["accuracy_masked"], values["accuracy_visible"]
+    if perplexity < 1.5:
+        found.append(f"targets have collapsed: nearly every frame falls to one component (perplexity {perplexity:.2f})")
+    if perplexity > 0.95 * components and values["target_entropy"] > 0.9 * math.log2(components):
+        found.append("targets say nothing: posteriors are nearly uniform; is the temperature too high?")
+    if values["dead_components"] > 0.5 * components:
+        found.append(f"{values['dead_components']} of {components} components are dead; lower K or the mixture's decay")
+    if masked > visible + 0.05 and values["phase"] == 2:
+        found.append(
+            f"masked frames are predicted better than visible ones ({masked:.0%} against {visible:.0%}): the targets "
+            "drift to what is easy to predict; use slower decays (ema, gmm.decay) or a lower learning rate"
+        )
+    if values["skipped_steps"]:
+        found.append(f"{values['skipped_steps']} steps had no finite gradient and were skipped")
+    return found
+
+
+class Log:
+    """metrics.jsonl and, where tensorboard is installed, its events. Written by the main rank."""
+
+    def __init__(self, folder: Path, keep_bytes: int, step: int):
+        """Continue the log after `keep_bytes`: what a stopped run wrote after its last checkpoint is written again."""
+        self.board = None
+        if not distributed.is_main():
+            return
+        self.file = (folder / "metrics.jsonl").open("a+b")
+        self.file.truncate(min(keep_bytes, self.file.seek(0, os.SEEK_END)))
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self.board = SummaryWriter(str(folder / "tensorboard"), purge_step=step or None)
+        except ImportError:
+            pass
+
+    @property
+    def bytes(self) -> int:
+        return self.file.seek(0, os.SEEK_END) if distributed.is_main() else 0
+
+    def write(self, event: str, step: int, **values: Any) -> None:
+        if not distributed.is_main():
+            return
+        self.file.write((json.dumps({"event": event, "step": step} | values) + "\n").encode())
+        self.file.flush()
+        if self.board is not None:
+            for name, value in values.items():
+                if isinstance(value, int | float) and not isinstance(value, bool):
+                    self.board.add_scalar(f"{event}/{name}", value, step)
+                elif name in ("ranks", "smoothed"):
+                    for layer, rank in enumerate(value):
+                        self.board.add_scalar(f"effective_rank/{name}_{layer}", rank, step)
+
+    def close(self) -> None:
+        if distributed.is_main():
+            self.file.close()
+            if self.board is not None:
+                self.board.close()
+
+
+class Speed:
+    """Audio per second, waiting for data, memory: of the interval since the last line."""
+
+    def __init__(self, device: torch.device):
+        self.device = device
+        self.restart()
+
+    def restart(self) -> None:
+        self.began, self.waited, self.audio, self.cropped = time.perf_counter(), 0.0, 0.0, 0.0
+
+    def read(self) -> dict[str, float]:
+        elapsed = max(1e-9, time.perf_counter() - self.began)
+        if self.device.type == "cuda":
+            memory = torch.cuda.max_memory_allocated() / 2**30
+        else:
+            import resource
+
+            memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+        values = {
+            "audio_per_second": self.audio / elapsed,
+            "waiting": self.waited / elapsed,
+            "memory_gb": memory,
+            "seconds": elapsed,
+        }
+        self.restart()
+        return values

@@ -1,0 +1,207 @@
+"""A run's moving parts and its directory: what starts, is saved and continues together."""
+
+import json
+import platform
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from sjepa import distributed
+from sjepa.config import Config, differences, load_toml, to_toml
+from sjepa.errors import UserError
+from sjepa.files import write_whole
+from sjepa.model.sjepa import SJEPA
+from sjepa.targets.layer import LayerChoice
+from sjepa.targets.providers import Targets
+from sjepa.train import checkpoint
+from sjepa.train.compute import compile_parts, compiles
+from sjepa.train.metrics import Meter
+from sjepa.train.phases import Phase
+
+README = """This folder holds one S-JEPA pre-training run.
+
+config.toml            every setting of the run; `sjepa pretrain --out` with this folder continues it
+run.json               data, versions, command
+metrics.jsonl          one JSON object a line: training intervals, layer checks, phases, fits
+tensorboard/           the same for TensorBoard, where it was installed
+checkpoints/step-N/    all state at step N (safetensors and JSON)
+gmm-phase1.safetensors the mixture over MFCCs; gmm-phase2.safetensors the one over encoder features
+encoder/               the encoder: sjepa.Encoder.from_pretrained, or transformers.HubertModel.from_pretrained
+encoder-phase1/        the encoder at the end of phase 1
+"""
+
+
+@dataclass
+class Run:
+    """Everything that a checkpoint holds."""
+
+    config: Config
+    model: SJEPA
+    layer: LayerChoice
+    device: torch.device
+    optimizer: torch.optim.AdamW
+    targets: Targets = field(init=False)
+    meter: Meter = field(init=False)
+    phase: int = 0  # the phase whose targets are installed; none at first
+    step: int = 0
+    position: tuple[int, int] = (0, 0)
+    bad_utterances: int = 0
+    log_bytes: int = 0
+
+    @staticmethod
+    def start(config: Config, device: torch.device) -> "Run":
+        torch.manual_seed(config.seed)
+        model = SJEPA(config.encoder, config.predictor, 1, config.train.visible_path).to(device)
+        distributed.broadcast_module(model)
+        if compiles(config, device):
+            compile_parts(model.encoder, model.predictor, model.head)
+        return Run(config, model, LayerChoice(config.layer), device, make_optimizer(config, model, device))
+
+    def phase_at(self, step: int) -> Phase:
+        return next(phase for phase in self.config.phases() if step < phase.end or phase.number == 2)
+
+    def make_targets(self, phase: Phase) -> Targets:
+        """Targets of a phase, not fitted yet. `same` means the kind of the phase before."""
+        kind = self.config.phase1.targets if phase.config.targets == "same" else phase.config.targets
+        assert kind != "same"
+        targets = Targets(
+            kind,
+            self.model.encoder,
+            gmm=self.config.gmm,
+            mfcc=self.config.mfcc,
+            layer=self.layer,
+            hard=phase.config.hard,
+            temperature=phase.config.temperature,
+            seed=seed_from(self.config.seed, phase.number),
+        )
+        if compiles(self.config, self.device) and targets.target_encoder is not None:
+            compile_parts(targets.target_encoder)
+        return targets.to(self.device)
+
+    def install(self, targets: Targets, phase: int) -> None:
+        """Use these targets from now on; the head's last layer is new where K changes."""
+        self.targets, self.phase = targets, phase
+        if self.model.head.output.out_features != targets.components:
+            torch.manual_seed(seed_from(self.config.seed, targets.components))
+            self.model.replace_output(targets.components)
+            distributed.broadcast_module(self.model.head.output)
+            past = self.optimizer
+            self.optimizer = make_optimizer(self.config, self.model, self.device)
+            self.optimizer.state.update({p: past.state[p] for p in self.model.parameters() if p in past.state})
+        self.meter = Meter(targets.components, self.device)
+
+    def save(self, folder: Path) -> None:
+        """Write a checkpoint from the main rank; all ranks wait for it, and all hear of it if it fails."""
+        if not all(bool(torch.isfinite(p).all()) for p in self.model.parameters()):
+            raise UserError(f"weights are no longer finite at step {self.step:,}: lower the learning rate")
+        failure = None
+        if distributed.is_main():
+            names = dict(self.model.named_parameters())
+            moments = {
+                f"{name}/{key}": value
+                for name, p in names.items()
+                for key, value in self.optimizer.state.get(p, {}).items()
+            }
+            parts = {
+                "model": self.model.state_dict(),
+                "targets": self.targets.state_dict(),
+                "optimizer": moments,
+                "meter": self.meter.state(),
+            }
+            state = {
+                "position": self.position,
+                "ranks": self.layer.smoothed,
+                "bad_utterances": self.bad_utterances,
+                "phase": self.phase,
+                "log_bytes": self.log_bytes,
+            }
+            try:
+                checkpoint.save(folder, self.step, parts, state)
+                boundary = self.config.phase1.steps
+                checkpoint.prune(folder, self.config.train.keep_checkpoints, {boundary})
+            except UserError as error:
+                failure = str(error)
+        failure = distributed.broadcast_object(failure)
+        if failure:
+            raise UserError(failure)
+
+    def restore(self, folder: Path, say: Any) -> bool:
+        """Continue from the newest sound checkpoint of a run directory, if there is one."""
+        found = checkpoint.load_latest(folder, say)
+        if found is None:
+            return False
+        parts, state = found
+        self.step = state["step"]
+        self.position = tuple(state["position"])
+        self.layer.smoothed = state["ranks"]
+        self.bad_utterances, self.log_bytes = state["bad_utterances"], state["log_bytes"]
+        self.install(self.make_targets(self.config.phases()[state["phase"] - 1]), state["phase"])
+        self.model.load_state_dict(parts["model"])
+        self.targets.load_state_dict(parts["targets"])
+        self.meter.load(parts["meter"])
+        for name, p in self.model.named_parameters():
+            moments = {
+                key: parts["optimizer"][f"{name}/{key}"]
+                for key in ("step", "exp_avg", "exp_avg_sq")
+                if f"{name}/{key}" in parts["optimizer"]
+            }
+            if moments:
+                self.optimizer.state[p] = {key: value.to(self.device) for key, value in moments.items()}
+        return True
+
+    def export(self, folder: Path, phase: int) -> None:
+        """Write the encoder and the mixture, for use."""
+        if distributed.is_main():
+            self.targets.codebook.save(folder / f"gmm-phase{phase}.safetensors")
+            self.model.encoder.save_pretrained(folder / ("encoder-phase1" if phase == 1 else "encoder"))
+
+
+def make_optimizer(config: Config, model: SJEPA, device: torch.device) -> torch.optim.AdamW:
+    train = config.train
+    return torch.optim.AdamW(
+        model.parameters(), lr=0.0, betas=(train.beta1, train.beta2), weight_decay=train.weight_decay, fused=True
+    )
+
+
+def seed_from(*keys: int) -> int:
+    """One well-mixed seed from several numbers."""
+    return int(np.random.SeedSequence(keys).generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+def open_directory(folder: Path, config: Config, data: str, corpus: str) -> None:
+    """Make the run's directory, or check that it is this run's."""
+    facts: dict[str, Any] = {"data": data, "corpus": corpus}
+    if (folder / "config.toml").exists():
+        changed = differences(load_toml(folder / "config.toml"), config)
+        if changed:
+            raise UserError(
+                f"{folder} is a run with another config ({'; '.join(changed)}): drop the change or choose another --out"
+            )
+        known = json.loads((folder / "run.json").read_text())
+        if known["corpus"] != corpus:
+            raise UserError(
+                f"{folder} was trained on other audio ({known['data']}): choose another --out, or give the same data"
+            )
+        return
+    if folder.exists() and any(folder.iterdir()):
+        raise UserError(f"{folder} is not empty and is not a run: choose another --out")
+    folder.mkdir(parents=True, exist_ok=True)
+    import sjepa
+
+    facts |= {
+        "sjepa": sjepa.__version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "command": " ".join(sys.argv),
+        "started": time.strftime("%Y-%m-%d %H:%M:%S"),
+        "ranks": distributed.world_size(),
+    }
+    (folder / "run.json").write_text(json.dumps(facts, indent=1) + "\n")
+    (folder / "README.txt").write_text(README)
+    # Last, because its presence makes the folder a run.
+    write_whole(folder / "config.toml", to_toml(config))

@@ -1,0 +1,77 @@
+"""Small corpora and configs for tests."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+
+from sjepa.config import Config
+from sjepa.data.loader import BatchConfig
+from sjepa.model.encoder import EncoderConfig
+from sjepa.model.predictor import PredictorConfig
+from sjepa.targets.ema import EmaConfig
+from sjepa.targets.fit import GmmConfig
+from sjepa.targets.layer import LayerConfig
+
+torch.set_num_threads(1)
+
+
+def babble(seconds: float, seed: int) -> np.ndarray:
+    """Something with the texture of speech: harmonics that change every 120 ms, and pauses."""
+    rng = np.random.default_rng(seed)
+    samples = int(seconds * 16_000)
+    pieces, pitch = [], rng.uniform(90, 220)
+    while sum(map(len, pieces)) < samples:
+        t = np.arange(1920) / 16_000
+        tones = sum(rng.normal() * np.sin(2 * np.pi * pitch * k * t) for k in range(1, 12))
+        pieces.append(tones * rng.choice([0.0, 0.02, 0.03]) + 0.001 * rng.normal(size=len(t)))
+    return np.concatenate(pieces)[:samples].astype(np.float32)
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("corpus")
+    for index in range(12):
+        soundfile.write(folder / f"{index:02d}.wav", babble(1.0 + 0.2 * (index % 4), index), 16_000)
+    return folder
+
+
+@pytest.fixture
+def micro() -> Callable[..., Config]:
+    """A config that trains in a second or two; sections can be changed: `micro(gmm={"k": 5})`."""
+
+    def make(**sections: object) -> Config:
+        config = Config(
+            encoder=EncoderConfig(
+                hidden_size=32,
+                layers=2,
+                heads=2,
+                inner_size=64,
+                conv_channels=16,
+                position_kernel=16,
+                position_groups=2,
+            ),
+            predictor=PredictorConfig(heads=2, inner_size=64, positions=100),
+            gmm=GmmConfig(k=12, k_mfcc=8, reservoir=400),
+            ema=EmaConfig(fast=0.9, slow=0.99),
+            layer=LayerConfig(frames=100),
+            batches=BatchConfig(seconds=4.0, buckets=(1.0, 1.2), max_seconds=2.0),
+        )
+        phase = {"steps": 6, "lr": 1e-3, "layer_check_every": 2, "ema_switch_every": 2}
+        config = change(config, phase1=phase, phase2=phase | {"visible_loss_until": 2, "augment_until": 4})
+        config = change(config, train={"log_every": 1, "checkpoint_every": 3, "device": "cpu"})
+        return change(config, **sections)
+
+    return make
+
+
+def change(config: Config, **sections: object) -> Config:
+    changes = {
+        name: dataclasses.replace(getattr(config, name), **value) if isinstance(value, dict) else value
+        for name, value in sections.items()
+    }
+    return dataclasses.replace(config, **changes)

@@ -1,0 +1,166 @@
+"""The plan of batches and the reader."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+from conftest import babble
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sjepa import UserError
+from sjepa.audio.augment import AugmentConfig
+from sjepa.audio.io import read_audio
+from sjepa.data.corpus import decode, open_corpus, scan_folder
+from sjepa.data.loader import BatchReader, load
+from sjepa.data.masking import MaskConfig
+from sjepa.data.sampler import BatchPlan
+
+BUCKETS = (1.0, 2.0, 4.0, 8.0)
+
+
+def plan_of(lengths: np.ndarray, **settings: object) -> BatchPlan:
+    return BatchPlan(lengths, **{"seconds": 40.0, "buckets": BUCKETS, "seed": 0, "ranks": 1, **settings})  # type: ignore[arg-type]
+
+
+@settings(max_examples=60, deadline=None)
+@given(count=st.integers(4, 400), ranks=st.integers(1, 4), seed=st.integers(0, 99), epoch=st.integers(0, 5))
+def test_an_epoch_has_each_utterance_at_most_once_and_crops_fit(count: int, ranks: int, seed: int, epoch: int) -> None:
+    lengths = np.random.default_rng(seed).integers(16_000, 200_000, count)
+    plan = plan_of(lengths, ranks=ranks, seed=seed).epoch(epoch)
+    seen = np.concatenate([plan[i].utterances for i in range(len(plan))])
+    assert len(seen) == len(set(seen.tolist())) > 0
+    for i in range(len(plan)):
+        batch = plan[i]
+        assert (lengths[batch.utterances] >= batch.samples).all()
+        assert len(batch.utterances) % ranks == 0
+        assert len(batch.utterances) * batch.samples <= max(40 * 16_000, ranks * batch.samples)
+    # What is left out does not fill one more batch of the shortest bucket.
+    assert len(lengths) - len(seen) < max(40 // ranks * ranks, ranks)
+
+
+def test_the_plan_is_a_pure_function_of_seed_and_epoch() -> None:
+    lengths = np.random.default_rng(0).integers(16_000, 200_000, 500)
+    a, b = plan_of(lengths).epoch(3), plan_of(lengths).epoch(3)
+    assert all(np.array_equal(a[i].utterances, b[i].utterances) for i in range(len(a)))
+    assert not np.array_equal(plan_of(lengths).epoch(4).utterances, a.utterances)
+
+
+def test_continuing_from_any_position_gives_the_same_batches() -> None:
+    plan = plan_of(np.random.default_rng(0).integers(16_000, 100_000, 90))
+    stream = plan.batches(0, 0)
+    first = [next(stream) for _ in range(40)]
+    for skip in (0, 3, 11, 29):
+        later = plan.batches(first[skip].epoch, first[skip].index)
+        for expected in first[skip:]:
+            got = next(later)
+            assert (got.epoch, got.index) == (expected.epoch, expected.index)
+            assert np.array_equal(got.utterances, expected.utterances)
+
+
+def test_a_corpus_smaller_than_a_batch_still_trains_and_too_short_ones_are_refused() -> None:
+    plan = plan_of(np.array([50_000, 20_000, 16_000])).epoch(0)
+    assert len(plan) == 1
+    assert sorted(plan[0].utterances.tolist()) == [0, 1, 2]
+    with pytest.raises(UserError, match="shorter than the shortest bucket"):
+        plan_of(np.array([5000, 9000]))
+    with pytest.raises(UserError, match="too few for 4 ranks"):
+        plan_of(np.array([50_000, 20_000]), ranks=4)
+
+
+def reader_of(folder: Path, rank: int = 0, ranks: int = 1, cached: bool = True) -> BatchReader:
+    corpus = scan_folder(folder, 2.0, show=False)
+    corpus = decode(corpus, show=False) if cached else corpus
+    return BatchReader(corpus, MaskConfig(), AugmentConfig(), seed=5, rank=rank, ranks=ranks)
+
+
+def test_ranks_share_a_batch_without_overlap_and_see_what_one_rank_would(corpus: Path) -> None:
+    spec = BatchPlan(reader_of(corpus).corpus.length, seconds=6.0, buckets=(1.0,), seed=0, ranks=2).epoch(0)[0]
+    whole = reader_of(corpus)[spec]
+    halves = [reader_of(corpus, rank, 2)[spec] for rank in (0, 1)]
+    for rank, half in enumerate(halves):
+        assert torch.equal(half.waveforms, whole.waveforms[rank::2])
+        assert torch.equal(half.mask, whole.mask[rank::2])
+
+
+def test_decoding_as_needed_gives_the_same_batches_as_decoding_ahead(corpus: Path) -> None:
+    ahead, needed = reader_of(corpus), reader_of(corpus, cached=False)
+    plan = BatchPlan(ahead.corpus.length, seconds=4.0, buckets=(1.0, 1.2), seed=0)
+    streams = [
+        load(reader, plan, (0, 1), workers, torch.device("cpu")) for reader, workers in ((ahead, 0), (needed, 2))
+    ]
+    for _ in range(6):
+        a, b = (next(stream) for stream in streams)
+        assert torch.equal(a.waveforms, b.waveforms)
+        assert a.position == b.position
+
+
+def test_a_crop_is_the_stretch_of_the_file_it_says(corpus: Path) -> None:
+    loaded = scan_folder(corpus, 2.0, show=False)
+    whole = read_audio(loaded.name(3))
+    np.testing.assert_allclose(loaded.read(3, 1000, 500) / 32768, whole[1000:1500], atol=1 / 32768)
+
+
+def test_long_files_become_pieces_and_other_rates_and_channels_are_handled(tmp_path: Path) -> None:
+    soundfile.write(tmp_path / "long.flac", babble(7.5, 0), 16_000)
+    tone = np.sin(2 * np.pi * 440 * np.arange(44_100 * 2) / 44_100) * 0.3
+    soundfile.write(tmp_path / "stereo44.wav", np.stack([tone, tone], 1), 44_100)
+    soundfile.write(tmp_path / "low.wav", 0.3 * np.sin(2 * np.pi * 440 * np.arange(16_000) / 8_000), 8_000)
+    loaded = open_corpus(tmp_path, 2.0, "memory", 1.0, show=False)
+    assert len(loaded) == 4 + 1 + 1
+    pieces = np.concatenate([loaded.read(i) for i in range(4)])
+    np.testing.assert_allclose(pieces / 32768, babble(7.5, 0)[: len(pieces)], atol=1e-4)
+    expected = 0.3 * np.sin(2 * np.pi * 440 * np.arange(32_000) / 16_000)
+    for index in (4, 5):
+        samples = loaded.read(index) / 32768
+        n = min(len(samples), len(expected)) - 400
+        assert np.abs(samples[400:n] - expected[400:n]).max() < 0.01
+
+
+def test_a_stretch_of_a_resampled_file_equals_the_same_stretch_of_the_whole(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    soundfile.write(tmp_path / "a.wav", rng.normal(size=44_100 * 3) * 0.1, 44_100, subtype="FLOAT")
+    whole = read_audio(tmp_path / "a.wav")
+    for start in (0, 1600, 16_000):
+        piece = read_audio(tmp_path / "a.wav", start, 9_000)
+        assert len(piece) == 9_000
+        if start % 160 == 0:
+            assert np.abs(piece[200:-200] - whole[start + 200 : start + 8_800]).max() < 1e-3
+
+
+def test_unusable_files_are_left_out_and_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    soundfile.write(tmp_path / "good.wav", babble(1.5, 1), 16_000)
+    (tmp_path / "text.wav").write_text("not audio at all")
+    (tmp_path / "empty.flac").write_bytes(b"")
+    soundfile.write(tmp_path / "short.wav", np.ones(399) * 0.1, 16_000)
+    soundfile.write(tmp_path / "silence.wav", np.zeros(20_000), 16_000)
+    soundfile.write(tmp_path / "nan.wav", np.full(20_000, np.nan), 16_000, subtype="FLOAT")
+    soundfile.write(tmp_path / "whole.flac", babble(2.0, 2), 16_000)
+    cut = (tmp_path / "whole.flac").read_bytes()
+    (tmp_path / "cut.flac").write_bytes(cut[: len(cut) // 2])
+    loaded = open_corpus(tmp_path, 15.0, "auto", 1.0, show=False)
+    assert sorted(Path(loaded.name(i)).name for i in range(len(loaded))) == ["good.wav", "whole.flac"]
+    reasons = "\n".join(loaded.refused)
+    for name in ("text.wav", "empty.flac", "short.wav", "silence.wav", "nan.wav", "cut.flac"):
+        assert name in reasons
+    assert "6 left out" in capsys.readouterr().out
+
+
+def test_a_damaged_file_found_while_training_is_replaced_and_counted(corpus: Path, tmp_path: Path) -> None:
+    for path in corpus.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    reader = reader_of(tmp_path, cached=False)
+    (tmp_path / "03.wav").write_bytes((corpus / "03.wav").read_bytes()[:2000])
+    spec = BatchPlan(reader.corpus.length, seconds=12.0, buckets=(1.0,), seed=0).epoch(0)[0]
+    batch = reader[spec]
+    assert batch.waveforms.shape == (12, 16_000)
+    assert len(batch.bad) == 1
+    assert "03.wav" in batch.bad[0]
+
+
+def test_links_that_loop_end(tmp_path: Path) -> None:
+    soundfile.write(tmp_path / "a.wav", babble(1.0, 0), 16_000)
+    (tmp_path / "loop").symlink_to(tmp_path)
+    assert len(scan_folder(tmp_path, 2.0, show=False)) == 1

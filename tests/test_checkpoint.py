@@ -1,0 +1,128 @@
+"""Checkpoints: whole or absent, checked when read, never pickled."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from sjepa import UserError
+from sjepa.config import Config
+from sjepa.train import checkpoint
+from sjepa.train.loop import pretrain
+
+PARTS = {"model": {"a": torch.arange(5.0), "b": torch.ones(2, 3)}, "meter": {"n": torch.tensor(3)}}
+
+
+def test_what_is_saved_comes_back(tmp_path: Path) -> None:
+    checkpoint.save(tmp_path, 7, PARTS, {"position": [1, 2]})
+    parts, state = checkpoint.load(checkpoint.folder_of(tmp_path, 7))
+    assert state["step"] == 7
+    assert state["position"] == [1, 2]
+    for name, tensors in PARTS.items():
+        for key, tensor in tensors.items():
+            assert torch.equal(parts[name][key], tensor)
+
+
+@pytest.mark.parametrize("harm", ["flip", "cut", "drop", "state"])
+def test_a_damaged_checkpoint_is_passed_over_and_named(tmp_path: Path, harm: str) -> None:
+    checkpoint.save(tmp_path, 5, PARTS, {})
+    checkpoint.save(tmp_path, 10, PARTS, {})
+    file = checkpoint.folder_of(tmp_path, 10) / ("state.json" if harm == "state" else "model.safetensors")
+    data = bytearray(file.read_bytes())
+    if harm == "drop":
+        file.unlink()
+    elif harm == "flip":
+        data[-3] ^= 1
+        file.write_bytes(data)
+    else:
+        file.write_bytes(data[: len(data) // 2])
+    said: list[str] = []
+    found = checkpoint.load_latest(tmp_path, said.append)
+    assert found is not None
+    assert found[1]["step"] == 5
+    assert "step-00000010 is damaged" in said[0]
+    for path in checkpoint.folder_of(tmp_path, 5).iterdir():
+        path.write_bytes(b"")
+    with pytest.raises(UserError, match=r"all checkpoints .* are damaged"):
+        checkpoint.load_latest(tmp_path, said.append)
+
+
+def test_a_folder_left_by_a_kill_is_not_a_checkpoint(tmp_path: Path) -> None:
+    checkpoint.save(tmp_path, 5, PARTS, {})
+    half = tmp_path / "checkpoints" / ".step-00000010.partial"
+    half.mkdir()
+    (half / "model.safetensors").write_bytes(b"half")
+    assert checkpoint.steps_saved(tmp_path) == [5]
+    checkpoint.save(tmp_path, 10, PARTS, {})
+    assert checkpoint.steps_saved(tmp_path) == [10, 5]
+    assert not half.exists()
+
+
+def test_only_the_last_few_are_kept_and_the_boundary(tmp_path: Path) -> None:
+    for step in range(1, 7):
+        checkpoint.save(tmp_path, step, PARTS, {})
+    checkpoint.prune(tmp_path, 2, always={3})
+    assert checkpoint.steps_saved(tmp_path) == [6, 5, 3]
+
+
+FULL_DISK = """
+import resource, sys
+from pathlib import Path
+import torch
+from sjepa import UserError
+from sjepa.train import checkpoint
+run = Path(sys.argv[1])
+checkpoint.save(run, 1, {"model": {"a": torch.zeros(1000)}}, {})
+resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))  # the kernel refuses to write more, as a full disk would
+try:
+    checkpoint.save(run, 2, {"model": {"a": torch.zeros(1_000_000)}}, {})
+except UserError as error:
+    print(error)
+    print(checkpoint.load_latest(run)[1]["step"], [p.name for p in (run / "checkpoints").iterdir()])
+"""
+
+
+def test_a_full_disk_leaves_the_last_good_checkpoint(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", FULL_DISK, str(tmp_path)], capture_output=True, text=True)
+    assert "cannot write the checkpoint of step 2" in done.stdout, done.stderr
+    assert "the last good one is at step 1" in done.stdout
+    assert "1 ['step-00000001']" in done.stdout
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a small disk can only be mounted by root")
+def test_training_on_a_disk_that_fills_up_ends_with_one_line(
+    corpus: Path, tmp_path: Path, micro: Callable[..., Config]
+) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)], capture_output=True).returncode:
+        pytest.skip("no small disk can be mounted here")
+    try:
+        config = micro(train={"checkpoint_every": 1, "keep_checkpoints": 50})
+        with pytest.raises(UserError, match=r"No space left on device.*last good one is at step"):
+            pretrain(config, corpus, disk / "run", show=False)
+        found = checkpoint.load_latest(disk / "run")
+        assert found is not None
+        assert found[1]["step"] >= 1
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+def test_nothing_in_the_package_unpickles() -> None:
+    source = Path(checkpoint.__file__).parents[1]
+    for path in source.rglob("*.py"):
+        text = path.read_text()
+        assert "import pickle" not in text
+        assert "torch.load(" not in text or "weights_only=True" in text
+
+
+def test_state_is_plain_json(tmp_path: Path) -> None:
+    checkpoint.save(tmp_path, 3, PARTS, {"ranks": [1.5]})
+    state = json.loads((checkpoint.folder_of(tmp_path, 3) / "state.json").read_text())
+    assert state["ranks"] == [1.5]
+    assert set(state["files"]) == {"model.safetensors", "meter.safetensors"}

@@ -1,0 +1,132 @@
+"""The command line: help, overrides, and one clear line for every mistake."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+from conftest import babble
+
+from sjepa.config import Config, from_toml, load_preset, to_toml
+from sjepa.train import checkpoint
+from sjepa.train.loop import pretrain
+
+
+def sjepa(*arguments: object) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}  # as in the tests' own process: sums then agree to the last bit
+    call = [sys.executable, "-m", "sjepa", *map(str, arguments)]
+    return subprocess.run(call, capture_output=True, text=True, env=environment)
+
+
+def refused(done: subprocess.CompletedProcess[str], *words: str) -> None:
+    """One line after whatever progress was shown, an exit code, no traceback."""
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr + done.stdout
+    *_, last = done.stderr.splitlines()
+    assert last.startswith("sjepa: ")
+    for word in words:
+        assert word in last
+
+
+@pytest.fixture
+def preset(tmp_path: Path, micro: Callable[..., Config]) -> Path:
+    path = tmp_path / "micro.toml"
+    path.write_text(to_toml(micro()))
+    return path
+
+
+def test_config_prints_what_a_run_would_use_with_overrides() -> None:
+    done = sjepa("config", "--preset", "tiny", "--gmm.k", 500, "--phase2.warmup", 0.25)
+    config = from_toml(done.stdout, "output")
+    assert config.gmm.k == 500
+    assert config.phase2.warmup == 0.25
+    assert config.encoder == load_preset("tiny").encoder
+
+
+def test_help_explains_every_field() -> None:
+    text = " ".join(sjepa("pretrain", "--help").stdout.replace("│", " ").split())
+    for name in ("--gmm.k ", "--phase2.ema-switch-every", "--encoder.layerdrop", "--batches.seconds", "--mask.ratio"):
+        assert name in text
+    assert "Share of an utterance's frames that is masked" in text
+
+
+def test_unknown_words_get_suggestions() -> None:
+    refused(sjepa("config", "--preset", "tinny"), "did you mean tiny?")
+    done = sjepa("config", "--preset", "tiny", "--gmm.kk", 3)
+    assert done.returncode == 2
+    assert "--gmm.k " in done.stderr + done.stdout
+    done = sjepa("pretrian")
+    assert done.returncode == 2
+    assert "did you mean pretrain?" in done.stderr
+
+
+def test_a_run_needs_a_preset_and_audio(tmp_path: Path, corpus: Path) -> None:
+    refused(sjepa("pretrain", "--out", tmp_path / "run", "--data", corpus), "choose a preset")
+    refused(sjepa("pretrain", "--out", tmp_path / "run", "--preset", "tiny"), "--data")
+    assert not (tmp_path / "run").exists()
+
+
+def test_folders_without_usable_audio_are_refused(tmp_path: Path, preset: Path) -> None:
+    def attempt(folder: Path) -> subprocess.CompletedProcess[str]:
+        return sjepa("pretrain", "--preset", preset, "--data", folder, "--out", tmp_path / "run")
+
+    refused(attempt(tmp_path / "missing"), "there is no folder")
+    refused(attempt(preset), "is a file")
+    for name in ("empty", "text", "short", "silent", "nan", "cut"):
+        (tmp_path / name).mkdir()
+    refused(attempt(tmp_path / "empty"), "no audio in")
+    (tmp_path / "text" / "a.wav").write_text("these are words")
+    refused(attempt(tmp_path / "text"), "no usable audio", "a.wav")
+    soundfile.write(tmp_path / "short" / "a.wav", np.ones(300) * 0.1, 16_000)
+    refused(attempt(tmp_path / "short"), "shorter than one frame")
+    soundfile.write(tmp_path / "silent" / "a.wav", np.zeros(30_000), 16_000)
+    refused(attempt(tmp_path / "silent"), "every sample is zero")
+    soundfile.write(tmp_path / "nan" / "a.wav", np.full(30_000, np.nan), 16_000, subtype="FLOAT")
+    refused(attempt(tmp_path / "nan"), "not numbers")
+    soundfile.write(tmp_path / "cut" / "a.flac", babble(2.0, 0), 16_000)
+    whole = (tmp_path / "cut" / "a.flac").read_bytes()
+    (tmp_path / "cut" / "a.flac").write_bytes(whole[: len(whole) // 2])
+    refused(attempt(tmp_path / "cut"), "a.flac")
+    assert not (tmp_path / "run").exists()
+
+
+def test_more_components_than_frames_is_refused(tmp_path: Path, preset: Path, corpus: Path) -> None:
+    done = sjepa("pretrain", "--preset", preset, "--data", corpus, "--out", tmp_path / "run", "--gmm.k-mfcc", 5000)
+    refused(done, "K = 5000 components need at least as many frames")
+
+
+def test_a_directory_of_another_run_is_refused_and_untouched(
+    tmp_path: Path, preset: Path, corpus: Path, micro: Callable[..., Config]
+) -> None:
+    run = tmp_path / "run"
+    assert pretrain(micro(), corpus, run, show=False)
+    before = (run / "metrics.jsonl").read_bytes()
+    refused(sjepa("pretrain", "--preset", preset, "--data", corpus, "--out", run, "--gmm.k", 9), "gmm.k was 12, now 9")
+    soundfile.write(tmp_path / "b.wav", babble(2.0, 5), 16_000)
+    (tmp_path / "other").mkdir()
+    soundfile.write(tmp_path / "other" / "b.wav", babble(2.0, 5), 16_000)
+    refused(sjepa("pretrain", "--preset", preset, "--data", tmp_path / "other", "--out", run), "other audio")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "diary.txt").write_text("mine")
+    refused(sjepa("pretrain", "--preset", preset, "--data", corpus, "--out", tmp_path / "full"), "is not a run")
+    assert (run / "metrics.jsonl").read_bytes() == before
+    assert (tmp_path / "full" / "diary.txt").read_text() == "mine"
+
+
+def test_the_directory_alone_is_enough_to_continue_past_a_damaged_checkpoint(
+    tmp_path: Path, corpus: Path, micro: Callable[..., Config]
+) -> None:
+    run = tmp_path / "run"
+    assert pretrain(micro(), corpus, run, show=False)
+    whole = (run / "encoder" / "model.safetensors").read_bytes()
+    newest = checkpoint.folder_of(run, 12)
+    (newest / "model.safetensors").write_bytes(b"gone")
+    done = sjepa("pretrain", "--out", run)
+    assert done.returncode == 0, done.stderr
+    assert "step-00000012 is damaged" in done.stdout
+    assert "Continuing" in done.stdout
+    assert (run / "encoder" / "model.safetensors").read_bytes() == whole

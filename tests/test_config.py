@@ -1,0 +1,88 @@
+"""Presets, typed overrides and clear refusals."""
+
+import dataclasses
+
+import pytest
+
+from sjepa import EncoderConfig, UserError
+from sjepa.config import Config, differences, flatten, from_toml, load_preset, preset_names, to_toml
+
+
+def test_every_preset_survives_printing_and_reading() -> None:
+    assert preset_names() == ["half-hour", "paper", "tiny"]
+    for name in preset_names():
+        config = load_preset(name)
+        assert from_toml(to_toml(config), name) == config
+
+
+def test_the_paper_preset_has_the_papers_table() -> None:
+    config = load_preset("paper")
+    assert config.encoder == EncoderConfig()
+    table = {
+        "encoder.hidden_size": 768, "encoder.layers": 6, "encoder.heads": 12, "encoder.inner_size": 3072,
+        "encoder.conv_channels": 512, "encoder.position_kernel": 128, "encoder.position_groups": 16,
+        "encoder.dropout": 0.1, "encoder.attention_dropout": 0.1, "encoder.activation_dropout": 0.1,
+        "encoder.layerdrop": 0.05, "encoder.feature_gradient_scale": 0.1,
+        "gmm.k_mfcc": 100, "gmm.k": 500, "gmm.kmeans_iterations": 5, "gmm.em_iterations": 20, "gmm.decay": 0.999,
+        "phase1.targets": "mfcc-gmm", "phase2.targets": "online-gmm", "phase1.lr": 1e-4, "phase2.lr": 2.5e-5,
+        "phase2.layer_check_every": 10_000, "phase2.ema_switch_every": 20_000, "ema.slow": 0.9999, "ema.fast": 0.999,
+        "train.beta1": 0.9, "train.beta2": 0.99, "train.weight_decay": 1e-3,
+        "batches.seconds": 192 * 15.0, "batches.max_seconds": 15.0, "mask.ratio": 0.65, "mask.span": 10,
+        "augment.p_noise": 0.25, "augment.p_mix": 0.25, "augment.snr_low": -5.0, "augment.snr_high": 20.0,
+        "augment.mix_low": -5.0, "augment.mix_high": 5.0, "phase1.visible_loss_until": 1.0, "phase1.augment_until": 1.0,
+        "predictor.heads": 8, "predictor.inner_size": 1536, "predictor.dropout": 0.1, "predictor.positions": 750,
+        "layer.frames": 2000,
+    }  # fmt: skip
+    flat = flatten(config)
+    assert {name: flat[name] for name in table} == table
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[gmm]\nkk = 5", "unknown key gmm.kk (did you mean k?)"),
+        ("[gnm]\nk = 5", "unknown key gnm (did you mean gmm?)"),
+        ("[gmm]\nk = 'many'", "gmm.k = 'many' should be of type int"),
+        ("[gmm]\nk = 5.5", "gmm.k = 5.5 should be of type int"),
+        ("[phase2]\ntargets = 'online-gm'", "did you mean online-gmm?"),
+        ("[phase2]\nwarmup = 1.5", "a fraction of the phase lies between 0 and 1"),
+        ("[phase1]\ntargets = 'online-gmm'", "phase 1 has no trained encoder"),
+        ("[encoder]\nheads = 7", "does not divide"),
+        ("[layer]\nchoice = 6", "the encoder has layers 0 to 5"),
+        ("[batches]\nbuckets = 3.0", "should be a list"),
+        ("gmm = 4", "gmm is a section, not a value"),
+        ("[gmm", "not valid TOML"),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_a_reason(text: str, words: str) -> None:
+    with pytest.raises(UserError) as refusal:
+        from_toml(text, "file")
+    assert words in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_an_unknown_preset_gets_a_suggestion() -> None:
+    with pytest.raises(UserError, match=r"did you mean half-hour\?.*presets are half-hour, paper, tiny"):
+        load_preset("halfhour")
+
+
+def test_differences_name_what_matters_and_leave_out_what_does_not() -> None:
+    config = Config()
+    other = dataclasses.replace(config, seed=1, train=dataclasses.replace(config.train, device="cpu"))
+    assert differences(config, other) == ["seed was 0, now 1"]
+
+
+def test_cadences_are_steps_or_fractions() -> None:
+    config = from_toml("[phase1]\nsteps = 200\nwarmup = 0.1\nvisible_loss_until = 50\nlr = 1.0", "file")
+    phase = config.phases()[0]
+    assert [phase.lr(step) for step in (0, 9, 19, 20, 199)] == [0.05, 0.5, 1.0, 1.0, 1.0]
+    assert phase.visible_loss(49)
+    assert not phase.visible_loss(50)
+
+
+def test_the_learning_rate_is_continuous_over_the_boundary() -> None:
+    text = "[phase1]\nsteps = 10\nlr = 1.0\nwarmup = 0\n[phase2]\nsteps = 10\nlr = 0.5\nwarmup = 5\nschedule = 'cosine'"
+    first, second = from_toml(text, "file").phases()
+    assert first.lr(9) == 1.0
+    assert [round(second.lr(step), 3) for step in (10, 12, 14)] == [0.9, 0.7, 0.5]
+    assert second.lr(19) < 0.2

@@ -1,0 +1,161 @@
+"""The encoder against Hugging Face's, and against itself in a padded batch."""
+
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+
+from sjepa import Encoder, EncoderConfig, UserError
+from sjepa.model.frontend import frame_count
+
+SMALL = EncoderConfig(
+    hidden_size=64, layers=3, heads=4, inner_size=128, conv_channels=32, position_kernel=32, position_groups=4
+)
+
+
+def hugging_face(encoder: Encoder, folder: Path) -> transformers.HubertModel:
+    encoder.save_pretrained(folder)
+    return transformers.HubertModel.from_pretrained(folder).eval()
+
+
+def largest_difference(ours: list[torch.Tensor], theirs: tuple[torch.Tensor, ...]) -> float:
+    assert len(ours) == len(theirs)
+    return max((a - b).abs().max().item() for a, b in zip(ours, theirs, strict=True))
+
+
+def test_the_papers_encoder_has_51_843_712_parameters() -> None:
+    assert sum(p.numel() for p in Encoder(EncoderConfig()).parameters()) == 51_843_712
+
+
+@torch.no_grad()
+def test_the_papers_encoder_equals_hugging_face_at_every_layer(tmp_path: Path) -> None:
+    encoder = Encoder().eval()
+    model = hugging_face(encoder, tmp_path)
+    for samples in (400, 16_123, 48_000):
+        waveforms = 0.1 * torch.randn(2, samples) + 0.05
+        theirs = model(waveforms, output_hidden_states=True).hidden_states
+        assert largest_difference(encoder(waveforms).hidden_states, theirs) <= 1e-4
+
+
+@torch.no_grad()
+def test_every_length_equals_hugging_face(tmp_path: Path) -> None:
+    encoder = Encoder(SMALL).eval()
+    model = hugging_face(encoder, tmp_path)
+    for samples in [*range(400, 1400, 37), 719, 720, 721, 5_000, 16_319]:
+        waveforms = torch.randn(1, samples)
+        theirs = model(waveforms, output_hidden_states=True).hidden_states
+        assert theirs[0].shape[1] == frame_count(samples)
+        assert largest_difference(encoder(waveforms).hidden_states, theirs) <= 1e-4
+
+
+@torch.no_grad()
+def test_weights_move_from_hugging_face_to_us(tmp_path: Path) -> None:
+    config = transformers.HubertConfig(
+        hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=96, conv_dim=(32,) * 7,
+        num_conv_pos_embeddings=32, num_conv_pos_embedding_groups=4,
+    )  # fmt: skip
+    model = transformers.HubertModel(config).eval()
+    for p in model.parameters():
+        p.add_(0.02 * torch.randn_like(p))  # norms and biases too, which start at 1 and 0
+    model.save_pretrained(tmp_path)
+    encoder = Encoder.from_pretrained(tmp_path)
+    waveforms = torch.randn(2, 9_000)
+    theirs = model(waveforms, output_hidden_states=True).hidden_states
+    assert largest_difference(encoder(waveforms).hidden_states, theirs) <= 1e-4
+
+
+def test_gradients_equal_hugging_faces(tmp_path: Path) -> None:
+    encoder = Encoder(SMALL).eval()
+    model = hugging_face(encoder, tmp_path)
+    waveforms = torch.randn(2, 6_000)
+    weights = torch.randn(2, frame_count(6_000), 64)
+    (encoder(waveforms).last * weights).sum().backward()
+    (model(waveforms).last_hidden_state * weights).sum().backward()
+    theirs = dict(model.named_parameters())
+    for name, p in encoder.named_parameters():
+        assert p.grad is not None
+        torch.testing.assert_close(p.grad, theirs[name].grad, rtol=2e-3, atol=2e-4, msg=lambda m, n=name: f"{n}: {m}")
+
+
+def test_gradients_into_the_front_end_are_scaled_in_training() -> None:
+    encoder = Encoder(
+        EncoderConfig(**(SMALL.__dict__ | {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0}))
+    )
+    waveforms, name = torch.randn(1, 4_000), "feature_extractor.conv_layers.3.conv.weight"
+    gradients = []
+    for mode in (True, False):
+        encoder.train(mode).zero_grad()
+        encoder(waveforms).last.square().sum().backward()
+        gradients.append({n: p.grad.clone() for n, p in encoder.named_parameters() if p.grad is not None})
+    torch.testing.assert_close(gradients[0][name], 0.1 * gradients[1][name], rtol=1e-4, atol=1e-6)
+    projection = "feature_projection.projection.weight"
+    torch.testing.assert_close(gradients[0][projection], gradients[1][projection], rtol=1e-4, atol=1e-6)
+
+
+@torch.no_grad()
+def test_an_utterance_gives_the_same_alone_and_in_a_padded_batch() -> None:
+    encoder = Encoder(SMALL).eval()
+    lengths = torch.tensor([16_000, 400, 7_777, 12_345])
+    batch = torch.full((4, 16_000), 3.0)  # loud padding must not matter
+    for row, length in zip(batch, lengths, strict=True):
+        row[:length] = torch.randn(int(length))
+    padded = encoder(batch, lengths)
+    for index, length in enumerate(lengths):
+        alone = encoder(batch[index : index + 1, :length])
+        frames = int(padded.frames[index])
+        assert frames == frame_count(int(length))
+        for together, single in zip(padded.hidden_states, alone.hidden_states, strict=True):
+            torch.testing.assert_close(together[index, :frames], single[0], rtol=1e-4, atol=2e-5)
+
+
+@torch.no_grad()
+def test_masked_frames_carry_no_signal_into_the_transformer() -> None:
+    encoder = Encoder(SMALL).eval()
+    frames = frame_count(8_000)
+    mask = torch.zeros(1, frames, dtype=torch.bool)
+    mask[:, 5:15] = True
+    features = encoder.feature_projection(encoder.feature_extractor(torch.randn(1, 8_000)))
+    changed = features.clone()
+    changed[:, 5:15] += 1.0
+    outputs = []
+    for given in (features, changed):
+        encoder.feature_projection.forward = lambda _, given=given: given  # type: ignore[method-assign]
+        outputs.append(encoder(torch.zeros(1, 8_000), mask=mask).last)
+    torch.testing.assert_close(outputs[0], outputs[1])
+    del encoder.feature_projection.forward
+    assert not torch.equal(encoder(torch.ones(1, 8_000), mask=mask).last, outputs[0])
+
+
+@torch.no_grad()
+def test_a_dropped_layer_passes_its_input_on_and_until_stops_early() -> None:
+    encoder = Encoder(SMALL).eval()
+    waveforms = torch.randn(1, 4_000)
+    states = encoder(waveforms, keep=[True, False, True]).hidden_states
+    assert torch.equal(states[1], states[2])
+    early = encoder(waveforms, until=0).hidden_states
+    assert len(early) == 2
+    torch.testing.assert_close(early[1], encoder(waveforms).hidden_states[1])
+
+
+def test_too_short_and_foreign_folders_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="399 samples"):
+        Encoder(SMALL)(torch.zeros(1, 399))
+    with pytest.raises(UserError, match=r"no config\.json"):
+        Encoder.from_pretrained(tmp_path)
+    transformers.HubertConfig(feat_extract_norm="layer").save_pretrained(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    with pytest.raises(UserError, match="cannot be read"):
+        Encoder.from_pretrained(tmp_path)
+    Encoder(SMALL).save_pretrained(tmp_path / "other")
+    (tmp_path / "other" / "config.json").write_text((tmp_path / "config.json").read_text())
+    with pytest.raises(UserError, match="feat_extract_norm = 'layer'"):
+        Encoder.from_pretrained(tmp_path / "other")
+
+
+def test_weights_of_another_size_are_named(tmp_path: Path) -> None:
+    Encoder(SMALL).save_pretrained(tmp_path)
+    text = (tmp_path / "config.json").read_text()
+    (tmp_path / "config.json").write_text(text.replace('"num_hidden_layers": 3', '"num_hidden_layers": 4'))
+    with pytest.raises(UserError, match=r"missing encoder\.layers\.3"):
+        Encoder.from_pretrained(tmp_path)

@@ -1,0 +1,238 @@
+"""The mixture against the paper's loop, scikit-learn and closed forms."""
+
+import itertools
+import math
+import resource
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from sklearn.mixture import GaussianMixture
+from sklearn.mixture._gaussian_mixture import _compute_precision_cholesky
+
+from sjepa import DiagonalGMM, UserError
+from sjepa.targets.fit import GmmConfig, fit_kmeans, fit_mixture
+from sjepa.targets.kmeans import kmeans, nearest
+from sjepa.targets.reservoir import Reservoir
+
+
+def random_mixture(components: int, dimension: int, seed: int, shift: float = 0.0) -> DiagonalGMM:
+    g = torch.Generator().manual_seed(seed)
+    weights = torch.rand(components, generator=g) + 0.1
+    means = torch.randn(components, dimension, generator=g) + shift
+    return DiagonalGMM.from_parameters(weights, means, torch.rand(components, dimension, generator=g) + 0.2)
+
+
+def blobs(count: int, dimension: int, seed: int) -> torch.Tensor:
+    g = torch.Generator().manual_seed(seed)
+    centres = 3 * torch.randn(5, dimension, generator=g)
+    which = torch.randint(5, (count,), generator=g)
+    return centres[which] + torch.randn(count, dimension, generator=g) * (0.5 + which[:, None] / 4)
+
+
+def sklearn_twin(gmm: DiagonalGMM, **settings: object) -> GaussianMixture:
+    """scikit-learn's mixture with our parameters."""
+    twin = GaussianMixture(gmm.components, covariance_type="diag", reg_covar=0.0, **settings)
+    twin.weights_, twin.means_, twin.covariances_ = (
+        t.double().numpy() for t in (gmm.weights, gmm.means, gmm.variances)
+    )
+    twin.precisions_cholesky_ = _compute_precision_cholesky(twin.covariances_, "diag")
+    return twin
+
+
+def slow_posterior(gmm: DiagonalGMM, features: torch.Tensor) -> torch.Tensor:
+    """The paper's equation, one component after the other, in fp64."""
+    columns = []
+    for k in range(gmm.components):
+        delta = features.double() - gmm.means[k].double()
+        variance = gmm.variances[k].double()
+        log_p = (
+            -0.5 * gmm.dimension * math.log(2 * math.pi)
+            - 0.5 * variance.log().sum()
+            - 0.5 * (delta**2 / variance).sum(1)
+        )
+        columns.append(log_p + gmm.weights[k].double().log())
+    return torch.softmax(torch.stack(columns, 1), 1)
+
+
+@pytest.mark.parametrize(("components", "dimension", "shift"), [(7, 5, 0.0), (100, 39, 0.0), (50, 20, 30.0)])
+def test_posterior_equals_the_papers_slow_loop(components: int, dimension: int, shift: float) -> None:
+    gmm = random_mixture(components, dimension, 0, shift)
+    features = torch.randn(400, dimension) * 1.5 + shift
+    assert (gmm.posterior(features).double() - slow_posterior(gmm, features)).abs().max() <= 1e-5
+
+
+def test_posterior_equals_scikit_learns() -> None:
+    gmm = random_mixture(12, 8, 1)
+    features = torch.randn(500, 8)
+    assert (
+        np.abs(gmm.posterior(features).numpy() - sklearn_twin(gmm).predict_proba(features.double().numpy())).max()
+        <= 1e-5
+    )
+
+
+def test_a_temperature_softens_and_keeps_the_order() -> None:
+    gmm = random_mixture(9, 16, 2)
+    features = torch.randn(200, 16)
+    sharp, soft = gmm.posterior(features), gmm.posterior(features, temperature=8.0)
+    entropy = [-torch.xlogy(q, q).sum(1).mean() for q in (sharp, soft)]
+    assert entropy[1] > entropy[0] + 0.1
+    assert torch.equal(sharp.argmax(1), soft.argmax(1))
+    reference = sharp.double().log() / 8
+    torch.testing.assert_close(soft.double(), torch.softmax(reference, 1), rtol=1e-3, atol=1e-5)
+
+
+def test_em_agrees_with_scikit_learn_from_the_same_start() -> None:
+    features = blobs(3000, 6, 3)
+    start = random_mixture(5, 6, 4)
+    start.means.copy_(features[:5])
+    start.centre.copy_(start.weights @ start.means)
+    twin = sklearn_twin(start)
+    x = features.double().numpy()
+    for _ in range(15):
+        _, log_resp = twin._e_step(x)
+        twin._m_step(x, log_resp)
+        start.maximize(start.expect(features))
+    np.testing.assert_allclose(start.weights.numpy(), twin.weights_, atol=2e-4)
+    np.testing.assert_allclose(start.means.numpy(), twin.means_, atol=5e-3)
+    np.testing.assert_allclose(start.variances.numpy(), twin.covariances_, rtol=1e-2, atol=1e-3)
+
+
+def test_log_likelihood_never_falls_and_equals_scikit_learns() -> None:
+    features = blobs(4000, 10, 5)
+    gmm, curve = fit_mixture(features, 12, GmmConfig(em_iterations=20), seed=0)
+    assert all(b >= a - 1e-4 for a, b in itertools.pairwise(curve))
+    assert curve[-1] > curve[0] + 0.01
+    statistics = gmm.expect(features)
+    ours = float(statistics.log_likelihood / statistics.frames)
+    assert ours == pytest.approx(sklearn_twin(gmm).score(features.double().numpy()), abs=1e-3)
+
+
+def test_the_fit_is_as_good_as_scikit_learns_own() -> None:
+    features = blobs(4000, 10, 6)
+    gmm, _ = fit_mixture(features, 5, GmmConfig(), seed=1)
+    theirs = GaussianMixture(5, covariance_type="diag", n_init=3, random_state=0).fit(features.numpy())
+    statistics = gmm.expect(features)
+    assert float(statistics.log_likelihood / statistics.frames) >= theirs.score(features.numpy()) - 0.1
+
+
+def test_chunks_do_not_change_the_statistics(monkeypatch: pytest.MonkeyPatch) -> None:
+    gmm, features = random_mixture(6, 4, 7), torch.randn(1000, 4)
+    whole = gmm.expect(features).flat()
+    monkeypatch.setattr("sjepa.targets.gmm.ROWS_PER_CHUNK", 77)
+    torch.testing.assert_close(gmm.expect(features).flat(), whole, rtol=1e-4, atol=1e-2)
+
+
+def test_the_online_update_equals_the_papers_closed_form() -> None:
+    gmm = random_mixture(6, 5, 8)
+    old = {name: tensor.double().clone() for name, tensor in gmm.state_dict().items()}
+    x = torch.randn(300, 5)
+    q = gmm.posterior(x)
+    gmm.update_online(gmm.statistics(x, q), decay=0.9, minimum_count=0.01)
+    x, q = x.double(), q.double()
+    for k in range(6):
+        count = sum(float(q[n, k]) for n in range(300))
+        mean = sum(q[n, k] * x[n] for n in range(300)) / count
+        variance = sum(q[n, k] * (x[n] - mean) ** 2 for n in range(300)) / count
+        torch.testing.assert_close(gmm.means[k].double(), 0.9 * old["means"][k] + 0.1 * mean, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            gmm.variances[k].double(), 0.9 * old["variances"][k] + 0.1 * variance, rtol=1e-4, atol=1e-5
+        )
+        assert float(gmm.weights[k]) == pytest.approx(0.9 * float(old["weights"][k]) + 0.1 * count / 300, abs=1e-5)
+    assert float(gmm.weights.sum()) == pytest.approx(1.0, abs=1e-6)
+
+
+def test_a_component_that_is_not_seen_keeps_its_parameters() -> None:
+    gmm = random_mixture(4, 3, 9)
+    gmm.means[2] += 1000.0
+    mean, variance = gmm.means[2].clone(), gmm.variances[2].clone()
+    x = torch.randn(100, 3)
+    for _ in range(20):
+        gmm.update_online(gmm.statistics(x, gmm.posterior(x)), decay=0.5, minimum_count=0.01)
+    assert torch.equal(gmm.means[2], mean)
+    assert torch.equal(gmm.variances[2], variance)
+    assert float(gmm.weights.sum()) == pytest.approx(1.0, abs=1e-6)
+
+
+def test_a_batch_that_is_not_finite_changes_nothing() -> None:
+    gmm = random_mixture(4, 3, 10)
+    before = gmm.state_dict()["means"].clone()
+    x = torch.randn(50, 3)
+    x[3, 1] = math.nan
+    gmm.update_online(gmm.statistics(x, gmm.posterior(x)), decay=0.9, minimum_count=0.01)
+    assert torch.equal(gmm.means, before)
+    assert torch.isfinite(gmm.variances).all()
+
+
+def test_nothing_of_size_frames_by_components_by_dimension_is_made() -> None:
+    gmm = random_mixture(500, 768, 11)
+    features = torch.randn(20_000, 768)  # N K D would be 30 GB
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    gmm.expect(features)
+    gmm.posterior(features)
+    assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 2**20 < 1.0
+
+
+def test_variances_never_fall_below_the_floor() -> None:
+    features = torch.cat([torch.zeros(500, 2), torch.randn(500, 2)])
+    gmm, _ = fit_mixture(features, 4, GmmConfig(relative_variance_floor=0.01), seed=0)
+    assert (gmm.variances >= 0.01 * features.var(0, unbiased=False) * 0.999).all()
+    assert torch.isfinite(gmm.posterior(features)).all()
+
+
+def test_k_means_finds_separate_clusters_and_reseeds_empty_ones() -> None:
+    g = torch.Generator().manual_seed(0)
+    truth = torch.tensor([[0.0, 0.0], [10.0, 0.0], [0.0, 10.0], [10.0, 10.0]])
+    frames = truth.repeat_interleave(500, 0) + 0.3 * torch.randn(2000, 2, generator=g)
+    best = min(cost(frames, kmeans(frames, 4, 10, torch.Generator().manual_seed(s))) for s in range(5))
+    assert best == pytest.approx(2 * 0.3**2, rel=0.1)
+    copies = torch.cat([torch.zeros(1000, 2), torch.ones(20, 2)])  # most starting centres coincide
+    assert len(set(nearest(copies, kmeans(copies, 4, 8, torch.Generator().manual_seed(1))).tolist())) == 2
+
+
+def cost(frames: torch.Tensor, centres: torch.Tensor) -> float:
+    return float((frames - centres[nearest(frames, centres)]).square().sum(1).mean())
+
+
+def test_a_k_means_codebook_assigns_the_nearest_centre() -> None:
+    frames = blobs(800, 6, 12)
+    codebook = fit_kmeans(frames, 10, GmmConfig(), seed=0)
+    distances = torch.cdist(frames, codebook.means)
+    assert torch.equal(codebook.posterior(frames).argmax(1), distances.argmin(1))
+
+
+def test_more_components_than_frames_is_a_clear_error() -> None:
+    with pytest.raises(UserError, match="50 clusters need at least as many frames; there are 20"):
+        kmeans(torch.randn(20, 3), 50, 5, torch.Generator())
+
+
+def test_the_reservoir_is_uniform_over_the_stream() -> None:
+    hits = np.zeros(300)
+    for seed in range(400):
+        reservoir = Reservoir(30, seed)
+        for start in range(0, 300, 50):  # five utterances of ten frames a batch
+            frames = torch.arange(start, start + 50.0).view(5, 10, 1)
+            reservoir.add(frames, np.arange(start // 10, start // 10 + 5))
+        sample = reservoir.gather()[:, 0].long().numpy()
+        assert len(set(sample)) == 30
+        hits[sample] += 1
+    assert stats.chisquare(hits).pvalue > 0.001
+
+
+def test_the_reservoir_does_not_depend_on_the_order_of_the_stream() -> None:
+    features = torch.randn(8, 20, 3)
+    samples = []
+    for order in (range(8), reversed(range(8))):
+        reservoir = Reservoir(40, 5)
+        for u in order:
+            reservoir.add(features[u : u + 1], np.array([u]))
+        samples.append(reservoir.gather())
+    assert torch.equal(samples[0], samples[1])
+
+
+def test_a_mixture_survives_the_disk(tmp_path) -> None:
+    gmm = random_mixture(5, 4, 13)
+    gmm.save(tmp_path / "gmm.safetensors")
+    features = torch.randn(10, 4)
+    assert torch.equal(DiagonalGMM.load(tmp_path / "gmm.safetensors").posterior(features), gmm.posterior(features))

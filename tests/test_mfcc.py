@@ -1,0 +1,59 @@
+"""MFCC against kaldi-native-fbank, and deltas against Kaldi's definition written the slow way."""
+
+import kaldi_native_fbank as knf
+import numpy as np
+import pytest
+import torch
+from conftest import babble
+
+from sjepa.audio.mfcc import MfccConfig, mfcc, with_deltas
+from sjepa.model.frontend import frame_count
+
+
+def kaldi_mfcc(samples: np.ndarray, shift_ms: float) -> np.ndarray:
+    options = knf.MfccOptions()
+    options.frame_opts.samp_freq, options.frame_opts.frame_length_ms = 16_000, 25
+    options.frame_opts.frame_shift_ms, options.frame_opts.dither = shift_ms, 0
+    options.frame_opts.snip_edges, options.frame_opts.window_type = True, "povey"
+    options.mel_opts.num_bins, options.mel_opts.low_freq = 23, 20
+    options.num_ceps, options.use_energy, options.cepstral_lifter = 13, False, 22
+    extractor = knf.OnlineMfcc(options)
+    extractor.accept_waveform(16_000, (samples * 32768).tolist())
+    extractor.input_finished()
+    return np.stack([extractor.get_frame(i) for i in range(extractor.num_frames_ready)])
+
+
+@pytest.mark.parametrize("shift_ms", [20, 10])
+def test_cepstra_equal_kaldis(shift_ms: int) -> None:
+    for seed in range(3):
+        samples = babble(1.7, seed) if seed else np.random.default_rng(0).normal(size=20_000).astype(np.float32) * 0.1
+        ours = mfcc(torch.from_numpy(samples)[None], MfccConfig(shift_ms=shift_ms))[0, :, :13].numpy()
+        theirs = kaldi_mfcc(samples, shift_ms)[:: 20 // shift_ms]
+        np.testing.assert_allclose(ours, theirs, atol=5e-3, rtol=1e-4)
+
+
+def test_deltas_are_kaldis_regression_over_two_frames_with_edges_repeated() -> None:
+    features = torch.randn(2, 15, 3, dtype=torch.float64)
+    first = np.arange(-2, 3) / 10
+    filters = [np.array([1.0]), first, np.convolve(first, first)]
+    for batch in range(2):
+        for t in range(15):
+            for d in range(3):
+                for order, taps in enumerate(filters):
+                    reach = len(taps) // 2
+                    steps = range(-reach, reach + 1)
+                    value = sum(taps[s + reach] * features[batch, min(max(t + s, 0), 14), d] for s in steps)
+                    ours = with_deltas(features.float())[batch, t, 3 * order + d]
+                    assert float(ours) == pytest.approx(float(value), abs=1e-5)
+
+
+@pytest.mark.parametrize("shift_ms", [20, 10])
+def test_frame_count_equals_the_encoders_for_every_length(shift_ms: int) -> None:
+    waveform = torch.randn(1, 4000)
+    for samples in range(400, 4000, 1 if shift_ms == 20 else 7):
+        frames = mfcc(waveform[:, :samples], MfccConfig(shift_ms=shift_ms)).shape[1]
+        assert frames == frame_count(samples), samples
+
+
+def test_silence_gives_finite_features() -> None:
+    assert torch.isfinite(mfcc(torch.zeros(1, 16_000), MfccConfig())).all()

@@ -1,0 +1,71 @@
+"""Predictor, cluster head and the two paths."""
+
+import torch
+from torch import nn
+
+from sjepa.model.encoder import EncoderConfig
+from sjepa.model.predictor import ClusterHead, Predictor, PredictorConfig
+from sjepa.model.sjepa import SJEPA
+
+SMALL = EncoderConfig(
+    hidden_size=32, layers=1, heads=2, inner_size=64, conv_channels=16, position_kernel=16, position_groups=2
+)
+
+
+def torch_layer(predictor: Predictor) -> nn.TransformerEncoderLayer:
+    """torch's own encoder layer with the predictor's weights."""
+    layer, ours = nn.TransformerEncoderLayer(32, 4, 64, 0.1, batch_first=True).eval(), predictor.layer
+    attention = ours.attention
+    with torch.no_grad():
+        projections = (attention.q_proj, attention.k_proj, attention.v_proj)
+        layer.self_attn.in_proj_weight.copy_(torch.cat([p.weight for p in projections]))
+        layer.self_attn.in_proj_bias.copy_(torch.cat([p.bias for p in projections]))
+    layer.self_attn.out_proj.load_state_dict(attention.out_proj.state_dict())
+    layer.linear1.load_state_dict(ours.feed_forward.intermediate_dense.state_dict())
+    layer.linear2.load_state_dict(ours.feed_forward.output_dense.state_dict())
+    layer.norm1.load_state_dict(ours.layer_norm.state_dict())
+    layer.norm2.load_state_dict(ours.final_layer_norm.state_dict())
+    return layer
+
+
+@torch.no_grad()
+def test_the_predictor_is_mask_token_positions_and_torchs_transformer_layer() -> None:
+    predictor = Predictor(32, PredictorConfig(heads=4, inner_size=64, positions=50)).eval()
+    for p in predictor.parameters():
+        p.add_(0.1 * torch.randn_like(p))
+    z, mask = torch.randn(2, 20, 32), torch.rand(2, 20) < 0.5
+    filled = z.clone()
+    filled[mask] = predictor.mask_token
+    expected = predictor.projection(torch_layer(predictor)(filled + predictor.positions[:20]))
+    torch.testing.assert_close(predictor(z, mask), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_the_papers_predictor_and_head_have_the_stated_sizes() -> None:
+    predictor = Predictor(768, PredictorConfig())
+    assert predictor.positions.shape == (750, 768)
+    assert predictor.layer.attention.heads == 8
+    layer = nn.TransformerEncoderLayer(768, 8, 1536)
+    assert sum(p.numel() for p in predictor.layer.parameters()) == sum(p.numel() for p in layer.parameters())
+    head = ClusterHead(768, 500)
+    assert sum(p.numel() for p in head.parameters()) == 2 * (768 * 768 + 768) + 768 * 500 + 500
+
+
+@torch.no_grad()
+def test_visible_frames_go_through_the_encoder_path_and_masked_ones_through_the_predictor() -> None:
+    model = SJEPA(SMALL, PredictorConfig(heads=2, inner_size=64), 7).eval()
+    z, mask = torch.randn(2, 12, 32), torch.rand(2, 12) < 0.5
+    logits = model.predict(z, mask)
+    torch.testing.assert_close(logits[~mask], model.head(z)[~mask])
+    torch.testing.assert_close(logits[mask], model.head(model.predictor(z, mask))[mask])
+    model.visible_path = "predictor"
+    torch.testing.assert_close(model.predict(z, mask), model.head(model.predictor(z, mask)))
+
+
+@torch.no_grad()
+def test_a_new_output_layer_changes_k_and_nothing_else() -> None:
+    model = SJEPA(SMALL, PredictorConfig(heads=2, inner_size=64), 7)
+    before = {name: p.clone() for name, p in model.named_parameters()}
+    model.replace_output(11)
+    after = dict(model.named_parameters())
+    assert after["head.output.weight"].shape == (11, 32)
+    assert all(torch.equal(before[name], p) for name, p in after.items() if not name.startswith("head.output"))

@@ -1,0 +1,163 @@
+"""Providers, the target encoder and the choice of layer."""
+
+import math
+
+import pytest
+import torch
+from conftest import babble
+
+from sjepa import Encoder, UserError
+from sjepa.audio.mfcc import MfccConfig, mfcc
+from sjepa.model.encoder import EncoderConfig
+from sjepa.targets import ema
+from sjepa.targets.fit import GmmConfig
+from sjepa.targets.layer import LayerChoice, LayerConfig, effective_rank
+from sjepa.targets.providers import TargetKind, Targets
+
+SMALL = EncoderConfig(
+    hidden_size=32, layers=3, heads=2, inner_size=64, conv_channels=16, position_kernel=16, position_groups=2
+)
+KINDS: list[TargetKind] = ["mfcc-gmm", "online-gmm", "mfcc-kmeans", "encoder-gmm", "encoder-kmeans", "best-rq"]
+
+
+def audio(batch: int = 6, seconds: float = 1.5) -> torch.Tensor:
+    return torch.stack([torch.from_numpy(babble(seconds, seed)) for seed in range(batch)])
+
+
+def fitted(
+    kind: TargetKind, clean: torch.Tensor, hard: bool = False, temperature: float = 1.0, layer: int = 1
+) -> Targets:
+    torch.manual_seed(0)
+    choice = LayerChoice(LayerConfig(choice=layer))
+    config = GmmConfig(k=9, k_mfcc=7, decay=0.9)
+    encoder = Encoder(SMALL)
+    targets = Targets(
+        kind, encoder, gmm=config, mfcc=MfccConfig(), layer=choice, hard=hard, temperature=temperature, seed=3
+    )
+    targets.fit(targets.frames_to_fit(clean).flatten(0, 1))
+    return targets
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_gives_a_distribution_at_every_frame_and_uses_its_components(kind: TargetKind) -> None:
+    clean = audio()
+    targets = fitted(kind, clean)
+    q = targets(clean)
+    assert q.shape == (6, 74, targets.components)
+    torch.testing.assert_close(q.sum(-1), torch.ones(6, 74))
+    assert len(q.argmax(-1).unique()) >= 3
+    if targets.hard:
+        assert set(q.unique().tolist()) == {0.0, 1.0}
+    else:
+        assert ((q > 0.01) & (q < 0.99)).any()
+
+
+def test_hard_targets_are_the_argmax_of_the_soft_ones_and_clusters_move_alike() -> None:
+    clean = audio()
+    soft, hard, warm = (
+        fitted("online-gmm", clean, **settings) for settings in ({}, {"hard": True}, {"temperature": 5.0})
+    )
+    for _ in range(3):
+        q, one_hot, tempered = soft(clean), hard(clean), warm(clean)
+        assert torch.equal(one_hot.argmax(-1), q.argmax(-1))
+        torch.testing.assert_close(tempered, torch.softmax(q.clamp(min=1e-38).log() / 5, -1), rtol=1e-3, atol=2e-4)
+    torch.testing.assert_close(hard.codebook.means, soft.codebook.means)
+    torch.testing.assert_close(warm.codebook.means, soft.codebook.means)
+
+
+def test_frozen_targets_stay_and_online_ones_move() -> None:
+    clean, other = audio(), audio(4) * 0.5
+    for kind, moves in (("mfcc-gmm", False), ("online-gmm", True), ("encoder-kmeans", False), ("best-rq", False)):
+        targets = fitted(kind, clean)
+        before = targets.codebook.means.clone()
+        targets(other)
+        assert torch.equal(before, targets.codebook.means) != moves
+        encoder = Encoder(SMALL)
+        weights = [p.clone() for p in targets.target_encoder.parameters()] if targets.target_encoder else []
+        targets.follow(encoder, 0.5)
+        if weights:
+            still = all(torch.equal(a, b) for a, b in zip(weights, targets.target_encoder.parameters(), strict=True))
+            assert still != moves
+
+
+def test_the_posterior_of_a_step_is_taken_before_its_update() -> None:
+    clean = audio()
+    targets = fitted("online-gmm", clean)
+    features = targets.features(clean)
+    expected = targets.codebook.posterior(features)
+    torch.testing.assert_close(targets(clean), expected, rtol=1e-4, atol=1e-5)
+    assert (targets.codebook.posterior(features) - expected).abs().max() > 1e-4
+
+
+def test_encoder_features_are_the_active_layers_output_of_clean_audio() -> None:
+    clean = audio()
+    targets = fitted("encoder-gmm", clean, layer=2)
+    assert targets.target_encoder is not None
+    expected = targets.target_encoder(clean).hidden_states[3]
+    torch.testing.assert_close(targets.features(clean), expected)
+    assert not targets.target_encoder.training
+
+
+def test_mfcc_targets_are_posteriors_over_mfccs() -> None:
+    clean = audio()
+    targets = fitted("mfcc-gmm", clean)
+    torch.testing.assert_close(
+        targets(clean), targets.codebook.posterior(mfcc(clean, MfccConfig())), rtol=1e-4, atol=1e-5
+    )
+
+
+def test_best_rq_is_the_nearest_code_of_the_normalised_projection() -> None:
+    clean = audio()
+    targets = fitted("best-rq", clean)
+    features = targets.features(clean)
+    torch.testing.assert_close(features.norm(dim=-1), torch.ones(6, 74))
+    distances = torch.cdist(features.flatten(0, 1), targets.codebook.means)
+    assert torch.equal(targets(clean).argmax(-1).flatten(), distances.argmin(1))
+
+
+def test_silence_and_too_few_frames_are_refused() -> None:
+    with pytest.raises(UserError, match="do not vary at all"):
+        fitted("mfcc-gmm", torch.zeros(4, 16_000))
+    with pytest.raises(UserError, match="K = 7 components need at least as many frames; there are 1"):
+        fitted("mfcc-gmm", audio(1)[:, :400])
+
+
+def test_the_target_encoder_follows_by_the_stated_average() -> None:
+    encoder = Encoder(SMALL)
+    target = ema.copy_of(encoder)
+    for p in encoder.parameters():
+        p.data.add_(torch.randn_like(p))
+    before = [p.clone() for p in target.parameters()]
+    ema.follow(target, encoder, 0.99)
+    for old, new, online in zip(before, target.parameters(), encoder.parameters(), strict=True):
+        torch.testing.assert_close(new, 0.99 * old + 0.01 * online)
+        assert not new.requires_grad
+
+
+def test_the_decay_starts_fast_and_flips_at_the_cadence() -> None:
+    config = ema.EmaConfig(fast=0.9, slow=0.99)
+    assert [ema.decay_at(step, 3, config) for step in range(8)] == [0.9] * 3 + [0.99] * 3 + [0.9] * 2
+
+
+def test_effective_rank_has_its_closed_forms() -> None:
+    g = torch.Generator().manual_seed(0)
+    basis = torch.linalg.qr(torch.randn(200, 8, generator=g) - 0.0)[0]
+    basis = torch.linalg.qr(basis - basis.mean(0))[0]  # orthonormal columns with zero mean
+    assert float(effective_rank(basis + 5.0)) == pytest.approx(8.0, rel=1e-3)
+    values = torch.tensor([4.0, 2.0, 1.0, 1.0, 0, 0, 0, 0])
+    p = values / 8
+    expected = math.exp(-float(torch.xlogy(p, p).sum()))
+    assert float(effective_rank(basis * values)) == pytest.approx(expected, rel=1e-3)
+    assert float(effective_rank(torch.ones(50, 1) @ torch.randn(1, 8, generator=g))) == pytest.approx(1.0, abs=0.7)
+
+
+def test_the_active_layer_is_the_argmax_of_smoothed_ranks() -> None:
+    choice = LayerChoice(LayerConfig(smoothing=0.5))
+    choice.observe([3.0, 5.0, 1.0])
+    assert choice.active == 1
+    choice.observe([6.0, 4.5, 1.0])
+    assert choice.smoothed == [4.5, 4.75, 1.0]
+    assert choice.active == 1
+    choice.observe([6.0, 4.0, 1.0])
+    assert choice.active == 0
+    assert LayerChoice(LayerConfig(choice=2)).active == 2

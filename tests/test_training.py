@@ -1,0 +1,343 @@
+"""Whole runs at a tiny size: the order of things, resuming after a kill, two ranks against one."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+from conftest import babble, change
+
+from sjepa import DiagonalGMM, Encoder, UserError
+from sjepa.config import Config, to_toml
+from sjepa.data.loader import Batch, BatchReader
+from sjepa.data.sampler import BatchPlan
+from sjepa.train import checkpoint
+from sjepa.train.loop import pretrain, train_step
+from sjepa.train.loss import kl_per_frame
+from sjepa.train.run import Run
+
+Make = Callable[..., Config]
+
+
+def lines(run: Path, event: str | None = None) -> list[dict[str, Any]]:
+    """The metrics, without what depends on the clock."""
+    events = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in e.items() if k != "speed"} for e in events if event in (None, e["event"])]
+
+
+def command(config: Config, corpus: Path, out: Path, folder: Path, ranks: int = 1) -> list[str]:
+    preset = folder / "config.toml"
+    preset.write_text(to_toml(config))
+    launch = [
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        str(ranks),
+        "--master-port",
+        str(20_000 + os.getpid() % 20_000),
+    ]
+    start = [sys.executable, *(launch if ranks > 1 else []), "-m", "sjepa"]
+    return [*start, "pretrain", "--preset", str(preset), "--data", str(corpus), "--out", str(out)]
+
+
+def environment() -> dict[str, str]:
+    return os.environ | {"OMP_NUM_THREADS": "1"}
+
+
+def test_kl_per_frame_is_the_definition() -> None:
+    q, logits = torch.softmax(torch.randn(2, 3, 5), -1), torch.randn(2, 3, 5)
+    kl, _ = kl_per_frame(q, logits)
+    p = torch.softmax(logits.double(), -1)
+    for b in range(2):
+        for t in range(3):
+            slow = sum(float(q[b, t, k]) * float(torch.log(q[b, t, k] / p[b, t, k])) for k in range(5))
+            assert float(kl[b, t]) == pytest.approx(slow, abs=1e-5)
+    one_hot = torch.eye(5)[torch.tensor([[0, 1, 2], [3, 4, 0]])]
+    expected = torch.nn.functional.cross_entropy(logits.flatten(0, 1), one_hot.argmax(-1).flatten(), reduction="none")
+    torch.testing.assert_close(kl_per_frame(one_hot, logits)[0].flatten(), expected)
+
+
+def test_the_order_of_the_phases_is_what_the_config_says(corpus: Path, tmp_path: Path, micro: Make) -> None:
+    config = micro(phase1={"layer_check_every": 4}, phase2={"layer_check_every": 3, "ema_switch_every": 2, "steps": 8})
+    assert pretrain(config, corpus, tmp_path / "run", show=False)
+    train = lines(tmp_path / "run", "train")
+    assert [line["step"] for line in train] == list(range(1, 15))
+    first, second = train[:6], train[6:]
+    assert all(line["phase"] == 1 and line["visible_loss"] and line["augmented"] for line in first)
+    assert all(line["decay"] is None and line["active_layer"] is None for line in first)
+    assert [line["visible_loss"] for line in second] == [True] * 2 + [False] * 6
+    assert [line["augmented"] for line in second] == [True] * 4 + [False] * 4
+    assert [line["decay"] for line in second] == [0.9, 0.9, 0.99, 0.99] * 2
+    phases = lines(tmp_path / "run", "phase")
+    assert [(p["step"], p["phase"], p["k"], p["targets"]) for p in phases] == [
+        (0, 1, 8, "mfcc-gmm"),
+        (6, 2, 12, "online-gmm"),
+    ]
+    checks = lines(tmp_path / "run", "layers")
+    assert [check["step"] for check in checks] == [4, 6, 9, 12, 14]
+    assert all(len(check["ranks"]) == 2 and min(check["ranks"]) > 1 for check in checks)
+    # The active layer at each step is the argmax of the smoothed ranks at the last check before it.
+    for line in second:
+        last = [check for check in checks if check["step"] < line["step"] or check["step"] == line["step"] == 14][-1]
+        if line["step"] not in (9, 12):
+            assert line["active_layer"] == max(range(2), key=last["smoothed"].__getitem__)
+
+
+def test_a_run_directory_explains_itself_and_its_encoder_loads(corpus: Path, tmp_path: Path, micro: Make) -> None:
+    run = tmp_path / "run"
+    assert pretrain(micro(), corpus, run, show=False)
+    names = {path.name for path in run.iterdir()}
+    assert {
+        "config.toml",
+        "run.json",
+        "README.txt",
+        "metrics.jsonl",
+        "checkpoints",
+        "encoder",
+        "encoder-phase1",
+    } <= names
+    assert DiagonalGMM.load(run / "gmm-phase1.safetensors").means.shape == (8, 39)
+    assert DiagonalGMM.load(run / "gmm-phase2.safetensors").means.shape == (12, 32)
+    states = Encoder.from_pretrained(run / "encoder")(torch.randn(1, 16_000)).hidden_states
+    assert len(states) == 3
+    assert checkpoint.steps_saved(run) == [12, 9, 6]  # the last two, and the end of phase 1
+    pickled = [path for path in run.rglob("*") if path.suffix in (".pt", ".pth", ".pkl", ".bin", ".ckpt")]
+    assert not pickled
+
+
+def test_the_first_steps_loss_is_the_papers_equation(corpus: Path, tmp_path: Path, micro: Make) -> None:
+    """Recompute a step the slow way: one frame after another, masked and visible."""
+    off = {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0, "layerdrop": 0.0}
+    config = micro(encoder=off, predictor={"dropout": 0.0}, augment={"p_noise": 0.0, "p_mix": 0.0})
+    run, batch = one_batch(config, corpus)
+    clean = batch.waveforms.float() / 32768
+    q = run.targets(clean)
+    model = run.model.eval()
+    z = model.encoder(clean, mask=batch.mask).last
+    predicted = model.predictor(z, batch.mask)
+    total, count = 0.0, 0
+    for b in range(q.shape[0]):
+        for t in range(q.shape[1]):
+            p = torch.softmax(model.head(predicted[b, t] if batch.mask[b, t] else z[b, t]), -1).detach()
+            total += float((q[b, t] * (q[b, t].clamp(min=1e-38).log() - p.log())).sum())
+            count += 1
+    train_step(run, config.phases()[0], batch, None)
+    assert run.meter.read()["loss"] == pytest.approx(total / count, rel=1e-4)
+
+
+def one_batch(config: Config, corpus: Path) -> tuple[Run, Batch]:
+    """A run with fitted phase 1 targets, and its first batch."""
+    from sjepa.data.corpus import open_corpus
+
+    loaded = open_corpus(corpus, config.batches.max_seconds, "memory", 1.0, show=False)
+    plan = BatchPlan(loaded.length, seconds=config.batches.seconds, buckets=config.batches.buckets, seed=0)
+    batch = BatchReader(loaded, config.mask, config.augment, seed=0, rank=0, ranks=1)[plan.epoch(0)[0]]
+    run = Run.start(config, torch.device("cpu"))
+    targets = run.make_targets(config.phases()[0])
+    targets.fit(targets.frames_to_fit(batch.waveforms.float() / 32768).flatten(0, 1))
+    run.install(targets, 1)
+    return run, batch
+
+
+def test_a_few_seconds_are_learned_down_to_the_targets_entropy(corpus: Path, micro: Make) -> None:
+    off = {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0, "layerdrop": 0.0}
+    wide = {"hidden_size": 96, "inner_size": 192, "conv_channels": 48, "feature_gradient_scale": 1.0}
+    config = micro(
+        encoder=off | wide,
+        predictor={"dropout": 0.0},
+        augment={"p_noise": 0.0, "p_mix": 0.0},
+        phase1={"steps": 400, "lr": 2e-3, "warmup": 20},
+    )
+    run, batch = one_batch(config, corpus)
+    first = None
+    for step in range(400):
+        run.step = step
+        train_step(run, config.phases()[0], batch, None)
+        if step == 0:
+            first = run.meter.read()
+        if step == 380:
+            run.meter.read()
+    last = run.meter.read()
+    assert first is not None
+    assert first["loss"] > 1.2
+    # KL is cross-entropy less the targets' entropy: its floor is 0.
+    assert last["loss"] < 0.1
+    assert last["accuracy_masked"] > 0.95
+
+
+def test_a_run_killed_at_any_step_and_continued_cannot_be_told_from_one_never_stopped(
+    corpus: Path, tmp_path: Path, micro: Make
+) -> None:
+    config = micro(train={"checkpoint_every": 2}, phase1={"steps": 9}, phase2={"steps": 9})
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    subprocess.run(command(config, corpus, whole, tmp_path), check=True, env=environment(), capture_output=True)
+    kill_and_finish(command(config, corpus, killed, tmp_path), killed, kills=(3, 11, 13))
+    assert lines(killed) == lines(whole)
+    for part in ("encoder", "encoder-phase1"):
+        weights = [(run / part / "model.safetensors").read_bytes() for run in (whole, killed)]
+        assert weights[0] == weights[1]
+    assert (whole / "gmm-phase2.safetensors").read_bytes() == (killed / "gmm-phase2.safetensors").read_bytes()
+
+
+def kill_and_finish(call: list[str], run: Path, kills: tuple[int, ...]) -> None:
+    """Start, SIGKILL once the log has so many training lines, and again; then let it finish."""
+    for after in kills:
+        process = subprocess.Popen(
+            call, env=environment(), start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        deadline = time.monotonic() + 120
+        while process.poll() is None and time.monotonic() < deadline:
+            log = run / "metrics.jsonl"
+            if log.exists() and log.read_text().count('"event": "train"') >= after:
+                break
+            time.sleep(0.005)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    done = subprocess.run(call, env=environment(), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "Continuing" in done.stdout
+
+
+def test_two_ranks_killed_and_continued_equal_two_ranks_never_stopped(
+    corpus: Path, tmp_path: Path, micro: Make
+) -> None:
+    config = micro(train={"checkpoint_every": 2})
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    subprocess.run(
+        command(config, corpus, whole, tmp_path, ranks=2), check=True, env=environment(), capture_output=True
+    )
+    kill_and_finish(command(config, corpus, killed, tmp_path, ranks=2), killed, kills=(8,))
+    assert lines(killed) == lines(whole)
+    assert (whole / "encoder" / "model.safetensors").read_bytes() == (
+        killed / "encoder" / "model.safetensors"
+    ).read_bytes()
+
+
+def test_two_ranks_with_half_the_batch_equal_one_with_the_whole(corpus: Path, tmp_path: Path, micro: Make) -> None:
+    off = {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0, "layerdrop": 0.3}
+    config = micro(
+        encoder=off,
+        predictor={"dropout": 0.0},
+        augment={"p_noise": 0.0, "p_mix": 0.0},
+        gmm={"reservoir": 10_000},
+        layer={"choice": 1},
+        batches={"seconds": 4.8},  # four utterances in either bucket: the same global batches for one rank and for two
+        train={"checkpoint_every": 1, "keep_checkpoints": 99},
+    )
+    runs = {}
+    for ranks in (1, 2):
+        runs[ranks] = tmp_path / f"ranks{ranks}"
+        call = command(config, corpus, runs[ranks], tmp_path, ranks)
+        done = subprocess.run(call, env=environment(), capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    gradients = [part(runs[ranks], 1, "optimizer", "exp_avg") for ranks in (1, 2)]
+    assert gradients[0]
+    for name, gradient in gradients[0].items():
+        torch.testing.assert_close(
+            gradients[1][name], gradient, rtol=1e-3, atol=1e-7, msg=lambda m, n=name: f"{n}: {m}"
+        )
+    for key in ("loss", "kl_masked", "kl_visible", "target_entropy", "gradient_norm", "target_perplexity"):
+        values = [[line[key] for line in lines(runs[ranks], "train")] for ranks in (1, 2)]
+        assert values[1] == pytest.approx(values[0], rel=2e-3)
+    mixtures = [part(runs[ranks], 12, "targets", "codebook") for ranks in (1, 2)]
+    for name, tensor in mixtures[0].items():
+        torch.testing.assert_close(mixtures[1][name], tensor, rtol=1e-2, atol=2e-3)
+
+
+def part(run: Path, step: int, name: str, containing: str) -> dict[str, torch.Tensor]:
+    tensors = safetensors.torch.load_file(checkpoint.folder_of(run, step) / f"{name}.safetensors")
+    return {key: value for key, value in tensors.items() if containing in key}
+
+
+def test_ctrl_c_saves_and_the_same_command_continues(corpus: Path, tmp_path: Path, micro: Make) -> None:
+    config = micro(train={"checkpoint_every": 1000}, phase1={"steps": 300})
+    run = tmp_path / "run"
+    call = command(config, corpus, run, tmp_path)
+    process = subprocess.Popen(call, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    while not (run / "metrics.jsonl").exists() or (run / "metrics.jsonl").read_text().count("\n") < 5:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert "the same command continues" in output
+    stopped = checkpoint.steps_saved(run)[0]
+    assert 0 < stopped < 300
+    assert lines(run, "train")[-1]["step"] == stopped
+
+
+@pytest.mark.parametrize(
+    "settings", [{"targets": "same"}, {"targets": "encoder-kmeans"}, {"hard": True}, {"temperature": 4.0}]
+)
+def test_a_comparison_is_a_line_of_config(corpus: Path, tmp_path: Path, micro: Make, settings: dict[str, Any]) -> None:
+    run = tmp_path / "run"
+    assert pretrain(micro(phase2=settings), corpus, run, show=False)
+    last = lines(run, "train")[-1]
+    assert last["phase"] == 2
+    if settings.get("hard") or settings.get("targets") == "encoder-kmeans":
+        assert last["target_entropy"] == 0.0
+    if settings.get("targets") == "same":
+        assert [p["k"] for p in lines(run, "phase")] == [8, 8]
+        first, second = (DiagonalGMM.load(run / f"gmm-phase{n}.safetensors") for n in (1, 2))
+        assert torch.equal(first.means, second.means)
+
+
+def test_best_rq_trains_through_both_phases(corpus: Path, tmp_path: Path, micro: Make) -> None:
+    config = micro(phase1={"targets": "best-rq"}, phase2={"targets": "same"})
+    assert pretrain(config, corpus, tmp_path / "run", show=False)
+    assert lines(tmp_path / "run", "train")[-1]["target_entropy"] == 0.0
+
+
+def test_steps_without_a_finite_gradient_are_skipped_counted_and_end_the_run(
+    corpus: Path, tmp_path: Path, micro: Make
+) -> None:
+    config = micro(train={"bad_steps": 3})
+    run, batch = one_batch(config, corpus)
+    for step in range(2):  # moments exist before the bad step
+        run.step = step
+        train_step(run, config.phases()[0], batch, None)
+    before = {name: p.clone() for name, p in run.model.named_parameters()}
+    steps = [state["step"].clone() for state in run.optimizer.state.values()]
+    with torch.no_grad():
+        run.model.predictor.mask_token[0] = float("inf")
+    for step in range(2, 5):
+        run.step = step
+        train_step(run, config.phases()[0], batch, None)
+    for name, p in run.model.named_parameters():
+        if name != "predictor.mask_token":
+            assert torch.equal(p, before[name])
+    assert [state["step"].item() for state in run.optimizer.state.values()] == [s.item() for s in steps]
+    values = run.meter.read()
+    assert values["skipped_steps"] == 3
+    assert values["bad_in_row"] == 3
+    with pytest.raises(UserError, match="no longer finite at step 2: lower the learning rate"):
+        pretrain(change(config, phase1={"lr": 1e38, "warmup": 0}), corpus, tmp_path / "run", show=False)
+
+
+def test_too_many_bad_steps_in_a_row_end_the_run(
+    corpus: Path, tmp_path: Path, micro: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sjepa.train.loop.augment", lambda clean, draws, noise: clean * float("inf"))
+    config = micro(train={"bad_steps": 3, "checkpoint_every": 2})
+    with pytest.raises(UserError, match="3 steps in a row had no finite gradient, up to step 3"):
+        pretrain(change(config, phase1={"layer_check_every": 100}), corpus, tmp_path / "run", show=False)
+    assert checkpoint.steps_saved(tmp_path / "run") == [2]
+
+
+def test_noise_recordings_are_used(corpus: Path, tmp_path: Path, micro: Make) -> None:
+    import soundfile
+
+    (tmp_path / "noise").mkdir()
+    soundfile.write(tmp_path / "noise" / "a.wav", babble(4.0, 99), 16_000)
+    config = micro(augment={"noise": str(tmp_path / "noise"), "p_noise": 1.0})
+    assert pretrain(config, corpus, tmp_path / "run", show=False)
+    quiet = micro(augment={"p_noise": 0.0, "p_mix": 0.0})
+    assert pretrain(quiet, corpus, tmp_path / "quiet", show=False)
+    assert lines(tmp_path / "run", "train")[0]["loss"] != lines(tmp_path / "quiet", "train")[0]["loss"]
