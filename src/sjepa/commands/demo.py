@@ -1,0 +1,21 @@
+"""`sjepa demo`: the whole way on a small synthetic corpus."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+
+@dataclass(frozen=True)
+class Demo:
+    """The whole way in a few minutes: synthetic speech, both phases of the tiny preset, probes, a page."""
+
+    out: Path = Path("runs/demo")
+    """Directory of the demo: corpus, run and page."""
+
+
+def run(arguments: list[str]) -> None:
+    command = tyro.cli(Demo, prog="sjepa demo", args=arguments)
+    from sjepa.demo import demo
+
+    demo(command.out)

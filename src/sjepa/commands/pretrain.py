@@ -1,0 +1,63 @@
+"""`sjepa pretrain`: train an encoder, or continue."""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from sjepa.config import Config, load_preset, load_toml, preset_names
+from sjepa.errors import UserError
+
+
+@dataclass(frozen=True)
+class Pretrain:
+    """Pre-train an encoder on a folder of audio, or continue a run.
+
+    Start from a preset and change any field: `sjepa pretrain --preset tiny --data audio/ --out run/ --gmm.k 500`.
+    Run the same command again to continue; `sjepa pretrain --out run/` is enough. Under torchrun it uses every GPU.
+    """
+
+    out: Path
+    """Directory of the run; a new one, or one to continue."""
+    data: str = ""
+    """Folder of audio: wav, flac, ogg, opus or mp3 of any rate. A run that continues knows its own."""
+    preset: str = ""
+    """Where settings start: tiny, half-hour, paper, or a TOML file."""
+    config: Annotated[Config, tyro.conf.arg(name="")] = field(default_factory=Config)
+
+
+def option(arguments: list[str], name: str) -> str:
+    """A plain option's value, looked up before the typed parse because it decides the defaults."""
+    for index, argument in enumerate(arguments):
+        if argument == name and index + 1 < len(arguments):
+            return arguments[index + 1]
+        if argument.startswith(name + "="):
+            return argument.split("=", 1)[1]
+    return ""
+
+
+def starting_config(arguments: list[str]) -> Config:
+    """The config that overrides apply to: the preset's, or that of the run being continued."""
+    preset, out = option(arguments, "--preset"), option(arguments, "--out")
+    if preset:
+        return load_preset(preset)
+    if out and (Path(out) / "config.toml").exists():
+        return load_toml(Path(out) / "config.toml")
+    return Config()
+
+
+def run(arguments: list[str]) -> None:
+    default = Pretrain(tyro.MISSING, config=starting_config(arguments))
+    command = tyro.cli(Pretrain, prog="sjepa pretrain", args=arguments, default=default)
+    known = command.out / "run.json"
+    if not command.preset and not known.exists():
+        raise UserError(f"choose a preset for a new run: --preset {' | '.join(preset_names())}")
+    data = command.data or (json.loads(known.read_text())["data"] if known.exists() else "")
+    if not data:
+        raise UserError("say which audio to train on: --data FOLDER")
+    from sjepa.train.loop import pretrain
+
+    if pretrain(command.config, data, command.out):
+        print(f"The encoder is in {command.out / 'encoder'}: sjepa.Encoder.from_pretrained loads it")
