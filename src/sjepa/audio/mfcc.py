@@ -15,6 +15,7 @@ from torch import Tensor
 SAMPLE_RATE = 16_000
 WINDOW = 400
 FFT = 512
+LIFTER = 22.0
 
 
 @dataclass(frozen=True)
@@ -34,43 +35,52 @@ class MfccConfig:
 
 
 @lru_cache
-def mel_filters(mels: int, low: float = 20.0, high: float = SAMPLE_RATE / 2) -> Tensor:
+def mel_filters(mels: int, device: torch.device) -> Tensor:
     """Triangles that are linear on Kaldi's mel scale: (257, mels)."""
 
     def to_mel(hertz: Tensor) -> Tensor:
         return 1127.0 * torch.log1p(hertz / 700.0)
 
-    bounds = to_mel(torch.tensor([low, high], dtype=torch.float64))
+    bounds = to_mel(torch.tensor([20.0, SAMPLE_RATE / 2], dtype=torch.float64))
     edges = torch.linspace(float(bounds[0]), float(bounds[1]), mels + 2, dtype=torch.float64)
     left, centre, right = edges[:-2], edges[1:-1], edges[2:]
     mel = to_mel(torch.arange(FFT // 2 + 1, dtype=torch.float64) * SAMPLE_RATE / FFT)[:, None]
     filters = torch.minimum((mel - left) / (centre - left), (right - mel) / (right - centre)).clamp(min=0)
     filters[-1] = 0  # Kaldi leaves the Nyquist bin out
-    return filters.float()
+    return filters.float().to(device)
 
 
 @lru_cache
-def cosine_transform(mels: int, cepstra: int, lifter: float = 22.0) -> Tensor:
+def cosine_transform(mels: int, cepstra: int, device: torch.device) -> Tensor:
     """Orthonormal DCT-II and cepstral lifter in one matrix: (mels, cepstra)."""
     bins = torch.arange(mels, dtype=torch.float64)[:, None] + 0.5
     order = torch.arange(cepstra, dtype=torch.float64)
     matrix = math.sqrt(2.0 / mels) * torch.cos(math.pi / mels * bins * order)
     matrix[:, 0] = math.sqrt(1.0 / mels)
-    return (matrix * (1.0 + 0.5 * lifter * torch.sin(math.pi * order / lifter))).float()
+    return (matrix * (1.0 + 0.5 * LIFTER * torch.sin(math.pi * order / LIFTER))).float().to(device)
 
 
 @lru_cache
-def povey_window() -> Tensor:
-    hann = torch.hann_window(WINDOW, periodic=False, dtype=torch.float64)
-    return hann.pow(0.85).float()
+def spectrum_matrix(device: torch.device) -> Tensor:
+    """A frame of 400 samples to its spectrum, real parts beside imaginary: (400, 514).
+
+    Removing the mean, preemphasis, the povey window and the Fourier transform are all linear, hence one matrix.
+    """
+    identity = torch.eye(WINDOW, dtype=torch.float64)
+    centred = identity - identity.mean(1, keepdim=True)
+    # The first sample has no past and stands in for it.
+    emphasised = centred - 0.97 * torch.cat([centred[:, :1], centred[:, :-1]], dim=1)
+    window = torch.hann_window(WINDOW, periodic=False, dtype=torch.float64).pow(0.85)
+    spectrum = torch.fft.rfft(emphasised * window, FFT)
+    return torch.cat([spectrum.real, spectrum.imag], dim=1).float().to(device)
 
 
 @lru_cache
-def delta_filters() -> Tensor:
-    """Kaldi's filters for no, first and second differences over +-2 frames: (3, 9)."""
+def delta_filters(device: torch.device) -> Tensor:
+    """Kaldi's filters for no, first and second differences over +-2 frames: (3, 1, 9)."""
     first = torch.arange(-2.0, 3.0) / 10.0
     second = F.conv1d(F.pad(first.view(1, 1, 5), (4, 4)), first.flip(0).view(1, 1, 5)).view(9)
-    return torch.stack([F.pad(torch.ones(1), (4, 4)), F.pad(first, (2, 2)), second])
+    return torch.stack([F.pad(torch.ones(1), (4, 4)), F.pad(first, (2, 2)), second]).unsqueeze(1).to(device)
 
 
 @torch.no_grad()
@@ -79,11 +89,9 @@ def log_mel(waveforms: Tensor, mels: int, shift: int) -> Tensor:
     device = waveforms.device
     with torch.autocast(device.type, enabled=False):
         frames = (waveforms.float() * 32768.0).unfold(1, WINDOW, shift)
-        frames = frames - frames.mean(2, keepdim=True)
-        # Preemphasis; the first sample has no past and stands in for it.
-        past = torch.cat([frames[..., :1], frames[..., :-1]], dim=2)
-        power = torch.fft.rfft((frames - 0.97 * past) * povey_window().to(device), FFT).abs().square()
-        return torch.log((power @ mel_filters(mels).to(device)).clamp(min=torch.finfo(torch.float32).eps))
+        real, imaginary = (frames @ spectrum_matrix(device)).chunk(2, dim=2)
+        power = real.square() + imaginary.square()
+        return torch.log((power @ mel_filters(mels, device)).clamp(min=torch.finfo(torch.float32).eps))
 
 
 @torch.no_grad()
@@ -91,7 +99,7 @@ def with_deltas(features: Tensor) -> Tensor:
     """Features with their first and second differences beside them: (B, T, D) -> (B, T, 3 D)."""
     batch, frames, dimension = features.shape
     padded = F.pad(features.transpose(1, 2).reshape(-1, 1, frames), (4, 4), mode="replicate")
-    stacked = F.conv1d(padded, delta_filters().to(features.device).unsqueeze(1))  # (B D, 3, T)
+    stacked = F.conv1d(padded, delta_filters(features.device))  # (B D, 3, T)
     return stacked.view(batch, dimension, 3, frames).permute(0, 3, 2, 1).reshape(batch, frames, 3 * dimension)
 
 
@@ -99,5 +107,5 @@ def with_deltas(features: Tensor) -> Tensor:
 def mfcc(waveforms: Tensor, config: MfccConfig) -> Tensor:
     """MFCC, deltas and delta-deltas at 50 frames a second: (B, N) -> (B, T, 3 * cepstra)."""
     energies = log_mel(waveforms, config.mels, SAMPLE_RATE * config.shift_ms // 1000)
-    features = with_deltas(energies @ cosine_transform(config.mels, config.cepstra).to(waveforms.device))
+    features = with_deltas(energies @ cosine_transform(config.mels, config.cepstra, waveforms.device))
     return features[:, :: 20 // config.shift_ms]

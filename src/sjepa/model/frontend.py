@@ -50,7 +50,7 @@ class FeatureExtractor(nn.Module):
         frames = frame_count(samples)
         first, *others = cast(list[ConvLayer], list(self.conv_layers))
         rows = 64 * (frames + 1)  # one spare frame an utterance keeps every layer's rows even
-        x = F.gelu(normalized_first_layer(first, waveforms, lengths, rows)).flatten(0, 1)
+        x = first_layer(waveforms, normalized_weight(first, waveforms, lengths), rows).flatten(0, 1)
         for layer in others:
             x = F.gelu(halve(x, layer.conv.weight))
         # The last utterance's spare frame has been eaten by the 3-tap layers; put a row back so that all are alike.
@@ -68,33 +68,51 @@ def halve(x: Tensor, weight: Tensor) -> Tensor:
     return y
 
 
-def normalized_first_layer(layer: ConvLayer, waveforms: Tensor, lengths: Tensor | None, rows: int) -> Tensor:
-    """Convolution 0 and its GroupNorm (a group is a channel) in one product: (B, N) -> (B, rows, C).
+def normalized_weight(layer: ConvLayer, waveforms: Tensor, lengths: Tensor | None) -> Tensor:
+    """Convolution 0 and its GroupNorm (a group is a channel) as one weight an utterance: (B, 16, C).
 
     The convolution is linear in windows of 10 samples, so the mean and variance of each of its channels follow
-    from the windows' mean and 10 x 10 covariance. The norm becomes a scale of the weights, and the layer's
-    activations, the largest of the network, are written once. Windows beyond an utterance's length do not count.
+    from the windows' mean and 10 x 10 covariance. The norm becomes a scale of the taps (rows 0 to 9) and a shift
+    (row 10); rows up to 16 are zero. Windows beyond an utterance's length do not count.
     """
-    kernel, stride = KERNELS[0], STRIDES[0]
-    norm, weight = layer.layer_norm, layer.conv.weight[:, 0]  # (C, 10)
+    norm, taps = layer.layer_norm, layer.conv.weight[:, 0]  # (C, 10)
     with torch.autocast(waveforms.device.type, enabled=False):
-        waveforms = waveforms.float()
-        windows = waveforms.unfold(1, kernel, stride)  # (B, W, 10)
-        if lengths is None:
-            count: Tensor | float = windows.shape[1]
-            mean = windows.mean(1, keepdim=True)
-            centred = windows - mean
-        else:
-            valid = (lengths - kernel) // stride + 1
-            count = valid.view(-1, 1, 1)
-            inside = (torch.arange(windows.shape[1], device=waveforms.device) < valid[:, None]).unsqueeze(2)
-            mean = (windows * inside).sum(1, keepdim=True) / count
-            centred = (windows - mean) * inside
-        covariance = centred.transpose(1, 2) @ centred / count  # (B, 10, 10)
-        variance = ((weight @ covariance) * weight).sum(2)  # (B, C)
+        mean, covariance = window_moments(waveforms, lengths)
+        taps = taps.float()
+        variance = ((taps @ covariance) * taps).sum(2)  # (B, C)
         scale = norm.weight * torch.rsqrt(variance.clamp(min=0) + norm.eps)
-        scaled = weight.t() * scale.unsqueeze(1)  # (B, 10, C)
-        needed = stride * (rows - 1) + kernel
-        # Subtract the mean before any rounding to bf16, so that an offset of the recording costs no precision.
-        windows = F.pad(waveforms, (0, needed - waveforms.shape[1])).unfold(1, kernel, stride) - mean
-    return torch.baddbmm(norm.bias.view(1, 1, -1), windows, scaled)
+        shift = norm.bias - scale * (mean @ taps.t())
+        return F.pad(torch.cat([taps.t() * scale.unsqueeze(1), shift.unsqueeze(1)], dim=1), (0, 0, 0, 5))
+
+
+@torch.no_grad()
+def window_moments(waveforms: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Mean (B, 10) and covariance (B, 10, 10) of the windows that convolution 0 reads."""
+    batch = waveforms.shape[0]
+    windows = waveforms.float().unfold(1, KERNELS[0], STRIDES[0])  # (B, W, 10)
+    if lengths is None:
+        count: Tensor | float = windows.shape[1]
+        mean = windows.mean(1)
+        centred = windows - mean[:, None]
+    else:
+        valid = (lengths - KERNELS[0]) // STRIDES[0] + 1
+        count = valid.view(-1, 1, 1)
+        inside = (torch.arange(windows.shape[1], device=waveforms.device) < valid[:, None]).unsqueeze(2)
+        mean = (windows * inside).sum(1) / valid[:, None]
+        centred = (windows - mean[:, None]) * inside
+    # In chunks, because one long product with a 10 x 10 result keeps a GPU idle.
+    centred = F.pad(centred, (0, 0, 0, -centred.shape[1] % 512)).view(batch, -1, 512, KERNELS[0])
+    return mean, (centred.transpose(2, 3) @ centred).sum(1) / count
+
+
+def first_layer(waveforms: Tensor, weight: Tensor, rows: int) -> Tensor:
+    """GELU of each window of ten samples times the utterance's weight: (B, N), (B, 16, C) -> (B, rows, C)."""
+    kernel, stride, device = KERNELS[0], STRIDES[0], waveforms.device.type
+    needed = stride * (rows - 1) + kernel
+    padded = F.pad(waveforms.float(), (0, needed - waveforms.shape[1]))
+    if device == "cuda":
+        from sjepa.model import kernels
+
+        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else torch.float32
+        return kernels.first_layer(padded, weight, rows, dtype)
+    return F.gelu(torch.baddbmm(weight[:, kernel : kernel + 1], padded.unfold(1, kernel, stride), weight[:, :kernel]))

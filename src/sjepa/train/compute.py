@@ -19,5 +19,6 @@ def compiles(config: Config, device: torch.device) -> bool:
 def compile_parts(encoder: Encoder, *others: nn.Module) -> None:
     """Compile part by part: LayerDrop and the active layer then choose among compiled layers without recompiling."""
     torch._dynamo.config.recompile_limit = 64  # one for each bucket's shape and mode
-    for part in (encoder.feature_extractor, encoder.feature_projection, *encoder.encoder.layers, *others):
+    stack = encoder.encoder
+    for part in (encoder.feature_extractor, encoder.feature_projection, stack.pos_conv_embed, *stack.layers, *others):
         part.compile(dynamic=False)

@@ -18,7 +18,6 @@ from sjepa.progress import Bar, bar, say
 from sjepa.targets.layer import measure_ranks
 from sjepa.train.boundary import begin_phase
 from sjepa.train.compute import autocast
-from sjepa.train.loss import frame_sums
 from sjepa.train.metrics import Log, Speed, alarms
 from sjepa.train.phases import Phase
 from sjepa.train.run import Run, open_directory, seed_from
@@ -89,7 +88,7 @@ def train_step(run: Run, phase: Phase, batch: Batch, noise: Tensor | None) -> Te
     with autocast(config, run.device):
         q = run.targets(clean)  # the online mixture is updated here, after its posterior is taken
         logits = model(augmented, batch.mask, layers_kept(config, step))
-    kl_masked, kl_visible, sums = frame_sums(q, logits, batch.mask)
+    kl_masked, kl_visible, sums = run.frame_sums(q, logits, batch.mask)
     masked, visible = sums[4], sums[5]
     covers_visible = phase.visible_loss(step)
     # One mean over S of all ranks together.

@@ -4,12 +4,14 @@ import json
 import platform
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from sjepa import distributed
 from sjepa.config import Config, differences, load_toml, to_toml
@@ -20,6 +22,7 @@ from sjepa.targets.layer import LayerChoice
 from sjepa.targets.providers import Targets
 from sjepa.train import checkpoint
 from sjepa.train.compute import compile_parts, compiles
+from sjepa.train.loss import frame_sums
 from sjepa.train.metrics import Meter
 from sjepa.train.phases import Phase
 
@@ -45,6 +48,7 @@ class Run:
     layer: LayerChoice
     device: torch.device
     optimizer: torch.optim.AdamW
+    frame_sums: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]] = frame_sums
     targets: Targets = field(init=False)
     meter: Meter = field(init=False)
     phase: int = 0  # the phase whose targets are installed; none at first
@@ -58,9 +62,11 @@ class Run:
         torch.manual_seed(config.seed)
         model = SJEPA(config.encoder, config.predictor, 1, config.train.visible_path).to(device)
         distributed.broadcast_module(model)
+        run = Run(config, model, LayerChoice(config.layer), device, make_optimizer(config, model, device))
         if compiles(config, device):
             compile_parts(model.encoder, model.predictor, model.head)
-        return Run(config, model, LayerChoice(config.layer), device, make_optimizer(config, model, device))
+            run.frame_sums = torch.compile(frame_sums, dynamic=False)
+        return run
 
     def phase_at(self, step: int) -> Phase:
         return next(phase for phase in self.config.phases() if step < phase.end or phase.number == 2)
