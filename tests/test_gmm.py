@@ -129,7 +129,7 @@ def test_the_online_update_equals_the_papers_closed_form() -> None:
     old = {name: tensor.double().clone() for name, tensor in gmm.state_dict().items()}
     x = torch.randn(300, 5)
     q = gmm.posterior(x)
-    gmm.update_online(gmm.statistics(x, q), decay=0.9, minimum_count=0.01)
+    gmm.update_online(gmm.statistics(gmm.powers(x), q), decay=0.9, minimum_count=0.01)
     x, q = x.double(), q.double()
     for k in range(6):
         count = sum(float(q[n, k]) for n in range(300))
@@ -149,7 +149,7 @@ def test_a_component_that_is_not_seen_keeps_its_parameters() -> None:
     mean, variance = gmm.means[2].clone(), gmm.variances[2].clone()
     x = torch.randn(100, 3)
     for _ in range(20):
-        gmm.update_online(gmm.statistics(x, gmm.posterior(x)), decay=0.5, minimum_count=0.01)
+        gmm.update_online(gmm.statistics(gmm.powers(x), gmm.posterior(x)), decay=0.5, minimum_count=0.01)
     assert torch.equal(gmm.means[2], mean)
     assert torch.equal(gmm.variances[2], variance)
     assert float(gmm.weights.sum()) == pytest.approx(1.0, abs=1e-6)
@@ -160,7 +160,7 @@ def test_a_batch_that_is_not_finite_changes_nothing() -> None:
     before = gmm.state_dict()["means"].clone()
     x = torch.randn(50, 3)
     x[3, 1] = math.nan
-    gmm.update_online(gmm.statistics(x, gmm.posterior(x)), decay=0.9, minimum_count=0.01)
+    gmm.update_online(gmm.statistics(gmm.powers(x), gmm.posterior(x)), decay=0.9, minimum_count=0.01)
     assert torch.equal(gmm.means, before)
     assert torch.isfinite(gmm.variances).all()
 

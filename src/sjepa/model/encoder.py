@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from sjepa.errors import UserError
 from sjepa.model import formats
 from sjepa.model.frontend import RECEPTIVE_FIELD, FeatureExtractor, frame_counts
-from sjepa.model.transformer import ConvPosition, TransformerLayer, TransformerStack
+from sjepa.model.transformer import ConvPosition, LayerNorm, TransformerLayer, TransformerStack
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class ScaleGradient(torch.autograd.Function):
 class FeatureProjection(nn.Module):
     def __init__(self, channels: int, hidden_size: int, dropout: float):
         super().__init__()
-        self.layer_norm = nn.LayerNorm(channels)
+        self.layer_norm = LayerNorm(channels)
         self.projection = nn.Linear(channels, hidden_size)
         self.dropout = nn.Dropout(dropout)
 

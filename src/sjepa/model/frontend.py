@@ -64,7 +64,9 @@ def halve(x: Tensor, weight: Tensor) -> Tensor:
     by_tap = weight.permute(2, 1, 0)  # (taps, C, C')
     y = x[: 2 * rows].view(rows, 2 * channels) @ by_tap[:2].flatten(0, 1)
     if taps == 3:
-        y = torch.addmm(y, x[2 : 2 * rows + 1 : 2], by_tap[2])
+        third = x[2 : 2 * rows + 1 : 2]
+        # A compiler joins the sum with what follows; without one, the product adds onto y as it goes.
+        y = y.addmm_(third, by_tap[2]) if not x.is_cuda and y.dtype == weight.dtype else y + third @ by_tap[2]
     return y
 
 

@@ -1,7 +1,7 @@
-"""The first layer as one GPU kernel: ten taps, shift and GELU, activations written once and never kept twice.
+"""GPU kernels for what a compiler leaves slow: the first layer, and GELU with dropout.
 
-Its plain twin is `frontend.first_layer`, which runs everywhere else; `benchmarks/kernels.py` holds the two against
-each other on a GPU. Both read the same weight: 16 rows an utterance, taps 0 to 9, the shift as row 10, then zeros.
+Each has a plain twin that runs everywhere else and is chosen beside it: `frontend.first_layer` and
+`transformer.gelu_dropout`. `benchmarks/kernels.py` holds the twins against each other on a GPU.
 """
 # mypy: disallow-untyped-defs=False
 
@@ -10,50 +10,67 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-ROWS_PER_PROGRAM = 2048  # of the backward pass: each program sums its rows' part of the weight gradient
+
+@triton.jit
+def half_erf(u):
+    """(1 + erf(u / sqrt 2)) / 2, the share of GELU that lets u through."""
+    return 0.5 + 0.5 * tl.erf(u * 0.7071067811865476)
 
 
 @triton.jit
-def windows_of(x, row, samples, rows):
-    """(R, 16): the ten samples that each row sees, a one for the shift, zeros."""
-    tap = tl.arange(0, 16)
-    inside = (row[:, None] < rows) & (tap[None, :] < 10)
-    window = tl.load(x + 5 * row[:, None] + tap[None, :], mask=inside, other=0.0)
-    return tl.where(tap[None, :] == 10, 1.0, window)
+def gelu_slope(u):
+    return half_erf(u) + u * tl.exp(-0.5 * u * u) * 0.3989422804014327
+
+
+# ---- The first layer. Its weight has 16 rows an utterance: taps 0 to 9, the shift as row 10, then zeros.
+
+FORWARD_TILE = (32, 256, 8)  # rows, channels, warps
+BACKWARD_TILE = (64, 128, 8)
+ROWS_PER_PROGRAM = 2048  # each program of the backward pass sums its rows' part of the weight gradient
 
 
 @triton.jit
-def forward_kernel(x, weight, out, samples, rows, CHANNELS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+def filtered(x, weight, row, column, rows, CHANNELS: tl.constexpr):
+    """(R, C) before GELU: ten taps and the shift, in fp32."""
+    u = tl.load(weight + 10 * CHANNELS + column)[None, :]
+    for tap in tl.static_range(10):
+        sample = tl.load(x + 5 * row + tap, mask=row < rows, other=0.0)
+        u += sample[:, None] * tl.load(weight + tap * CHANNELS + column)[None, :]
+    return u
+
+
+@triton.jit
+def first_layer_forward(
+    x, weight, out, samples, rows, CHANNELS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+):
     utterance = tl.program_id(2).to(tl.int64)
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
-    window = windows_of(x + utterance * samples, row, samples, rows)
-    tap = tl.arange(0, 16)
-    w = tl.load(weight + (utterance * 16 + tap[:, None]) * CHANNELS + column[None, :])
-    u = tl.dot(window, w, input_precision="tf32x3")
-    y = 0.5 * u * (1.0 + tl.erf(u * 0.7071067811865476))
+    u = filtered(x + utterance * samples, weight + utterance * 16 * CHANNELS, row, column, rows, CHANNELS)
     place = out + (utterance * rows + row[:, None]) * CHANNELS + column[None, :]
-    tl.store(place, y.to(out.dtype.element_ty), mask=row[:, None] < rows)
+    tl.store(place, (u * half_erf(u)).to(out.dtype.element_ty), mask=row[:, None] < rows)
 
 
 @triton.jit
-def backward_kernel(
+def first_layer_weight_gradient(
     x, weight, gradient, partial, samples, rows, CHANNELS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-    SPAN: tl.constexpr,
+    SPAN: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     utterance = tl.program_id(2).to(tl.int64)
+    x += utterance * samples
+    weight += utterance * 16 * CHANNELS
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     tap = tl.arange(0, 16)
-    w = tl.load(weight + (utterance * 16 + tap[:, None]) * CHANNELS + column[None, :])
     total = tl.zeros((16, COLUMNS), dtype=tl.float32)
     for start in range(0, SPAN, ROWS):
         row = tl.program_id(1) * SPAN + start + tl.arange(0, ROWS)
-        window = windows_of(x + utterance * samples, row, samples, rows)
-        u = tl.dot(window, w, input_precision="tf32x3")
         place = gradient + (utterance * rows + row[:, None]) * CHANNELS + column[None, :]
         g = tl.load(place, mask=row[:, None] < rows, other=0.0).to(tl.float32)
-        slope = 0.5 * (1.0 + tl.erf(u * 0.7071067811865476)) + u * tl.exp(-0.5 * u * u) * 0.3989422804014327
-        total += tl.dot(tl.trans(window), g * slope, input_precision="tf32x3")
+        g *= gelu_slope(filtered(x, weight, row, column, rows, CHANNELS))
+        inside = (row[None, :] < rows) & (tap[:, None] < 10)
+        window = tl.load(x + 5 * row[None, :] + tap[:, None], mask=inside, other=0.0)  # (16, R)
+        window = tl.where(tap[:, None] == 10, 1.0, window)
+        total += tl.dot(window, g, input_precision=PRECISION)
     block = (utterance * tl.num_programs(1) + tl.program_id(1)) * 16 + tap[:, None]
     tl.store(partial + block * CHANNELS + column[None, :], total)
 
@@ -63,9 +80,10 @@ def first_layer(x: Tensor, weight: Tensor, rows: int, dtype: torch.dtype) -> Ten
     """GELU of windows of ten samples times the utterance's own weight: (B, N), (B, 16, C) -> (B, rows, C)."""
     batch, channels = x.shape[0], weight.shape[2]
     out = torch.empty(batch, rows, channels, dtype=dtype, device=x.device)
-    columns = min(128, channels)
-    grid = (channels // columns, triton.cdiv(rows, 64), batch)
-    forward_kernel[grid](x, weight, out, x.shape[1], rows, channels, 64, columns, num_warps=4)
+    tile, columns, warps = FORWARD_TILE
+    columns = min(columns, channels)
+    grid = (channels // columns, triton.cdiv(rows, tile), batch)
+    first_layer_forward[grid](x, weight, out, x.shape[1], rows, channels, tile, columns, num_warps=warps)
     return out
 
 
@@ -77,13 +95,16 @@ def _(x: Tensor, weight: Tensor, rows: int, dtype: torch.dtype) -> Tensor:
 @torch.library.custom_op("sjepa::first_layer_backward", mutates_args=())
 def first_layer_backward(gradient: Tensor, x: Tensor, weight: Tensor) -> Tensor:
     batch, rows, channels = gradient.shape
-    columns = min(64, channels)
+    tile, columns, warps = BACKWARD_TILE
+    columns = min(columns, channels)
     spans = triton.cdiv(rows, ROWS_PER_PROGRAM)
     partial = torch.empty(batch, spans, 16, channels, dtype=torch.float32, device=x.device)
-    grid = (channels // columns, spans, batch)
-    backward_kernel[grid](
-        x, weight, gradient, partial, x.shape[1], rows, channels, 64, columns, ROWS_PER_PROGRAM, num_warps=4
-    )
+    # Gradients that come in bf16 lose nothing in a TF32 product.
+    precision = "tf32x3" if gradient.dtype == torch.float32 else "tf32"
+    first_layer_weight_gradient[(channels // columns, spans, batch)](
+        x, weight, gradient, partial, x.shape[1], rows, channels, tile, columns, ROWS_PER_PROGRAM, precision,
+        num_warps=warps,
+    )  # fmt: skip
     return partial.sum(1)
 
 
@@ -92,14 +113,86 @@ def _(gradient: Tensor, x: Tensor, weight: Tensor) -> Tensor:
     return torch.empty_like(weight)
 
 
-def keep_inputs(context, inputs, output):
+def keep_first_layer(ctx, inputs, output):
     x, weight, _, _ = inputs
-    context.save_for_backward(x, weight)
+    ctx.save_for_backward(x, weight)
 
 
-def gradients(context, gradient):
-    x, weight = context.saved_tensors
+def first_layer_gradients(ctx, gradient):
+    x, weight = ctx.saved_tensors
     return None, first_layer_backward(gradient.contiguous(), x, weight), None, None
 
 
-first_layer.register_autograd(gradients, setup_context=keep_inputs)
+first_layer.register_autograd(first_layer_gradients, setup_context=keep_first_layer)
+
+
+# ---- GELU and dropout. One Philox call serves eight elements, and the mask is drawn again in the backward pass.
+
+BLOCK = 4096
+
+
+@triton.jit
+def kept(seed, index, threshold, EIGHTHS: tl.constexpr):
+    """(N, 8) True where an element stays, from 16 random bits each."""
+    a, b, c, d = tl.randint4x(seed, index)
+    bits = tl.reshape(tl.join(tl.join(a, b), tl.join(c, d)), (EIGHTHS, 4)).to(tl.uint32, bitcast=True)
+    sixteen = tl.reshape(tl.join(bits & 0xFFFF, bits >> 16), (EIGHTHS, 8))
+    return sixteen >= threshold
+
+
+@triton.jit
+def gelu_dropout_kernel(x, gradient, out, seed, size, threshold, scale, BACKWARD: tl.constexpr, EIGHTHS: tl.constexpr):
+    index = tl.program_id(0) * EIGHTHS + tl.arange(0, EIGHTHS)
+    place = index.to(tl.int64)[:, None] * 8 + tl.arange(0, 8)[None, :]
+    inside = place < size
+    u = tl.load(x + place, mask=inside, other=0.0).to(tl.float32)
+    if BACKWARD:
+        value = gelu_slope(u) * tl.load(gradient + place, mask=inside, other=0.0).to(tl.float32)
+    else:
+        value = u * half_erf(u)
+    value = tl.where(kept(tl.load(seed), index, threshold, EIGHTHS), value * scale, 0.0)
+    tl.store(out + place, value.to(out.dtype.element_ty), mask=inside)
+
+
+def launch(x: Tensor, gradient: Tensor | None, seed: Tensor, p: float) -> Tensor:
+    out = torch.empty_like(x)
+    threshold = round(p * 65536)
+    grid = (triton.cdiv(x.numel(), BLOCK),)
+    gelu_dropout_kernel[grid](
+        x, gradient, out, seed, x.numel(), threshold, 65536 / (65536 - threshold), gradient is not None, BLOCK // 8
+    )
+    return out
+
+
+@torch.library.custom_op("sjepa::gelu_dropout", mutates_args=())
+def gelu_dropout(x: Tensor, seed: Tensor, p: float) -> Tensor:
+    """dropout(gelu(x)) with the mask that `seed` (one integer on the device) says."""
+    return launch(x.contiguous(), None, seed, p)
+
+
+@gelu_dropout.register_fake
+def _(x: Tensor, seed: Tensor, p: float) -> Tensor:
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+@torch.library.custom_op("sjepa::gelu_dropout_backward", mutates_args=())
+def gelu_dropout_backward(gradient: Tensor, x: Tensor, seed: Tensor, p: float) -> Tensor:
+    return launch(x.contiguous(), gradient.contiguous(), seed, p)
+
+
+@gelu_dropout_backward.register_fake
+def _(gradient: Tensor, x: Tensor, seed: Tensor, p: float) -> Tensor:
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+def keep_gelu_dropout(ctx, inputs, output):
+    x, seed, ctx.p = inputs
+    ctx.save_for_backward(x, seed)
+
+
+def gelu_dropout_gradients(ctx, gradient):
+    x, seed = ctx.saved_tensors
+    return gelu_dropout_backward(gradient, x, seed, ctx.p), None, None
+
+
+gelu_dropout.register_autograd(gelu_dropout_gradients, setup_context=keep_gelu_dropout)

@@ -4,6 +4,7 @@ import copy
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from sjepa.model.encoder import Encoder
 
@@ -31,4 +32,6 @@ def copy_of(encoder: Encoder) -> Encoder:
 @torch.no_grad()
 def follow(target: Encoder, encoder: Encoder, decay: float) -> None:
     """target <- decay target + (1 - decay) encoder."""
-    torch._foreach_lerp_(list(target.parameters()), list(encoder.parameters()), 1.0 - decay)
+    weights: list[Tensor] = list(target.parameters())
+    torch._foreach_mul_(weights, decay)
+    torch._foreach_add_(weights, list(encoder.parameters()), alpha=1.0 - decay)

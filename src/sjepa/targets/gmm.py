@@ -82,55 +82,59 @@ class DiagonalGMM(nn.Module):
     def dimension(self) -> int:
         return self.means.shape[1]
 
-    def coefficients(self) -> tuple[Tensor, Tensor, Tensor]:
-        """(constant (1, K), linear (D, K), quadratic (D, K)) of log pi_k N(x; k) in centred x."""
+    def coefficients(self) -> tuple[Tensor, Tensor]:
+        """Constant (1, K) and factors (2 D, K): log pi_k N(x; k) = constant + [x, x^2] . factors, x centred."""
         means = self.means - self.centre
         precisions = 1.0 / self.variances
         constant = torch.log(self.weights.clamp(min=1e-30)) - 0.5 * (
             self.dimension * math.log(2 * math.pi) + (torch.log(self.variances) + means.square() * precisions).sum(1)
         )
-        return constant[None], (means * precisions).t(), -0.5 * precisions.t()
+        return constant[None], torch.cat([(means * precisions).t(), -0.5 * precisions.t()])
+
+    def powers(self, features: Tensor) -> Tensor:
+        """[x, x^2] of centred features: (N, D) -> (N, 2 D), in fp32."""
+        x = features.float() - self.centre
+        return torch.cat([x, x.square()], dim=1)
 
     @torch.no_grad()
-    def log_joint(self, features: Tensor, relative: bool = True) -> Tensor:
-        """log pi_k N(x; k) of every frame and component: (N, D) -> (N, K).
+    def log_joint(self, powers: Tensor, relative: bool = True) -> Tensor:
+        """log pi_k N(x; k) of every frame and component: (N, 2 D) -> (N, K).
 
         `relative` leaves out a term that depends on the frame alone, the mean over components. Posteriors do not
         change, and what is left is smaller, so that fp32 loses less of it.
         """
-        with torch.autocast(features.device.type, enabled=False):
-            coefficients = self.coefficients()
-            averages = [c.mean(1, keepdim=True) for c in coefficients]
-            constant, linear, quadratic = (c - average for c, average in zip(coefficients, averages, strict=True))
-            x = features.float() - self.centre
-            joint = torch.addmm(torch.addmm(constant, x, linear), x.square(), quadratic)
-            return joint if relative else joint + averages[0] + x @ averages[1] + x.square() @ averages[2]
+        with torch.autocast(powers.device.type, enabled=False):
+            constant, factors = self.coefficients()
+            constant_mean, factor_mean = constant.mean(1, keepdim=True), factors.mean(1, keepdim=True)
+            joint = torch.addmm(constant - constant_mean, powers, factors - factor_mean)
+            return joint if relative else joint + constant_mean + powers @ factor_mean
 
     @torch.no_grad()
     def posterior(self, features: Tensor, temperature: float = 1.0) -> Tensor:
         """q_k of every frame: (..., D) -> (..., K); a temperature above 1 softens it."""
         shape = features.shape[:-1]
         chunks = features.reshape(-1, self.dimension).split(ROWS_PER_CHUNK)
-        q = torch.cat([torch.softmax(self.log_joint(chunk) / temperature, dim=1) for chunk in chunks])
+        q = torch.cat([torch.softmax(self.log_joint(self.powers(chunk)) / temperature, dim=1) for chunk in chunks])
         return q.view(*shape, self.components)
 
     @torch.no_grad()
-    def statistics(self, features: Tensor, posteriors: Tensor) -> Statistics:
+    def statistics(self, powers: Tensor, posteriors: Tensor) -> Statistics:
         """Sums of q, q x and q x^2 over frames (x centred)."""
-        with torch.autocast(features.device.type, enabled=False):
-            x = features.reshape(-1, self.dimension).float() - self.centre
-            q = posteriors.reshape(-1, self.components).t()
-            frames = torch.full((), float(x.shape[0]), device=x.device)
-            return Statistics(q.sum(1), q @ x, q @ x.square(), torch.zeros_like(frames), frames)
+        with torch.autocast(powers.device.type, enabled=False):
+            q = posteriors.t()
+            first, second = (q @ powers).chunk(2, dim=1)
+            frames = torch.full((), float(len(powers)), device=powers.device)
+            return Statistics(q.sum(1), first, second, torch.zeros_like(frames), frames)
 
     @torch.no_grad()
     def expect(self, features: Tensor) -> Statistics:
         """The E-step over all frames, in chunks: statistics and log-likelihood."""
         total: Statistics | None = None
         for chunk in features.split(ROWS_PER_CHUNK):
-            joint = self.log_joint(chunk, relative=False)
+            powers = self.powers(chunk)
+            joint = self.log_joint(powers, relative=False)
             log_evidence = torch.logsumexp(joint, dim=1)
-            part = self.statistics(chunk, torch.exp(joint - log_evidence[:, None]))
+            part = self.statistics(powers, torch.exp(joint - log_evidence[:, None]))
             part.log_likelihood = log_evidence.sum()
             total = part if total is None else total + part
         if total is None:

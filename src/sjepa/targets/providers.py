@@ -142,8 +142,8 @@ class Targets(nn.Module):
     def forward(self, clean: Tensor) -> Tensor:
         """q (B, T, K) of clean audio. An online codebook then learns from the same frames."""
         features = self.features(clean)
-        frames = features.flatten(0, 1)
-        joint = self.codebook.log_joint(frames)
+        powers = self.codebook.powers(features.flatten(0, 1))
+        joint = self.codebook.log_joint(powers)
         posterior = torch.softmax(joint, dim=1)
         if self.hard:
             q = F.one_hot(joint.argmax(1), self.components).float()
@@ -151,7 +151,7 @@ class Targets(nn.Module):
             q = posterior if self.temperature == 1.0 else torch.softmax(joint / self.temperature, dim=1)
         if self.online:
             # Responsibilities at temperature 1 whatever the targets' softness: soft and hard runs share their clusters.
-            statistics = self.codebook.statistics(frames, posterior)
+            statistics = self.codebook.statistics(powers, posterior)
             total = distributed.sum_over_ranks(statistics.flat())
             statistics = type(statistics).from_flat(total, *self.codebook.means.shape)
             self.codebook.update_online(statistics, self.config.decay, self.config.minimum_count)
