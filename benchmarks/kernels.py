@@ -1,6 +1,6 @@
 """The GPU kernels against their plain twins: values, gradients, dropout rate. Run on a machine with a GPU.
 
-    python benchmarks/kernels.py
+python benchmarks/kernels.py
 """
 
 import torch
@@ -10,7 +10,7 @@ from sjepa.model import kernels
 
 
 def difference(ours: torch.Tensor, reference: torch.Tensor) -> float:
-    return float((ours.double() - reference.double()).norm() / reference.double().norm())
+    return float((ours.double() - reference.double()).detach().norm() / reference.detach().double().norm())
 
 
 def check(name: str, value: float, limit: float) -> None:

@@ -10,7 +10,15 @@ from sjepa.errors import UserError
 VERBS = {
     "demo": "the whole way on a small synthetic corpus, in a few minutes",
     "pretrain": "train an encoder on a folder of audio, or continue a run",
+    "index": "list the audio of folders, known corpora or manifests, for fast opening at any size",
+    "shard": "pack an index into tar shards that are read in sequence, from disk or a URL",
+    "plan": "what a run would take: steps, days, storage, network, and what limits it",
+    "bench": "measure this machine: `sjepa bench data` for reading audio",
     "config": "print the settings that a run would use",
+    "superb": "a SUPERB task on a frozen encoder",
+    "probe": "what linear and MLP probes read from a frozen encoder",
+    "units": "how well clusters of frames agree with phones",
+    "table": "one table of many encoders and tasks",
 }
 
 

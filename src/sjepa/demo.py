@@ -12,7 +12,14 @@ from sjepa.audio.io import read_audio
 from sjepa.audio.mfcc import MfccConfig, mfcc
 from sjepa.config import Config, load_preset
 from sjepa.data.synthetic import synthesise_corpus
-from sjepa.evaluate.probes import Features, chance, frame_labels, phone_probe, utterance_probe
+from sjepa.evaluate.probes import (
+    Features,
+    chance,
+    enough_utterances,
+    frame_labels,
+    phone_probe,
+    utterance_probe,
+)
 from sjepa.model.encoder import Encoder
 from sjepa.progress import track
 from sjepa.report.page import write_page
@@ -61,8 +68,11 @@ def compare(config: Config, corpus: Path, run: Path) -> dict[str, Any]:
     for name, extract in systems.items():
         features = [extract(samples) for samples in track(audio, f"Features: {name}", len(audio))]
         phones = [np.array(frame_labels(label["phones"], len(f))) for label, f in zip(labels, features, strict=True)]
-        accuracy["phone"][name] = phone_probe(features, phones, speakers)
-        accuracy["speaker"][name] = utterance_probe(features, speakers)
+        chosen = enough_utterances([len(f) for f in features], 15_000, seed=0)
+        accuracy["phone"][name] = phone_probe(
+            [features[i] for i in chosen], [phones[i] for i in chosen], [speakers[i] for i in chosen], splits=1
+        ).mean
+        accuracy["speaker"][name] = utterance_probe(np.stack([f.mean(0) for f in features]), speakers, splits=3).mean
     return accuracy | {"chance": {"phone": chance(np.concatenate(phones)), "speaker": chance(speakers)}, "about": ABOUT}
 
 

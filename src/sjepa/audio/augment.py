@@ -30,7 +30,7 @@ class AugmentConfig:
     mix_longest: float = 0.5
     """Longest mixed-in stretch, as a share of the utterance."""
     noise: str = ""
-    """Folder of noise recordings; empty for other utterances of the batch."""
+    """Noise recordings: a folder, an index or shards; empty for other utterances of the batch."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,10 @@
 """Reading audio files: any rate and channel count in, mono at 16 kHz out."""
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -22,33 +25,63 @@ class AudioInfo(NamedTuple):
     channels: int
 
 
-def probe(path: str | Path) -> AudioInfo:
-    """Length, rate and channels from the header alone."""
+def shown(path: str | Path) -> str:
+    """A name as it can be printed: bytes that are not UTF-8 are spelled out."""
+    return os.fsencode(path).decode(errors="backslashreplace")
+
+
+def open_sound(source: str | Path | BinaryIO) -> Any:
+    """A `soundfile.SoundFile` of a path or of bytes in memory."""
     import soundfile
 
-    try:
-        info = soundfile.info(str(path))
-    except (soundfile.SoundFileError, OSError) as error:
-        raise BadAudioError(f"{path}: not readable as audio ({one_line(error)})") from error
-    if info.frames <= 0 or info.samplerate <= 0:
-        raise BadAudioError(f"{path}: holds no samples")
-    return AudioInfo(resampled_length(info.frames, info.samplerate), info.samplerate, info.channels)
+    # Bytes rather than a string, because a file's name need not be UTF-8.
+    return soundfile.SoundFile(os.fsencode(source) if isinstance(source, str | Path) else source)
 
 
-def read_audio(path: str | Path, start: int = 0, samples: int | None = None) -> np.ndarray:
+def probe(source: str | Path | BinaryIO, name: str = "") -> AudioInfo:
+    """Length, rate and channels from the header; the last sample must decode, because a header can promise too much."""
+    with decoding(source, name) as file:
+        if file.frames <= 0 or file.samplerate <= 0:
+            raise BadAudioError("holds no samples")
+        file.seek(file.frames - 1)
+        if not len(file.read(1, dtype="float32", always_2d=True)):
+            raise BadAudioError(f"cut short, its header promises {file.frames} samples")
+        return AudioInfo(resampled_length(file.frames, file.samplerate), file.samplerate, file.channels)
+
+
+def read_audio(source: str | Path | BinaryIO, start: int = 0, samples: int | None = None, name: str = "") -> np.ndarray:
     """Float32 samples at 16 kHz, channels averaged; `start` and `samples` count at 16 kHz."""
+    with decoding(source, name) as file:
+        return read_piece(file, start, samples)
+
+
+def read_int16(source: str | Path | BinaryIO, start: int = 0, samples: int | None = None, name: str = "") -> np.ndarray:
+    """The same as int16; what is 16-bit mono at 16 kHz already is not converted on the way."""
+    with decoding(source, name) as file:
+        if (file.samplerate, file.channels, file.subtype) != (SAMPLE_RATE, 1, "PCM_16"):
+            return to_int16(read_piece(file, start, samples))
+        if start:
+            file.seek(min(start, file.frames))
+        return whole_piece(file.read(-1 if samples is None else samples, dtype="int16"), start, samples)
+
+
+@contextmanager
+def decoding(source: str | Path | BinaryIO, name: str) -> Iterator[Any]:
+    """An open file whose errors name it."""
     import soundfile
 
+    name = name or shown(source)  # type: ignore[arg-type]
     try:
-        with soundfile.SoundFile(str(path)) as file:
-            return read_piece(file, start, samples)
+        with open_sound(source) as file:
+            yield file
     except (soundfile.SoundFileError, OSError) as error:
-        raise BadAudioError(f"{path}: cannot be decoded ({one_line(error)})") from error
+        reason = getattr(error, "error_string", "") or one_line(error)  # libsndfile's own words, without the path
+        raise BadAudioError(f"{name}: cannot be decoded ({reason.rstrip('.')})") from error
     except BadAudioError as error:
-        raise BadAudioError(f"{path}: {error}") from None
+        raise BadAudioError(f"{name}: {error}") from None
 
 
-def read_piece(file, start: int, samples: int | None) -> np.ndarray:  # type: ignore[no-untyped-def]
+def read_piece(file: Any, start: int, samples: int | None) -> np.ndarray:
     rate = file.samplerate
     if rate == SAMPLE_RATE:
         margin_before, first = 0, start
@@ -66,10 +99,15 @@ def read_piece(file, start: int, samples: int | None) -> np.ndarray:  # type: ig
 
         mono = soxr.resample(mono, rate, SAMPLE_RATE)[margin_before:]
         mono = mono if samples is None else mono[:samples]
-    if not len(mono) or (samples is not None and len(mono) < samples - 1):
-        raise BadAudioError(f"cut short: {len(mono)} of {samples} samples from {start}")
     if not np.isfinite(mono).all():
         raise BadAudioError("holds samples that are not numbers (NaN or infinite)")
+    return whole_piece(mono, start, samples)
+
+
+def whole_piece(mono: np.ndarray, start: int, samples: int | None) -> np.ndarray:
+    """The samples, if all that were asked for are there; resampling may lose one."""
+    if not len(mono) or (samples is not None and len(mono) < samples - 1):
+        raise BadAudioError(f"cut short: {len(mono)} of {samples} samples from {start}")
     return mono
 
 

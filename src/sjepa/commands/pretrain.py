@@ -22,7 +22,8 @@ class Pretrain:
     out: Path
     """Directory of the run; a new one, or one to continue."""
     data: str = ""
-    """Folder of audio: wav, flac, ogg, opus or mp3 of any rate. A run that continues knows its own."""
+    """Folder of audio (wav, flac, ogg, opus or mp3 of any rate), an index or shards (folder or URL), or several with
+    weights: a=0.7,b=0.3. A run that continues knows its own."""
     preset: str = ""
     """Where settings start: tiny, half-hour, paper, or a TOML file."""
     config: Annotated[Config, tyro.conf.arg(name="")] = field(default_factory=Config)

@@ -1,42 +1,63 @@
-"""A corpus: utterances in audio files, found by scanning folders."""
+"""A corpus: utterances in audio files, found by scanning a folder or opened from an index."""
 
 import hashlib
+import io
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sjepa.audio.io import EXTENSIONS, SAMPLE_RATE, AudioInfo, BadAudioError, probe, read_audio, to_int16
+from sjepa.audio.io import EXTENSIONS, SAMPLE_RATE, AudioInfo, BadAudioError, probe, read_int16, shown
+from sjepa.data.storage import Place, is_url, read_bytes
 from sjepa.errors import UserError
 from sjepa.model.frontend import RECEPTIVE_FIELD
 from sjepa.progress import say, track
 
+if TYPE_CHECKING:
+    from sjepa.data.mixture import Mixture
+
 
 @dataclass(frozen=True)
 class Corpus:
-    """Utterances as columns; an utterance is a stretch of a file. Samples count at 16 kHz."""
+    """Utterances as columns; an utterance is a stretch of a recording. Samples count at 16 kHz."""
 
-    paths: list[str]
+    paths: Sequence[str]
     file: np.ndarray  # utterance -> index into paths
-    start: np.ndarray  # first sample of the utterance in its file
+    start: np.ndarray  # first sample of the utterance in its recording
     length: np.ndarray  # samples
+    byte_offset: np.ndarray | None = None  # where the recording lies in its file (a tar), if it is not the whole file
+    byte_size: np.ndarray | None = None  # 0: the whole file
+    raw: bool = False
+    """The bytes are plain int16 samples."""
+    block: int = 1
+    """So many neighbours stand together in a batch, to be read in one go; shards are shuffled when they are written."""
     refused: list[str] = field(default_factory=list)
     """Why each unusable file was left out."""
     audio: list[np.ndarray] | None = None
     """Decoded int16 samples of each utterance, where the corpus is held in memory."""
+    identity: str = ""
+    """The fingerprint that an index was written with."""
 
     def __len__(self) -> int:
         return len(self.length)
 
     @property
     def hours(self) -> float:
-        return float(self.length.sum()) / SAMPLE_RATE / 3600
+        return float(self.length.sum(dtype=np.int64)) / SAMPLE_RATE / 3600
+
+    @property
+    def shares(self) -> tuple[tuple[int, float], ...]:
+        """Utterances, and the share of them that an epoch hears."""
+        return ((len(self), 1.0),)
 
     def fingerprint(self) -> str:
         """Changes when a file is added, removed, renamed or of another length; the folder may move."""
+        if self.identity:
+            return self.identity
         root = os.path.commonpath(self.paths) if self.paths else ""
         names = "\n".join(os.path.relpath(path, root) for path in self.paths)
         digest = hashlib.sha256(names.encode(errors="surrogateescape"))
@@ -44,8 +65,17 @@ class Corpus:
             digest.update(np.ascontiguousarray(column, dtype=np.int64).tobytes())
         return digest.hexdigest()[:16]
 
+    def place(self, utterance: int) -> Place:
+        """The bytes of the recording that an utterance lies in."""
+        path = self.paths[self.file[utterance]]
+        if self.byte_offset is None or self.byte_size is None:
+            return Place(path)
+        return Place(path, int(self.byte_offset[utterance]), int(self.byte_size[utterance]))
+
     def name(self, utterance: int) -> str:
-        return self.paths[self.file[utterance]]
+        """Where an utterance is, in words."""
+        place = self.place(utterance)
+        return f"{shown(place.path)} (utterance {utterance})" if place.size else shown(place.path)
 
     def read(self, utterance: int, start: int = 0, samples: int | None = None) -> np.ndarray:
         """Int16 samples of an utterance, or of a stretch of it; refuses digital silence."""
@@ -53,19 +83,34 @@ class Corpus:
         samples = length - start if samples is None else samples
         if self.audio is not None:
             return self.audio[utterance][start : start + samples]
-        decoded = to_int16(read_audio(self.name(utterance), int(self.start[utterance]) + start, samples))
+        decoded = self.decode(utterance, int(self.start[utterance]) + start, samples)
         if not decoded.any():
             raise BadAudioError(f"{self.name(utterance)}: silence, every sample is zero")
         return decoded[:samples] if len(decoded) >= samples else np.pad(decoded, (0, samples - len(decoded)))
 
+    def decode(self, utterance: int, start: int, samples: int) -> np.ndarray:
+        place = self.place(utterance)
+        if self.raw:
+            stretch = Place(place.path, place.offset + 2 * start, 2 * samples)
+            return np.frombuffer(read_bytes(stretch), dtype="<i2")
+        if not place.size and not is_url(place.path):
+            return read_int16(place.path, start, samples)
+        return read_int16(io.BytesIO(read_bytes(place)), start, samples, self.name(utterance))
+
     def select(self, kept: np.ndarray, **changes: object) -> "Corpus":
-        return replace(self, file=self.file[kept], start=self.start[kept], length=self.length[kept], **changes)  # type: ignore[arg-type]
+        columns = ("file", "start", "length", "byte_offset", "byte_size")
+        chosen = {name: column[kept] for name in columns if (column := getattr(self, name)) is not None}
+        return replace(self, **chosen, **changes)  # type: ignore[arg-type]
 
 
-def audio_files(folder: Path) -> Iterator[str]:
-    """Audio files under a folder, links followed once, in a stable order."""
+def audio_files(folder: Path, refused: list[str]) -> Iterator[str]:
+    """Audio files under a folder, links followed once, in a stable order; folders that cannot be read are refused."""
     visited = set()
-    for where, folders, files in os.walk(folder, followlinks=True):
+
+    def refuse(error: OSError) -> None:
+        refused.append(f"{shown(error.filename)}: the folder cannot be read ({error.strerror})")
+
+    for where, folders, files in os.walk(folder, followlinks=True, onerror=refuse):
         status = os.stat(where)
         if (status.st_dev, status.st_ino) in visited:
             folders.clear()
@@ -82,12 +127,18 @@ def scan_folder(folder: str | Path, max_seconds: float, show: bool = True) -> Co
         raise UserError(f"there is no folder {folder}")
     if not folder.is_dir():
         raise UserError(f"{folder} is a file; a folder of audio is needed")
-    paths = list(audio_files(folder))
+    refused: list[str] = []
+    paths = list(audio_files(folder, refused))
     if not paths:
-        raise UserError(f"no audio in {folder}: looked for {', '.join(sorted(EXTENSIONS))}")
+        tars = (
+            f"; its tar files need an index: sjepa index {folder}/*.tar --out corpus"
+            if any(folder.glob("*.tar"))
+            else ""
+        )
+        looked = f"looked for {', '.join(sorted(EXTENSIONS))}"
+        raise UserError(f"no audio in {folder}: {refused[0] if refused else looked}{tars}")
     limit = round(max_seconds * SAMPLE_RATE)
     kept: list[str] = []
-    refused: list[str] = []
     pieces_of_files: list[tuple[int, int, int]] = []  # file, start, length
     with ThreadPoolExecutor(min(16, 4 * (os.cpu_count() or 1))) as pool:
         for path, info in zip(paths, track(pool.map(header, paths), "Reading headers", len(paths), show), strict=True):
@@ -101,7 +152,7 @@ def scan_folder(folder: str | Path, max_seconds: float, show: bool = True) -> Co
     if not kept:
         raise UserError(f"no usable audio in {folder}: {first_of(refused)}")
     file, start, length = np.array(pieces_of_files, dtype=np.int64).T.copy()
-    return Corpus(kept, file, start, length, refused)
+    return Corpus(kept, file, start, length, refused=refused)
 
 
 def first_of(reasons: list[str]) -> str:
@@ -115,7 +166,7 @@ def header(path: str) -> AudioInfo | str:
     except BadAudioError as error:
         return str(error)
     if info.samples < RECEPTIVE_FIELD:
-        return f"{path}: {info.samples} samples at 16 kHz, shorter than one frame ({RECEPTIVE_FIELD})"
+        return f"{shown(path)}: {info.samples} samples at 16 kHz, shorter than one frame ({RECEPTIVE_FIELD})"
     return info
 
 
@@ -138,22 +189,58 @@ def decode(corpus: Corpus, show: bool = True) -> Corpus:
     return corpus.select(kept, refused=corpus.refused + refused, audio=audio)
 
 
-def open_corpus(folder: str | Path, max_seconds: float, cache: str, memory_gb: float, show: bool = True) -> Corpus:
-    """The corpus of a folder, decoded in memory where it fits; says what was left out."""
-    corpus = scan_folder(folder, max_seconds, show)
-    size = float(corpus.length.sum()) * 2 / 2**30
+def open_corpus(
+    data: str | Path, max_seconds: float, cache: str, memory_gb: float, show: bool = True
+) -> "Corpus | Mixture":
+    """The corpus of a folder of audio, an index or shards (folder or URL), or of several as `a=0.7,b=0.3`.
+
+    It is decoded in memory where it fits, and what was left out is said. Only a plain folder's long files are cut
+    to `max_seconds` here; an index was cut when it was made.
+    """
+    parts = weighted(str(data))
+    corpora = [open_one(where, max_seconds, show) for where, _ in parts]
+    size = sum(float(corpus.length.sum(dtype=np.int64)) for corpus in corpora) * 2 / 2**30
     if cache == "memory" or (cache == "auto" and size <= memory_gb):
-        corpus = decode(corpus, show)
-    left_out = f"; {len(corpus.refused)} left out:" if corpus.refused else ""
-    say(f"{len(corpus):,} utterances, {corpus.hours:.2f} hours{left_out}")
-    for line in corpus.refused[:5]:
-        say(f"  {line}")
-    if len(corpus.refused) > 5:
-        say(f"  and {len(corpus.refused) - 5} more")
-    return corpus
+        corpora = [decode(corpus, show) for corpus in corpora]
+    for corpus, (where, _) in zip(corpora, parts, strict=True):
+        left_out = f"; {len(corpus.refused)} left out:" if corpus.refused else ""
+        say(f"{f'{where}: ' if len(parts) > 1 else ''}{len(corpus):,} utterances, {corpus.hours:.2f} hours{left_out}")
+        for line in corpus.refused[:5]:
+            say(f"  {line}")
+        if len(corpus.refused) > 5:
+            say(f"  and {len(corpus.refused) - 5} more")
+    if len(corpora) == 1:
+        return corpora[0]
+    from sjepa.data.mixture import Mixture
+
+    return Mixture.of(corpora, [weight for _, weight in parts])
 
 
-def end_to_end(corpus: Corpus) -> np.ndarray:
+def weighted(data: str) -> list[tuple[str, float]]:
+    """`a=0.7,b=0.3` as pairs; anything without weights is one place with weight 1."""
+    if "=" not in data or (is_url(data) and "," not in data) or os.path.exists(data):
+        return [(data, 1.0)]
+    parts = []
+    for item in data.split(","):
+        where, _, weight = item.strip().rpartition("=")
+        try:
+            parts.append((where, float(weight)))
+        except ValueError:
+            where = ""
+        if not where or not 0 < parts[-1][1] < float("inf"):
+            raise UserError(f"--data {data}: {item!r} is not PLACE=WEIGHT with a weight above 0, as in a=0.7,b=0.3")
+    return parts
+
+
+def open_one(where: str, max_seconds: float, show: bool) -> Corpus:
+    if is_url(where) or (Path(where) / "index.json").is_file():
+        from sjepa.data.index import open_index  # needs pyarrow, a plain folder does not
+
+        return open_index(where)
+    return scan_folder(where, max_seconds, show)
+
+
+def end_to_end(corpus: "Corpus | Mixture") -> np.ndarray:
     """All samples of a decoded corpus in one row, to cut noise from."""
     assert corpus.audio is not None
     return np.concatenate(corpus.audio)

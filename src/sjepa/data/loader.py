@@ -1,8 +1,10 @@
 """Batches ready for a training step: decoded, cropped, masked, and on the device ahead of time."""
 
+import os
 import queue
+import re
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -11,12 +13,16 @@ import torch
 from torch import Tensor
 
 from sjepa.audio.augment import AugmentConfig, Draws, draw
-from sjepa.audio.io import BadAudioError
+from sjepa.audio.io import SAMPLE_RATE, BadAudioError
 from sjepa.data.corpus import Corpus
 from sjepa.data.masking import MaskConfig, block_mask
+from sjepa.data.mixture import Mixture
 from sjepa.data.sampler import BatchPlan, BatchSpec
+from sjepa.data.storage import fetch_ahead
 from sjepa.errors import UserError
 from sjepa.model.frontend import frame_count
+
+OTHERS = 20  # utterances tried in place of a batch that is damaged as a whole
 
 
 @dataclass(frozen=True)
@@ -26,7 +32,7 @@ class BatchConfig:
     seconds: float = 2880.0
     """Audio in a global batch, all ranks together (the paper: 192 utterances of at most 15 s)."""
     max_seconds: float = 15.0
-    """Longer files are cut into equal pieces of at most this."""
+    """Longer files of a plain folder are cut into equal pieces of at most this; an index was cut when it was made."""
     buckets: tuple[float, ...] = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 12.0, 14.0, 15.0)
     """Seconds: an utterance is cropped to the longest that fits, so a batch has one length and no padding."""
     cache: Literal["auto", "memory", "none"] = "auto"
@@ -47,7 +53,8 @@ class Batch:
     mask: Tensor  # (B, T) True where masked
     draws: Draws
     position: tuple[int, int]  # epoch and index of the batch after this one
-    cropped: float  # seconds of audio that the crop left out
+    available: float  # seconds of audio in the utterances of the global batch
+    cropped: float  # seconds of it that the crop left out; nothing is padded
     bad: list[str]
 
     def to(self, device: torch.device) -> "Batch":
@@ -60,62 +67,127 @@ class Batch:
 class BatchReader(torch.utils.data.Dataset):
     """Makes a planned batch; everything random is drawn from (seed, epoch, batch, place in the global batch)."""
 
-    def __init__(self, corpus: Corpus, mask: MaskConfig, augment: AugmentConfig, *, seed: int, rank: int, ranks: int):
+    def __init__(
+        self, corpus: Corpus | Mixture, mask: MaskConfig, augment: AugmentConfig, *, seed: int, rank: int, ranks: int
+    ):
         self.corpus, self.mask, self.augment = corpus, mask, augment
         self.seed, self.rank, self.ranks = seed, rank, ranks
+        self.reading: Tensor | None = None
+        """Process and utterance that each worker is at: shared memory, read when a worker has died."""
 
     def __getitem__(self, spec: BatchSpec) -> Batch:
         places = range(self.rank, len(spec.utterances), self.ranks)
         generators = [np.random.default_rng((self.seed, spec.epoch, spec.index, place)) for place in places]
+        utterances = spec.utterances[self.rank :: self.ranks].tolist()
+        fetch_ahead(self.corpus.place(utterance) for utterance in utterances)
         waveforms: list[np.ndarray | None] = []
         bad: list[str] = []
-        available = 0
-        for place, generator in zip(places, generators, strict=True):
-            utterance = int(spec.utterances[place])
-            length = int(self.corpus.length[utterance])
-            available += length
-            start = int(generator.integers(length - spec.samples + 1))
+        for utterance, generator in zip(utterances, generators, strict=True):
             try:
-                waveforms.append(self.corpus.read(utterance, start, spec.samples))
+                waveforms.append(self.crop(utterance, spec.samples, generator))
             except BadAudioError as error:
                 bad.append(str(error))
                 waveforms.append(None)
-        sound = [waveform for waveform in waveforms if waveform is not None]
-        if not sound:
-            raise UserError(f"every file of a batch is damaged: {bad[0]}")
         # A damaged utterance's place is taken by another of the batch, so that shapes stay as planned.
+        sound = [waveform for waveform in waveforms if waveform is not None] or [self.any_other(spec, bad)]
         stacked = np.stack([sound[i % len(sound)] if w is None else w for i, w in enumerate(waveforms)])
         frames = frame_count(spec.samples)
         mask = np.stack([block_mask(frames, self.mask, generator) for generator in generators])
+        available = int(self.corpus.length[spec.utterances].sum(dtype=np.int64))
         return Batch(
             torch.from_numpy(stacked),
             torch.from_numpy(mask),
             draw(generators, self.augment),
             (spec.epoch, spec.index + 1),
-            (available - stacked.size) / 16_000,
+            available / SAMPLE_RATE,
+            (available - len(spec.utterances) * spec.samples) / SAMPLE_RATE,
             bad,
         )
+
+    def crop(self, utterance: int, samples: int, generator: np.random.Generator) -> np.ndarray:
+        """A random stretch of an utterance."""
+        worker = torch.utils.data.get_worker_info()
+        if self.reading is not None and worker is not None:
+            self.reading[worker.id] = torch.tensor([os.getpid(), utterance])
+        start = int(generator.integers(int(self.corpus.length[utterance]) - samples + 1))
+        return self.corpus.read(utterance, start, samples)
+
+    def any_other(self, spec: BatchSpec, bad: list[str]) -> np.ndarray:
+        """A stretch of some utterance elsewhere: a shard that is gone may have held the whole batch."""
+        generator = np.random.default_rng((self.seed, spec.epoch, spec.index, len(spec.utterances), self.rank))
+        for utterance in generator.choice(np.flatnonzero(self.corpus.length >= spec.samples), OTHERS).tolist():
+            try:
+                return self.crop(utterance, spec.samples, generator)
+            except BadAudioError:
+                continue
+        raise UserError(f"every file of a batch is damaged, and so are {OTHERS} others: {bad[0]}")
+
+    def last_read(self, message: str) -> str:
+        """What the workers named in torch's message were reading."""
+        rows = self.reading.tolist() if self.reading is not None else []
+        dead = re.findall(r"\d+", message)
+        names = [self.corpus.name(utterance) for process, utterance in rows if str(process) in dead]
+        return ", ".join(names) or "the first file"
+
+
+class Messages(torch.utils.data.Dataset):
+    """A reader whose errors come as values: torch would wrap their text in a traceback."""
+
+    def __init__(self, reader: BatchReader):
+        self.reader = reader
+
+    def __getitem__(self, spec: BatchSpec) -> Batch | UserError:
+        try:
+            return self.reader[spec]
+        except UserError as error:
+            return error
+
+
+def plan_batches(corpus: Corpus | Mixture, config: BatchConfig, seed: int, ranks: int) -> BatchPlan:
+    return BatchPlan(
+        corpus.length,
+        seconds=config.seconds,
+        buckets=config.buckets,
+        seed=seed,
+        ranks=ranks,
+        shares=corpus.shares,
+        block=corpus.block,
+    )
 
 
 def load(
     reader: BatchReader, plan: BatchPlan, position: tuple[int, int], workers: int, device: torch.device
-) -> Iterator[Batch]:
-    """Endless batches from a position on, prepared in the background."""
+) -> Generator[Batch, None, None]:
+    """Endless batches from a position on, prepared in the background; close it to end them."""
     specs = plan.batches(*position)
     if workers and reader.corpus.audio is None:
-        source: Iterable[Batch] = torch.utils.data.DataLoader(
-            reader,
-            sampler=specs,
-            batch_size=None,
-            num_workers=workers,
-            prefetch_factor=4,
-        )
+        source = from_workers(reader, specs, workers)
     else:
         source = (reader[spec] for spec in specs)
     return prefetched((batch.to(device) for batch in source), depth=3)
 
 
-def prefetched(items: Iterable[Batch], depth: int) -> Iterator[Batch]:
+def from_workers(reader: BatchReader, specs: Iterator[BatchSpec], workers: int) -> Iterator[Batch]:
+    """Batches made in worker processes; one that dies is reported with what it was reading."""
+    reader.reading = torch.zeros(workers, 2, dtype=torch.int64).share_memory_()
+    batches = torch.utils.data.DataLoader(
+        Messages(reader), sampler=specs, batch_size=None, num_workers=workers, prefetch_factor=4
+    )
+    try:
+        for batch in batches:
+            if isinstance(batch, UserError):
+                raise batch
+            yield batch
+    except RuntimeError as error:
+        if "DataLoader worker" not in str(error):
+            raise
+        raise UserError(
+            f"a process that reads audio died at {reader.last_read(str(error))}: remove that file if it is to blame, "
+            "or lower batches.workers if memory ran out; the same command continues"
+        ) from None
+
+
+def prefetched(items: Iterable[Batch], depth: int) -> Generator[Batch, None, None]:
     """Run an iterator ahead in a thread; its errors surface here."""
     ready: queue.Queue[Batch | BaseException] = queue.Queue(depth)
     stopped = threading.Event()

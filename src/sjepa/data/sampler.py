@@ -1,10 +1,10 @@
 """The plan of batches: which utterances stand together, cropped to which length, in which order.
 
-An epoch's plan is a pure function of (lengths, seed, epoch, ranks), made in one pass of array operations, so a
+An epoch's plan is a pure function of (lengths, shares, seed, epoch, ranks), made in one pass of array operations, so a
 run continues at any batch in the time it takes to start.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +15,7 @@ from sjepa.errors import UserError
 
 @dataclass(frozen=True)
 class BatchSpec:
-    """One batch of all ranks together."""
+    """One batch of all ranks together; rank r reads every `ranks`-th utterance from the r-th on."""
 
     epoch: int
     index: int
@@ -40,14 +40,35 @@ class EpochPlan:
         chosen = self.utterances[self.offsets[batch] : self.offsets[batch + 1]]
         return BatchSpec(self.epoch, index, chosen, int(self.samples[batch]))
 
+    def heard(self) -> int:
+        """Samples that are left of the epoch's utterances when they are cropped."""
+        return int((np.diff(self.offsets) * self.samples).sum())
+
 
 class BatchPlan:
-    """Batches of equal audio within length buckets; a bucket's batches all have one shape."""
+    """Batches of equal audio within length buckets; a bucket's batches all have one shape.
 
-    def __init__(self, lengths: np.ndarray, *, seconds: float, buckets: tuple[float, ...], seed: int, ranks: int = 1):
-        self.seed, self.ranks = seed, ranks
-        self.edges = np.array(sorted(round(length * SAMPLE_RATE) for length in buckets))
-        self.bucket = np.searchsorted(self.edges, lengths, side="right") - 1  # -1: shorter than the shortest bucket
+    `shares` gives, for each corpus of a mixture, its number of utterances and the share of them that an epoch hears.
+    With `block` above 1 that many neighbours stay together, because they lie side by side in a shard; a rank's part
+    of a batch is then made of neighbours too.
+    """
+
+    def __init__(
+        self,
+        lengths: np.ndarray,
+        *,
+        seconds: float,
+        buckets: tuple[float, ...],
+        seed: int,
+        ranks: int = 1,
+        shares: Sequence[tuple[int, float]] = (),
+        block: int = 1,
+    ):
+        self.seed, self.ranks, self.block = seed, ranks, block
+        self.shares = shares or ((len(lengths), 1.0),)
+        self.edges = np.array(sorted(round(length * SAMPLE_RATE) for length in buckets), dtype=lengths.dtype)
+        # -1: shorter than the shortest bucket. One byte each, because there may be 25 million.
+        self.bucket = (np.searchsorted(self.edges, lengths, side="right") - 1).astype(np.int8)
         self.too_short = int((self.bucket < 0).sum())
         if self.too_short == len(lengths):
             raise UserError(
@@ -61,24 +82,60 @@ class BatchPlan:
 
     def epoch(self, epoch: int) -> EpochPlan:
         generator = np.random.default_rng((self.seed, epoch))
+        buckets = self.chosen_buckets(epoch)
         chosen, sizes, samples = [], [], []
-        left = np.empty(0, dtype=np.int64)
+        left = np.empty(0, dtype=np.uint32)
         for bucket in range(len(self.edges) - 1, -1, -1):
             # What does not fill a batch is cropped further, with the next shorter bucket.
-            members = np.concatenate([left, generator.permutation(np.flatnonzero(self.bucket == bucket))])
+            members = np.concatenate([left, self.shuffled(buckets == bucket, generator)])
             size = int(self.sizes[bucket])
             count = len(members) // size
-            chosen.append(members[: count * size])
+            chosen.append(self.dealt(members[: count * size], size))
             sizes += [size] * count
             samples += [int(self.edges[bucket])] * count
             left = members[count * size :]
             # A corpus smaller than one batch still trains: on one batch of all it has.
             if bucket == 0 and not sizes:
                 size = len(left) // self.ranks * self.ranks
+                if not size:
+                    raise UserError(f"the corpora's weights leave {len(left)} utterances an epoch: give the rare more")
                 chosen.append(left[:size])
                 sizes, samples = [size], [int(self.edges[0])]
         offsets = np.concatenate([[0], np.cumsum(sizes)])
         return EpochPlan(epoch, np.concatenate(chosen), offsets, np.array(samples), generator.permutation(len(sizes)))
+
+    def chosen_buckets(self, epoch: int) -> np.ndarray:
+        """Each utterance's bucket; -1 where this epoch does not hear it.
+
+        A corpus of which an epoch hears a share has its utterances on a circle, in an order drawn once; the epochs
+        go round it, so that all are heard equally often.
+        """
+        if all(share == 1.0 for _, share in self.shares):
+            return self.bucket
+        chosen = self.bucket.copy()
+        first = 0
+        for number, (count, share) in enumerate(self.shares):
+            circle = np.random.default_rng((self.seed, number, count)).random(count, dtype=np.float32)
+            heard = (circle - epoch * share % 1.0) % 1.0 < share
+            chosen[first : first + count][~heard] = -1
+            first += count
+        return chosen
+
+    def shuffled(self, members: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+        """The utterances of a mask in random order, in blocks of neighbours."""
+        utterances = np.flatnonzero(members).astype(np.uint32)
+        if self.block == 1:
+            return generator.permutation(utterances)
+        utterances = np.roll(utterances, int(generator.integers(self.block)))  # blocks begin elsewhere in each epoch
+        blocks = generator.permutation(-(-len(utterances) // self.block))
+        order = (blocks[:, None] * self.block + np.arange(self.block)).ravel()
+        return utterances[order[order < len(utterances)]]
+
+    def dealt(self, members: np.ndarray, size: int) -> np.ndarray:
+        """Batches in which each rank's part, every `ranks`-th utterance, is a run of neighbours."""
+        if self.block == 1 or self.ranks == 1:
+            return members
+        return members.reshape(-1, self.ranks, size // self.ranks).swapaxes(1, 2).reshape(-1)
 
     def batches(self, epoch: int, index: int) -> Iterator[BatchSpec]:
         """Batch after batch without end, from a position on."""

@@ -1,12 +1,26 @@
-"""Linear probes on frozen features: how easily phones and speakers are read from them."""
+"""Probes on frozen features: how easily speakers, chapters and phones are read from them."""
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from sjepa.errors import UserError
 
 FRAME_SHIFT, FRAME_CENTRE = 320, 200  # samples: frame t is centred at 320 t + 200
+MLP_WIDTH, MLP_DROPOUT, MLP_LR, MLP_BATCH, MLP_EPOCHS = 256, 0.1, 1e-3, 512, 20
+TEST_SHARE = 0.2
+
+Probe = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], float]
+"""Training features and labels, test features and labels, to accuracy on test."""
+
+
+class Scores(NamedTuple):
+    """Accuracy over splits."""
+
+    mean: float
+    deviation: float
+    splits: list[float]
 
 
 def frame_labels(segments: Sequence[tuple[float, float, str]], frames: int) -> list[str]:
@@ -23,13 +37,59 @@ def linear_probe(train: np.ndarray, train_labels: np.ndarray, test: np.ndarray, 
         from sklearn.linear_model import LogisticRegression
         from threadpoolctl import threadpool_limits
     except ImportError as error:
-        raise UserError("probes need scikit-learn: pip install 'sjepa[demo]'") from error
-    mean, deviation = train.mean(0), train.std(0)
-    deviation[deviation < 1e-8] = 1.0
+        raise UserError("probes need scikit-learn: pip install 'sjepa[superb]'") from error
+    train, test = standardised(train, test)
     # lbfgs makes many small products, which threads only slow down.
     with threadpool_limits(1):
-        probe = LogisticRegression(C=1.0, max_iter=2000).fit((train - mean) / deviation, train_labels)
-        return float(probe.score((test - mean) / deviation, test_labels))
+        probe = LogisticRegression(C=1.0, max_iter=2000).fit(train, train_labels)
+        return float(probe.score(test, test_labels))
+
+
+def mlp_probe(train: np.ndarray, train_labels: np.ndarray, test: np.ndarray, test_labels: np.ndarray) -> float:
+    """Test accuracy of two hidden layers of 256 ReLU units, trained for 20 epochs with Adam."""
+    import torch
+    from torch import nn
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    train, test = standardised(train, test)
+    names, numbers = np.unique(train_labels, return_inverse=True)
+    x, y = torch.from_numpy(train).float().to(device), torch.from_numpy(numbers).to(device)
+    torch.manual_seed(0)
+    sizes = [train.shape[1], MLP_WIDTH, MLP_WIDTH]
+    hidden = [layer for size in sizes[:2] for layer in (nn.Linear(size, MLP_WIDTH), nn.ReLU(), nn.Dropout(MLP_DROPOUT))]
+    network = nn.Sequential(*hidden, nn.Linear(MLP_WIDTH, len(names))).to(device)
+    optimizer = torch.optim.Adam(network.parameters(), lr=MLP_LR)
+    for _ in range(MLP_EPOCHS):
+        for batch in torch.randperm(len(x)).to(device).split(MLP_BATCH):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(network(x[batch]), y[batch]).backward()
+            optimizer.step()
+    network.eval()
+    with torch.inference_mode():
+        chunks = torch.from_numpy(test).float().split(65_536)
+        found = torch.cat([network(chunk.to(device)).argmax(1).cpu() for chunk in chunks])
+    return float((names[found.numpy()] == test_labels).mean())
+
+
+def standardised(train: np.ndarray, test: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Zero mean and unit variance by the training part; a dimension that is constant there stays as it is."""
+    mean, deviation = train.mean(0), train.std(0)
+    deviation[deviation < 1e-8] = 1.0
+    return (train - mean) / deviation, (test - mean) / deviation
+
+
+def utterance_probe(
+    means: np.ndarray, labels: Sequence[str], *, probe: Probe = linear_probe, splits: int = 10, seed: int = 0
+) -> Scores:
+    """Accuracy over utterances from frames averaged over time, on random 80/20 splits."""
+    y = np.array(labels)
+    if len(set(labels)) < 2:
+        raise UserError(f"a probe needs at least two classes; all {len(labels)} utterances are {labels[0]!r}")
+    scores = []
+    for split in range(splits):
+        test, train = divide(np.random.default_rng((seed, split)).permutation(len(y)))
+        scores.append(probe(means[train], y[train], means[test], y[test]))
+    return summary(scores)
 
 
 def phone_probe(
@@ -37,35 +97,49 @@ def phone_probe(
     labels: Sequence[np.ndarray],
     speakers: Sequence[str],
     *,
+    probe: Probe = linear_probe,
+    by_speaker: bool = True,
+    splits: int = 3,
     seed: int = 0,
-    frames: int = 12_000,
-) -> float:
-    """Frame accuracy over phones with a quarter of the speakers held out; at most `frames` frames to train on."""
-    generator = np.random.default_rng(seed)
-    names = generator.permutation(sorted(set(speakers)))
-    if len(names) < 2:
-        raise UserError("a speaker-disjoint phone probe needs at least two speakers")
-    held_out = set(names[: max(1, len(names) // 4)])
-    parts = []
-    for chosen in (lambda s: s not in held_out, lambda s: s in held_out):
-        x = np.concatenate([f for f, s in zip(features, speakers, strict=True) if chosen(s)])
-        y = np.concatenate([label for label, s in zip(labels, speakers, strict=True) if chosen(s)])
-        some = generator.permutation(len(x))[:frames]
-        parts += [x[some], y[some]]
-    return linear_probe(*parts)
+) -> Scores:
+    """Accuracy over frames: a fifth of the speakers held out, or a fifth of all frames whoever said them.
 
-
-def utterance_probe(features: Sequence[np.ndarray], labels: Sequence[str], *, seed: int = 0, splits: int = 3) -> float:
-    """Accuracy over utterances from frames averaged over time; mean of random 80/20 splits."""
-    x, y = np.stack([f.mean(0) for f in features]), np.array(labels)
-    if len(set(labels)) < 2:
-        raise UserError("a probe needs at least two classes")
+    Random frames are the paper's split; a frame's neighbours, nearly its copies, are then in the training part.
+    """
+    names = sorted(set(speakers))
+    if by_speaker and len(names) < 2:
+        raise UserError(f"a speaker-disjoint phone probe needs at least two speakers; there is {names[0]!r} alone")
+    x, y = np.concatenate(features), np.concatenate(labels)
+    owner = np.repeat(np.array(speakers), [len(f) for f in features])
     scores = []
     for split in range(splits):
-        order = np.random.default_rng((seed, split)).permutation(len(x))
-        cut = max(1, len(x) // 5)
-        scores.append(linear_probe(x[order[cut:]], y[order[cut:]], x[order[:cut]], y[order[:cut]]))
-    return float(np.mean(scores))
+        generator = np.random.default_rng((seed, split))
+        if by_speaker:
+            held_out = np.isin(owner, divide(generator.permutation(names))[0])
+            test, train = np.flatnonzero(held_out), np.flatnonzero(~held_out)
+        else:
+            test, train = divide(generator.permutation(len(y)))
+        scores.append(probe(x[train], y[train], x[test], y[test]))
+    return summary(scores)
+
+
+def divide(order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The first fifth of an order, and the rest."""
+    cut = max(1, round(TEST_SHARE * len(order)))
+    return order[:cut], order[cut:]
+
+
+def enough_utterances(frames: Sequence[int], wanted: int, seed: int) -> list[int]:
+    """Utterances, at random but whole, that make up so many frames; 0 takes all."""
+    order = np.random.default_rng(seed).permutation(len(frames))
+    if not wanted:
+        return sorted(order.tolist())
+    reached = int(np.searchsorted(np.cumsum(np.array(frames)[order]), wanted)) + 1
+    return sorted(order[:reached].tolist())
+
+
+def summary(scores: list[float]) -> Scores:
+    return Scores(float(np.mean(scores)), float(np.std(scores)), scores)
 
 
 def chance(labels: Sequence[str] | np.ndarray) -> float:

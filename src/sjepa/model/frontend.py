@@ -65,8 +65,11 @@ def halve(x: Tensor, weight: Tensor) -> Tensor:
     y = x[: 2 * rows].view(rows, 2 * channels) @ by_tap[:2].flatten(0, 1)
     if taps == 3:
         third = x[2 : 2 * rows + 1 : 2]
-        # A compiler joins the sum with what follows; without one, the product adds onto y as it goes.
-        y = y.addmm_(third, by_tap[2]) if not x.is_cuda and y.dtype == weight.dtype else y + third @ by_tap[2]
+        if x.is_cuda:
+            # The views keep the compiler from making the sum part of the product, which would copy y first.
+            y = (y.view(rows, 1, -1) + (third @ by_tap[2]).view(rows, 1, -1)).view(rows, -1)
+        else:
+            y = torch.addmm(y, third, by_tap[2]) if y.requires_grad else y.addmm_(third, by_tap[2])
     return y
 
 

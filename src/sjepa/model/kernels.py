@@ -24,31 +24,33 @@ def gelu_slope(u):
 
 # ---- The first layer. Its weight has 16 rows an utterance: taps 0 to 9, the shift as row 10, then zeros.
 
-FORWARD_TILE = (64, 64, 4)  # rows, channels, warps: the fastest of nine tried on an H200
-BACKWARD_TILE = (32, 64, 4)
-ROWS_PER_PROGRAM = 2048  # each program of the backward pass sums its rows' part of the weight gradient
+# Rows and channels of a tile, warps, and rows that one program works through: the fastest tried on an H200.
+FORWARD_TILE = (64, 128, 4, 1024)
+BACKWARD_TILE = (32, 128, 4, 1024)
 
 
 @triton.jit
-def filtered(x, weight, row, column, rows, CHANNELS: tl.constexpr):
-    """(R, C) before GELU: ten taps and the shift, in fp32."""
-    u = tl.load(weight + 10 * CHANNELS + column)[None, :]
-    for tap in tl.static_range(10):
-        sample = tl.load(x + 5 * row + tap, mask=row < rows, other=0.0)
-        u += sample[:, None] * tl.load(weight + tap * CHANNELS + column)[None, :]
-    return u
+def windows_of(x, row, rows):
+    """(R, 16): the ten samples that each row sees, a one for the shift, zeros."""
+    tap = tl.arange(0, 16)
+    inside = (row[:, None] < rows) & (tap[None, :] < 10)
+    window = tl.load(x + 5 * row[:, None] + tap[None, :], mask=inside, other=0.0)
+    return tl.where(tap[None, :] == 10, 1.0, window)
 
 
 @triton.jit
 def first_layer_forward(
-    x, weight, out, samples, rows, CHANNELS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
-):
+    x, weight, out, samples, rows, CHANNELS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    SPAN: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
     utterance = tl.program_id(2).to(tl.int64)
-    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
-    u = filtered(x + utterance * samples, weight + utterance * 16 * CHANNELS, row, column, rows, CHANNELS)
-    place = out + (utterance * rows + row[:, None]) * CHANNELS + column[None, :]
-    tl.store(place, (u * half_erf(u)).to(out.dtype.element_ty), mask=row[:, None] < rows)
+    w = tl.load(weight + (utterance * 16 + tl.arange(0, 16)[:, None]) * CHANNELS + column[None, :])
+    for start in range(0, SPAN, ROWS):
+        row = tl.program_id(1) * SPAN + start + tl.arange(0, ROWS)
+        u = tl.dot(windows_of(x + utterance * samples, row, rows), w, input_precision=PRECISION)
+        place = out + (utterance * rows + row[:, None]) * CHANNELS + column[None, :]
+        tl.store(place, (u * half_erf(u)).to(out.dtype.element_ty), mask=row[:, None] < rows)
 
 
 @triton.jit
@@ -57,22 +59,24 @@ def first_layer_weight_gradient(
     SPAN: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     utterance = tl.program_id(2).to(tl.int64)
-    x += utterance * samples
-    weight += utterance * 16 * CHANNELS
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
-    tap = tl.arange(0, 16)
+    tap = tl.arange(0, 16)[:, None]
+    w = tl.load(weight + (utterance * 16 + tap) * CHANNELS + column[None, :])
     total = tl.zeros((16, COLUMNS), dtype=tl.float32)
     for start in range(0, SPAN, ROWS):
         row = tl.program_id(1) * SPAN + start + tl.arange(0, ROWS)
+        window = windows_of(x + utterance * samples, row, rows)
+        u = tl.dot(window, w, input_precision=PRECISION)
         place = gradient + (utterance * rows + row[:, None]) * CHANNELS + column[None, :]
-        g = tl.load(place, mask=row[:, None] < rows, other=0.0).to(tl.float32)
-        g *= gelu_slope(filtered(x, weight, row, column, rows, CHANNELS))
-        inside = (row[None, :] < rows) & (tap[:, None] < 10)
-        window = tl.load(x + 5 * row[None, :] + tap[:, None], mask=inside, other=0.0)  # (16, R)
-        window = tl.where(tap[:, None] == 10, 1.0, window)
-        total += tl.dot(window, g, input_precision=PRECISION)
-    block = (utterance * tl.num_programs(1) + tl.program_id(1)) * 16 + tap[:, None]
+        g = gelu_slope(u) * tl.load(place, mask=row[:, None] < rows, other=0.0).to(tl.float32)
+        total += tl.dot(tl.trans(window), g, input_precision=PRECISION)
+    block = (utterance * tl.num_programs(1) + tl.program_id(1)) * 16 + tap
     tl.store(partial + block * CHANNELS + column[None, :], total)
+
+
+def precision_for(dtype: torch.dtype) -> str:
+    """Activations that are kept in bf16 lose nothing in a TF32 product."""
+    return "tf32x3" if dtype == torch.float32 else "tf32"
 
 
 @torch.library.custom_op("sjepa::first_layer", mutates_args=())
@@ -80,10 +84,11 @@ def first_layer(x: Tensor, weight: Tensor, rows: int, dtype: torch.dtype) -> Ten
     """GELU of windows of ten samples times the utterance's own weight: (B, N), (B, 16, C) -> (B, rows, C)."""
     batch, channels = x.shape[0], weight.shape[2]
     out = torch.empty(batch, rows, channels, dtype=dtype, device=x.device)
-    tile, columns, warps = FORWARD_TILE
+    tile, columns, warps, span = FORWARD_TILE
     columns = min(columns, channels)
-    grid = (channels // columns, triton.cdiv(rows, tile), batch)
-    first_layer_forward[grid](x, weight, out, x.shape[1], rows, channels, tile, columns, num_warps=warps)
+    first_layer_forward[(channels // columns, triton.cdiv(rows, span), batch)](
+        x, weight, out, x.shape[1], rows, channels, tile, columns, span, precision_for(dtype), num_warps=warps
+    )
     return out
 
 
@@ -95,14 +100,11 @@ def _(x: Tensor, weight: Tensor, rows: int, dtype: torch.dtype) -> Tensor:
 @torch.library.custom_op("sjepa::first_layer_backward", mutates_args=())
 def first_layer_backward(gradient: Tensor, x: Tensor, weight: Tensor) -> Tensor:
     batch, rows, channels = gradient.shape
-    tile, columns, warps = BACKWARD_TILE
+    tile, columns, warps, span = BACKWARD_TILE
     columns = min(columns, channels)
-    spans = triton.cdiv(rows, ROWS_PER_PROGRAM)
-    partial = torch.empty(batch, spans, 16, channels, dtype=torch.float32, device=x.device)
-    # Gradients that come in bf16 lose nothing in a TF32 product.
-    precision = "tf32x3" if gradient.dtype == torch.float32 else "tf32"
-    first_layer_weight_gradient[(channels // columns, spans, batch)](
-        x, weight, gradient, partial, x.shape[1], rows, channels, tile, columns, ROWS_PER_PROGRAM, precision,
+    partial = torch.empty(batch, triton.cdiv(rows, span), 16, channels, dtype=torch.float32, device=x.device)
+    first_layer_weight_gradient[(channels // columns, partial.shape[1], batch)](
+        x, weight, gradient, partial, x.shape[1], rows, channels, tile, columns, span, precision_for(gradient.dtype),
         num_warps=warps,
     )  # fmt: skip
     return partial.sum(1)

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from sjepa import distributed
-from sjepa.data.loader import BatchReader
+from sjepa.data.loader import BatchReader, load
 from sjepa.data.sampler import BatchPlan
 from sjepa.progress import bar, say
 from sjepa.targets.providers import Targets
@@ -38,15 +38,16 @@ def sample_frames(run: Run, targets: Targets, reader: BatchReader, plan: BatchPl
     reservoir = Reservoir(config.reservoir, seed_from(run.config.seed, targets.components))
     epoch = plan.epoch(0)
     heard, wanted = 0.0, config.fit_hours * 3600
+    batches = load(reader, plan, (0, 0), run.config.batches.workers, run.device)
     with bar(f"Sampling frames for K = {targets.components}", len(epoch), show=show) as progress:
         for index in range(len(epoch)):
             if heard >= wanted:
                 break
-            spec = epoch[index]
-            batch = reader[spec].to(run.device)
+            spec, batch = epoch[index], next(batches)
             with autocast(run.config, run.device):
                 frames = targets.frames_to_fit(batch.waveforms.float() / 32768.0)
             reservoir.add(frames.float(), spec.utterances[distributed.rank() :: distributed.world_size()])
             heard += spec.samples * len(spec.utterances) / 16_000
             progress.advance()
+    batches.close()
     return reservoir.gather()

@@ -10,15 +10,17 @@ from torch import Tensor
 from sjepa import distributed
 from sjepa.audio.augment import augment
 from sjepa.config import Config
-from sjepa.data.corpus import Corpus, decode, end_to_end, open_corpus, scan_folder
-from sjepa.data.loader import Batch, BatchReader, load
+from sjepa.data.corpus import Corpus, end_to_end, open_corpus
+from sjepa.data.loader import Batch, BatchReader, load, plan_batches
+from sjepa.data.mixture import Mixture
 from sjepa.data.sampler import BatchPlan
 from sjepa.errors import UserError
 from sjepa.progress import Bar, bar, say
 from sjepa.targets.layer import measure_ranks
+from sjepa.train.alarms import alarms
 from sjepa.train.boundary import begin_phase
 from sjepa.train.compute import autocast
-from sjepa.train.metrics import Log, Speed, alarms
+from sjepa.train.metrics import Log, Speed
 from sjepa.train.phases import Phase
 from sjepa.train.run import Run, open_directory, seed_from
 from sjepa.train.stopping import stop_agreed, stop_requests
@@ -36,7 +38,9 @@ def pretrain(config: Config, data: str | Path, out: str | Path, show: bool = Tru
         say(f"Continuing {out} at step {run.step:,}")
     log = Log(out, run.log_bytes, run.step)
     noise = load_noise(config, device, show)
-    plan = BatchPlan(corpus.length, seconds=settings.seconds, buckets=settings.buckets, seed=config.seed, ranks=ranks)
+    plan = plan_batches(corpus, settings, config.seed, ranks)
+    if not run.step:
+        describe_plan(corpus, plan, log)
     reader = BatchReader(corpus, config.mask, config.augment, seed=config.seed, rank=rank, ranks=ranks)
     batches = load(reader, plan, run.position, settings.workers, device)
     total = config.phases()[-1].end
@@ -55,6 +59,7 @@ def pretrain(config: Config, data: str | Path, out: str | Path, show: bool = Tru
             speed.audio += batch.waveforms.numel() / 16_000 * ranks
             clean = train_step(run, phase, batch, noise)
             run.step, run.position = step + 1, batch.position
+            run.meter.add_crop(batch.cropped, batch.available)
             count_bad(run, batch, corpus, out)
 
             if phase.layer_check(step):
@@ -79,34 +84,49 @@ def pretrain(config: Config, data: str | Path, out: str | Path, show: bool = Tru
 
 def train_step(run: Run, phase: Phase, batch: Batch, noise: Tensor | None) -> Tensor:
     """One minibatch: targets, masked prediction, KL, update. Returns the clean waveforms."""
-    config, step, model = run.config, run.step, run.model
-    torch.manual_seed(seed_from(config.seed, step, distributed.rank()))  # dropout
+    config, step = run.config, run.step
     clean = batch.waveforms.float() / 32768.0
     augmented = augment(clean, batch.draws, noise) if phase.augmented(step) else clean
+    keep, visible, decay = layers_kept(config, step), phase.visible_loss(step), phase.decay(step)
+    run.set_learning_rate(phase.lr(step))
+    torch.manual_seed(seed_from(config.seed, step, distributed.rank()))  # dropout
 
+    def work(clean: Tensor, augmented: Tensor, mask: Tensor) -> None:
+        learn(run, clean, augmented, mask, keep, visible, decay)
+
+    if run.graphs is None:
+        work(clean, augmented, batch.mask)
+    else:
+        kind = (tuple(keep), visible, decay, run.layer.active)
+        run.graphs.run(kind, [clean, augmented, batch.mask], work)
+    return clean
+
+
+def learn(
+    run: Run, clean: Tensor, augmented: Tensor, mask: Tensor, keep: list[bool], covers_visible: bool, decay: float
+) -> None:
+    """What the device does in a step; nothing here waits for it."""
+    config, model = run.config, run.model
     model.train()
+    run.optimizer.zero_grad(set_to_none=True)
     with autocast(config, run.device):
         q = run.targets(clean)  # the online mixture is updated here, after its posterior is taken
-        logits = model(augmented, batch.mask, layers_kept(config, step))
-    kl_masked, kl_visible, sums = run.frame_sums(q, logits, batch.mask)
+        logits = model(augmented, mask, keep)
+    kl_masked, kl_visible, sums = run.frame_sums(q, logits, mask)
     masked, visible = sums[4], sums[5]
-    covers_visible = phase.visible_loss(step)
     # One mean over S of all ranks together.
     frames = distributed.sum_over_ranks(masked + visible if covers_visible else masked.clone())
     loss = (kl_masked + kl_visible if covers_visible else kl_masked) / frames
 
-    run.optimizer.zero_grad(set_to_none=True)
     loss.backward()
     distributed.sum_gradients(model.parameters())
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), config.train.clip)
     finite = torch.isfinite(norm)
-    run.optimizer.param_groups[0]["lr"] = phase.lr(step)
     # The fused optimizer leaves everything as it is where this is set, without the host having to look.
     run.optimizer.found_inf = (~finite).float()  # type: ignore[attr-defined]
     run.optimizer.step()
-    run.targets.follow(model.encoder, phase.decay(step))
+    run.targets.follow(model.encoder, decay)
     run.meter.add(sums, q, loss, norm, finite)
-    return clean
 
 
 def layers_kept(config: Config, step: int) -> list[bool]:
@@ -139,7 +159,7 @@ def write_line(run: Run, phase: Phase, log: Log, speed: Speed, progress: Bar) ->
         "active_layer": run.layer.active if run.targets.target_encoder is not None else None,
         "effective_rank": run.layer.smoothed,
     }
-    found = alarms(values, run.targets.components)
+    found = alarms(values, run.targets.components, (run.step - phase.start) / phase.config.steps)
     pace = speed.read()
     log.write("train", run.step, **values, alarms=found, speed=pace)
     accuracy = f"masked {values['accuracy_masked']:.0%}  visible {values['accuracy_visible']:.0%}"
@@ -154,14 +174,28 @@ def write_line(run: Run, phase: Phase, log: Log, speed: Speed, progress: Bar) ->
         )
 
 
-def count_bad(run: Run, batch: Batch, corpus: Corpus, out: Path) -> None:
+def describe_plan(corpus: Corpus | Mixture, plan: BatchPlan, log: Log) -> None:
+    """Say and log what an epoch hears of the corpus."""
+    epoch = plan.epoch(0)
+    available = corpus.length[epoch.utterances].sum(dtype=np.int64) / 16_000
+    heard = epoch.heard() / 16_000
+    facts = {"utterances": len(corpus), "hours": corpus.hours, "batches": len(epoch), "epoch_hours": heard / 3600}
+    # Nothing is padded: a batch has one length.
+    loss = {"crop_loss": 1 - heard / available, "padding_waste": 0.0, "too_short": plan.too_short}
+    log.write("data", 0, **facts, **loss)
+    short = f"; {plan.too_short:,} utterances are shorter than the shortest bucket" if plan.too_short else ""
+    say(f"{len(epoch):,} batches an epoch; crops leave out {loss['crop_loss']:.1%}, nothing is padded{short}")
+
+
+def count_bad(run: Run, batch: Batch, corpus: Corpus | Mixture, out: Path) -> None:
     """Name damaged utterances, and stop when there are too many."""
     if not batch.bad:
         return
     run.bad_utterances += len(batch.bad)
     with (out / "refused.txt").open("a") as file:
         file.writelines(line + "\n" for line in batch.bad)
-    allowed = run.config.batches.bad_share * len(corpus)
+    # This rank's part of the corpus, once an epoch.
+    allowed = run.config.batches.bad_share * len(corpus) * (run.position[0] + 1) / distributed.world_size()
     if run.bad_utterances > max(1.0, allowed):
         raise UserError(
             f"{run.bad_utterances} utterances could not be decoded, more than batches.bad_share allows; "
@@ -170,8 +204,9 @@ def count_bad(run: Run, batch: Batch, corpus: Corpus, out: Path) -> None:
 
 
 def load_noise(config: Config, device: torch.device, show: bool) -> Tensor | None:
-    """All noise recordings end to end, int16 on the device; none where no folder is set."""
+    """All noise recordings end to end, int16 on the device; none where no folder, index or shards are set."""
     if not config.augment.noise:
         return None
-    recordings = decode(scan_folder(config.augment.noise, config.batches.max_seconds, show), show)
+    say(f"Noise from {config.augment.noise}:")
+    recordings = open_corpus(config.augment.noise, config.batches.max_seconds, "memory", 0.0, show)
     return torch.from_numpy(end_to_end(recordings)).to(device)

@@ -27,17 +27,22 @@ class Meter:
         self.occupancy = torch.zeros(components, dtype=torch.float64, device=device)
         self.bad_in_row = torch.zeros((), dtype=torch.int64, device=device)
         self.worst_in_row = torch.zeros((), dtype=torch.int64, device=device)
+        self.cropped = torch.zeros(2, dtype=torch.float64)  # seconds that crops left out, of how many; on the host
 
     def add(self, sums: Tensor, q: Tensor, loss: Tensor, gradient_norm: Tensor, finite: Tensor) -> None:
         good = finite.double()
         self.frames += torch.where(finite, torch.cat([loss.detach()[None], sums]).double(), 0.0)
         self.occupancy += q.sum((0, 1)).double()
         self.steps += torch.stack([torch.where(finite, gradient_norm.double(), 0.0), good, 1.0 - good])
-        self.bad_in_row = torch.where(finite, 0, self.bad_in_row + 1)
-        self.worst_in_row = torch.maximum(self.worst_in_row, self.bad_in_row)
+        self.bad_in_row.copy_(torch.where(finite, 0, self.bad_in_row + 1))
+        self.worst_in_row.copy_(torch.maximum(self.worst_in_row, self.bad_in_row))
+
+    def add_crop(self, cropped: float, available: float) -> None:
+        self.cropped += torch.tensor([cropped, available], dtype=torch.float64)
 
     def state(self) -> dict[str, Tensor]:
-        return {name: getattr(self, name) for name in ("frames", "steps", "occupancy", "bad_in_row", "worst_in_row")}
+        names = ("frames", "steps", "occupancy", "bad_in_row", "worst_in_row", "cropped")
+        return {name: getattr(self, name) for name in names}
 
     def load(self, state: dict[str, Tensor]) -> None:
         for name, tensor in state.items():
@@ -50,7 +55,8 @@ class Meter:
         step = dict(zip(STEP, self.steps.tolist(), strict=True))
         occupancy = shared[1 + len(SUMS) :]
         worst = int(self.worst_in_row)
-        for tensor in (self.frames, self.steps, self.occupancy, self.worst_in_row):
+        cropped, available = self.cropped.tolist()
+        for tensor in (self.frames, self.steps, self.occupancy, self.worst_in_row, self.cropped):
             tensor.zero_()
         steps, masked, visible = (
             max(step["steps"], 1),
@@ -71,27 +77,8 @@ class Meter:
             "gradient_norm": step["gradient_norm"] / steps,
             "skipped_steps": int(step["skipped"]),
             "bad_in_row": worst,
+            "crop_loss": cropped / max(available, 1e-9),
         }
-
-
-def alarms(values: dict[str, Any], components: int) -> list[str]:
-    """What looks wrong, in words that say what to look at."""
-    found = []
-    perplexity, masked, visible = values["target_perplexity"], values["accuracy_masked"], values["accuracy_visible"]
-    if perplexity < 1.5:
-        found.append(f"targets have collapsed: nearly every frame falls to one component (perplexity {perplexity:.2f})")
-    if perplexity > 0.95 * components and values["target_entropy"] > 0.9 * math.log2(components):
-        found.append("targets say nothing: posteriors are nearly uniform; is the temperature too high?")
-    if values["dead_components"] > 0.5 * components:
-        found.append(f"{values['dead_components']} of {components} components are dead; lower K or the mixture's decay")
-    if masked > visible + 0.05 and values["phase"] == 2:
-        found.append(
-            f"masked frames are predicted better than visible ones ({masked:.0%} against {visible:.0%}): the targets "
-            "drift to what is easy to predict; use slower decays (ema, gmm.decay) or a lower learning rate"
-        )
-    if values["skipped_steps"]:
-        found.append(f"{values['skipped_steps']} steps had no finite gradient and were skipped")
-    return found
 
 
 class Log:
@@ -143,7 +130,7 @@ class Speed:
         self.restart()
 
     def restart(self) -> None:
-        self.began, self.waited, self.audio, self.cropped = time.perf_counter(), 0.0, 0.0, 0.0
+        self.began, self.waited, self.audio = time.perf_counter(), 0.0, 0.0
 
     def read(self) -> dict[str, float]:
         elapsed = max(1e-9, time.perf_counter() - self.began)

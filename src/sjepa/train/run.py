@@ -22,6 +22,7 @@ from sjepa.targets.layer import LayerChoice
 from sjepa.targets.providers import Targets
 from sjepa.train import checkpoint
 from sjepa.train.compute import compile_parts, compiles
+from sjepa.train.graphs import StepGraphs
 from sjepa.train.loss import frame_sums
 from sjepa.train.metrics import Meter
 from sjepa.train.phases import Phase
@@ -34,6 +35,7 @@ metrics.jsonl          one JSON object a line: training intervals, layer checks,
 tensorboard/           the same for TensorBoard, where it was installed
 checkpoints/step-N/    all state at step N (safetensors and JSON)
 gmm-phase1.safetensors the mixture over MFCCs; gmm-phase2.safetensors the one over encoder features
+refused.txt            damaged audio that was met while training, where there was any
 encoder/               the encoder: sjepa.Encoder.from_pretrained, or transformers.HubertModel.from_pretrained
 encoder-phase1/        the encoder at the end of phase 1
 """
@@ -51,6 +53,7 @@ class Run:
     frame_sums: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]] = frame_sums
     targets: Targets = field(init=False)
     meter: Meter = field(init=False)
+    graphs: StepGraphs | None = None
     phase: int = 0  # the phase whose targets are installed; none at first
     step: int = 0
     position: tuple[int, int] = (0, 0)
@@ -100,6 +103,17 @@ class Run:
             self.optimizer = make_optimizer(self.config, self.model, self.device)
             self.optimizer.state.update({p: past.state[p] for p in self.model.parameters() if p in past.state})
         self.meter = Meter(targets.components, self.device)
+        # Graphs hold the addresses of what they were captured with. Over several GPUs steps run without them.
+        single = distributed.world_size() == 1
+        self.graphs = StepGraphs() if single and compiles(self.config, self.device) else None
+
+    def set_learning_rate(self, rate: float) -> None:
+        """On a GPU in place, because a captured step reads it there."""
+        group = self.optimizer.param_groups[0]
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate
 
     def save(self, folder: Path) -> None:
         """Write a checkpoint from the main rank; all ranks wait for it, and all hear of it if it fails."""
@@ -169,8 +183,14 @@ class Run:
 
 def make_optimizer(config: Config, model: SJEPA, device: torch.device) -> torch.optim.AdamW:
     train = config.train
+    lr = torch.zeros((), device=device) if device.type == "cuda" else 0.0
     return torch.optim.AdamW(
-        model.parameters(), lr=0.0, betas=(train.beta1, train.beta2), weight_decay=train.weight_decay, fused=True
+        model.parameters(),
+        lr=lr,
+        betas=(train.beta1, train.beta2),
+        weight_decay=train.weight_decay,
+        fused=True,
+        capturable=device.type == "cuda",
     )
 
 

@@ -1,0 +1,1 @@
+"""Measurements of this machine: a module a subject, each with `run(arguments)`."""

@@ -1,0 +1,49 @@
+"""Timing with device events, and the arithmetic of the encoder."""
+
+import time
+from collections.abc import Callable
+
+import torch
+
+from sjepa.model.encoder import EncoderConfig
+from sjepa.model.frontend import KERNELS, STRIDES, frame_count
+
+
+def milliseconds(work: Callable[[], object], device: torch.device, repeats: int = 20, warmup: int = 5) -> float:
+    """Mean time of a call, after warming up; on a GPU between two events around all of them."""
+    for _ in range(warmup):
+        work()
+    if device.type != "cuda":
+        began = time.perf_counter()
+        for _ in range(repeats):
+            work()
+        return (time.perf_counter() - began) / repeats * 1e3
+    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize()
+    first.record()
+    for _ in range(repeats):
+        work()
+    last.record()
+    torch.cuda.synchronize()
+    return first.elapsed_time(last) / repeats
+
+
+def matrix_rate(device: torch.device) -> float:
+    """Floating-point operations a second in a large product of random matrices: bf16 on a GPU, fp32 on a CPU."""
+    size, dtype = (8192, torch.bfloat16) if device.type == "cuda" else (1024, torch.float32)
+    a, b = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
+    return 2 * size**3 / (milliseconds(lambda: a @ b, device, 10, 3) / 1e3)
+
+
+def encoder_operations(config: EncoderConfig, samples: int) -> float:
+    """Floating-point operations of one utterance's forward pass: convolutions, position, products, attention."""
+    total, length, channels = 0.0, samples, 1
+    for kernel, stride in zip(KERNELS, STRIDES, strict=True):
+        length = (length - kernel) // stride + 1
+        total += 2.0 * length * kernel * channels * config.conv_channels
+        channels = config.conv_channels
+    frames, hidden = frame_count(samples), config.hidden_size
+    total += 2.0 * frames * channels * hidden
+    total += 2.0 * frames * hidden * (hidden // config.position_groups) * config.position_kernel
+    layer = 2.0 * frames * (4 * hidden**2 + 2 * hidden * config.inner_size) + 4.0 * frames**2 * hidden
+    return total + config.layers * layer

@@ -1,0 +1,55 @@
+"""`sjepa index`: from folders, known corpora and lists to an index."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from sjepa.data.layouts import Layout
+
+
+@dataclass(frozen=True)
+class Index:
+    """Index audio: read headers, cut long recordings, and write columns that open at once, whatever the size.
+
+    `sjepa index audio/ --out corpus` takes any folder of wav, flac, ogg, opus or mp3; `sjepa index LibriSpeech/ --out
+    corpus` keeps speakers, sexes, chapters and transcripts. Run the same command again to go on after an interruption.
+    """
+
+    sources: Annotated[tuple[str, ...], tyro.conf.Positional]
+    """Folders of audio, lists (.jsonl, .json, .csv, .tsv, .parquet) or tars of audio."""
+    out: Path
+    """Folder of the index."""
+    layout: Layout = "auto"
+    """How the sources are laid out; auto looks. Granary and other NeMo manifests are `manifest`."""
+    max_seconds: float = 15.0
+    """Longer recordings are cut, by voice activity where it is known, else at silences."""
+    cut_transcribed: bool = False
+    """Cut utterances that have a transcript too; their pieces lose it. Otherwise training crops them."""
+
+
+def run(arguments: list[str]) -> None:
+    command = tyro.cli(Index, prog="sjepa index", args=arguments)
+    from sjepa.data.build import build_index, summary
+    from sjepa.errors import UserError
+
+    if not command.sources:
+        raise UserError("say what to index: sjepa index FOLDER --out corpus")
+    if command.max_seconds < 1:
+        raise UserError(f"--max-seconds {command.max_seconds:g}: at least 1 second")
+    facts = build_index(
+        list(command.sources),
+        command.out,
+        layout=command.layout,
+        max_seconds=command.max_seconds,
+        cut_transcribed=command.cut_transcribed,
+    )
+    print("\n".join(summary(facts)))
+    if facts["refused"]:
+        refused = command.out / "refused.txt"
+        print(f"{facts['refused']:,} left out, listed in {refused}:")
+        with refused.open(encoding="utf-8") as file:
+            for line, _ in zip(file, range(5), strict=False):
+                print(f"  {line.rstrip()}")
+    print(f"The index is in {command.out}: sjepa pretrain --data {command.out}, or sjepa shard {command.out}")

@@ -1,0 +1,57 @@
+"""`sjepa probe`: what probes read from a frozen encoder."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import tyro
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Speaker, gender, chapter and phones from a frozen encoder, by the paper's protocol: mean and deviation of splits.
+
+    Phones are probed twice: on random frames, as the paper does, and with speakers held out.
+    """
+
+    encoder: str
+    """A run, an encoder folder, a Hugging Face HuBERT, WavLM or wav2vec 2.0 folder, untrained:PATH, mfcc or logmel."""
+    data: Path
+    """LibriSpeech with phones-SUBSET.jsonl.gz beside it, or a synthetic corpus with labels.jsonl."""
+    out: Path | None = None
+    """Folder of the results; runs/probe/ENCODER by default."""
+    subset: str = "dev-clean"
+    """Subset of LibriSpeech."""
+    layer: str = "last"
+    """A layer from 0, last, or all."""
+    frames: int = 125_000
+    """Frames for the phone probes, from whole utterances at random; 0 takes all, as the paper does, and is slow."""
+    seed: int = 0
+    """All randomness follows from it."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where to run; auto takes a GPU where there is one."""
+
+
+def run(arguments: list[str]) -> None:
+    command = tyro.cli(Probe, prog="sjepa probe", args=arguments)
+    from sjepa.evaluate.labelled import corpus_name, read_labelled
+    from sjepa.evaluate.probing import probe_encoder
+    from sjepa.evaluate.upstream import about, load_upstream
+    from sjepa.files import write_whole
+
+    upstream = load_upstream(command.encoder, command.device)
+    corpus = read_labelled(command.data, command.subset)
+    found = probe_encoder(upstream, corpus, layer=command.layer, frames=command.frames, seed=command.seed)
+    where = corpus_name(command.data, command.subset)
+    results = {"task": "probe", "corpus": where, "encoder": about(upstream), "seed": command.seed} | found
+    out = command.out or Path("runs/probe") / upstream.name.replace(" ", "-")
+    out.mkdir(parents=True, exist_ok=True)
+    write_whole(out / "results.json", json.dumps(results, indent=1) + "\n")
+    facts = ", ".join(f"{count:,} {what.replace('_', ' ')}" for what, count in found["data"].items())
+    print(f"{upstream.name} ({upstream.parameters:,} parameters) on {where}, accuracy in percent over splits: {facts}")
+    for layer, scores in found["layers"].items():
+        for name, score in scores.items():
+            chance = found["chance"][name.split(" ")[0]]
+            print(f"  {layer}: {name} {score['mean']:.1f} ± {score['deviation']:.1f} (chance {chance:.1f})")
+    print(f"  features: {found['audio_seconds_per_second']:,.0f} audio seconds per second; results in {out}")

@@ -1,0 +1,80 @@
+"""`sjepa superb`: a SUPERB task on a frozen encoder."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from sjepa.errors import UserError
+from sjepa.evaluate.superb.tasks import TaskName
+
+
+@dataclass(frozen=True)
+class Superb:
+    """Train a SUPERB head on a frozen encoder, select on dev, report on test.
+
+    asr and pr read LibriSpeech, er IEMOCAP, sf Audio SNIPS, ks Speech Commands v0.01, ic Fluent Speech Commands, sid
+    VoxCeleb1. ravdess (emotion) and coffee (slots) are no part of SUPERB and are named as what they are. Run the same
+    command again to continue.
+    """
+
+    task: Annotated[TaskName, tyro.conf.Positional]
+    """Which task."""
+    encoder: str
+    """A run, an encoder folder, a Hugging Face HuBERT, WavLM or wav2vec 2.0 folder, untrained:PATH, mfcc or logmel."""
+    data: Path
+    """The task's corpus in its own layout."""
+    out: Path | None = None
+    """Folder of the results; runs/superb/ENCODER/TASK by default."""
+    lite: bool = False
+    """The reduced protocol for small machines and small data: fewer steps, less data, a narrower recurrent head."""
+    steps: int | None = None
+    """Optimizer steps of the lite protocol."""
+    lr: float | None = None
+    """Learning rate in place of the task's default."""
+    sweep: bool = False
+    """Try the learning rates 1e-1 to 1e-7 and keep the one that is best on dev."""
+    seed: int = 0
+    """All randomness follows from it."""
+    lexicon: Path | None = None
+    """pr: pronunciations, a word and its phones a line. asr with a KenLM binary: its words."""
+    language_model: Path | None = None
+    """asr: an ARPA or KenLM binary file; test is then decoded with it too, in the paper's and the board's settings."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where to run; auto takes a GPU where there is one."""
+    cache_gb: float = 4.0
+    """Memory for features that need not be computed again."""
+
+
+def run(arguments: list[str]) -> None:
+    # `--task ravdess` reads as `ravdess`.
+    plain = [argument.removeprefix("--task=") for argument in arguments if argument != "--task"]
+    command = tyro.cli(Superb, prog="sjepa superb", args=plain)
+    if command.sweep and command.lr is not None:
+        raise UserError("--sweep chooses the learning rate; leave --lr out")
+    if command.language_model is not None and command.task != "asr":
+        raise UserError("--language-model is for asr")
+    from sjepa.evaluate.superb.decode import BOARD, PAPER, BeamDecoder, LanguageModel
+    from sjepa.evaluate.superb.protocol import GRID, Evaluation, in_words
+    from sjepa.evaluate.superb.tasks import make_task
+    from sjepa.evaluate.upstream import load_upstream
+
+    upstream = load_upstream(command.encoder, command.device)
+    lexicon = command.lexicon
+    task = make_task(command.task, command.data, lite=command.lite, steps=command.steps, lexicon=lexicon)
+    decoders = {}
+    if command.language_model is not None:
+        language = LanguageModel(command.language_model, lexicon)
+        decoders = {"paper": BeamDecoder(language, PAPER), "board": BeamDecoder(language, BOARD)}
+    protocol = f"{command.task}-lite" if command.lite else command.task
+    out = command.out or Path("runs/superb") / upstream.name.replace(" ", "-") / protocol
+    evaluation = Evaluation(task, upstream, out, command.seed, decoders, command.cache_gb)
+    results = evaluation.run(GRID if command.sweep else [command.lr or task.recipe.lr])
+    print(f"{protocol} on {upstream.name} ({upstream.parameters:,} parameters): test {in_words(results['metrics'])}")
+    for name, scores in results["decoded"].items():
+        print(f"  with the language model, {name} settings: {in_words(scores)}")
+    if command.lite:
+        where = f"{len(task.folds)} folds" if len(task.folds) > 1 else task.folds[0].name
+        print(f"  lite protocol, {task.recipe.steps} steps on {where}: not comparable with full results")
+    print(f"  features: {results['audio_seconds_per_second']:,.0f} audio seconds per second; results in {out}")

@@ -1,0 +1,83 @@
+"""`sjepa units`: how well clusters of frames agree with phones."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import tyro
+
+
+@dataclass(frozen=True)
+class Units:
+    """Purity, PNMI and perplexity of discrete units against phone labels; ABX of the features where asked for."""
+
+    encoder: str
+    """A run, for the units of its cluster head; any other encoder, or mfcc or logmel, for k-means on a layer."""
+    data: Path
+    """LibriSpeech with phones-SUBSET.jsonl.gz beside it, or a synthetic corpus with labels.jsonl."""
+    out: Path | None = None
+    """Folder of the results; runs/units/ENCODER by default."""
+    subset: str = "dev-clean"
+    """Subset of LibriSpeech."""
+    units: Literal["head", "kmeans"] = "head"
+    """The cluster head's argmax with nothing masked, or k-means."""
+    head_input: Literal["encoder", "predictor"] = "encoder"
+    """What the cluster head reads."""
+    layer: str = "last"
+    """Layer for k-means and ABX: from 0, or last."""
+    clusters: int = 100
+    """Clusters of k-means."""
+    frames: int = 250_000
+    """Frames, from whole utterances at random; 0 takes all."""
+    abx: bool = False
+    """Also measure ABX on the layer, through fastabx."""
+    seed: int = 0
+    """All randomness follows from it."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where to run; auto takes a GPU where there is one."""
+
+
+def run(arguments: list[str]) -> None:
+    command = tyro.cli(Units, prog="sjepa units", args=arguments)
+    import numpy as np
+
+    from sjepa.errors import UserError
+    from sjepa.evaluate.abx import abx_errors
+    from sjepa.evaluate.labelled import corpus_name, read_labelled
+    from sjepa.evaluate.probing import chosen_states, extract
+    from sjepa.evaluate.units import HeadUnits, agreement, kmeans_units
+    from sjepa.evaluate.upstream import about, load_upstream
+    from sjepa.files import write_whole
+
+    upstream = load_upstream(command.encoder, command.device)
+    if command.layer == "all":
+        raise UserError("--layer all: units are of one layer")
+    if command.units == "head" and command.layer != "last":
+        raise UserError("the cluster head reads the last layer; --layer is for --units kmeans")
+    head = HeadUnits(Path(command.encoder), upstream, command.head_input) if command.units == "head" else None
+    corpus = read_labelled(command.data, command.subset)
+    states = chosen_states(upstream, command.layer)
+    found = extract(upstream, corpus, states, command.frames, command.seed, means=False)
+    features = [x[0] for x in found.frames]
+    phones = [corpus[i].frame_phones(len(x)) for i, x in zip(found.framed, features, strict=True)]
+    units = [head(x) for x in features] if head else kmeans_units(features, command.clusters, command.seed)
+    scores = agreement(np.concatenate(units), np.concatenate(phones))
+    if command.abx:
+        scores |= abx_errors(features, phones, [corpus[i].speaker for i in found.framed], command.seed)
+    total = sum(map(len, features))
+    results = {
+        "task": "units",
+        "corpus": corpus_name(command.data, command.subset),
+        "encoder": about(upstream),
+        "units": {"kind": command.units, "layer": command.layer, "clusters": command.clusters if not head else None},
+        "metrics": scores,
+        "data": {"utterances": len(features), "frames": total},
+        "seed": command.seed,
+        "audio_seconds_per_second": round(found.speed, 1),
+    }
+    out = command.out or Path("runs/units") / upstream.name.replace(" ", "-")
+    out.mkdir(parents=True, exist_ok=True)
+    write_whole(out / "results.json", json.dumps(results, indent=1) + "\n")
+    values = ", ".join(f"{name} {value:.3f}" for name, value in scores.items())
+    print(f"{upstream.name}, {command.units} on {total:,} frames: {values}; results in {out}")

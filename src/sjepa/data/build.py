@@ -1,0 +1,157 @@
+"""Making an index: find the audio, read its headers in parallel, cut what is long, keep what is usable."""
+
+import hashlib
+import io
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from sjepa.audio.io import SAMPLE_RATE, AudioInfo, BadAudioError, one_line, open_sound, probe, shown
+from sjepa.data.index import Row, merge_parts, read_facts, write_part, writing
+from sjepa.data.layouts import Found, Item, Layout, found
+from sjepa.data.silence import Stretch, cut_at_silences, join_voice, loudness
+from sjepa.data.storage import Place, is_url, read_bytes
+from sjepa.errors import UserError
+from sjepa.model.frontend import RECEPTIVE_FIELD
+from sjepa.progress import bar, say
+
+PART = 1024  # items whose work is kept when indexing is interrupted
+ROUNDING = 0.1  # seconds that a list may claim beyond the end of a file
+
+
+def build_index(
+    sources: list[str], out: Path, *, layout: Layout, max_seconds: float, cut_transcribed: bool, show: bool = True
+) -> dict[str, Any]:
+    """Index audio into a folder, or go on where an earlier call was interrupted; returns what index.json holds."""
+    for source in sources:
+        if not os.path.exists(source):
+            raise UserError(f"there is no {shown(source)}")
+    settings: dict[str, Any] = {
+        "sources": [shown(os.path.abspath(source)) for source in sources],
+        "layout": layout,
+        "max_seconds": max_seconds,
+        "cut_transcribed": cut_transcribed,
+    }
+    if (out / "index.json").exists():
+        facts = read_facts(str(out))
+        if {name: facts.get(name) for name in settings} == settings:
+            say(f"{out} is already complete; delete it to index again")
+            return facts
+        raise UserError(f"{out} already holds another index: delete it, or choose another --out")
+    if out.exists() and any(path.name != "parts" for path in out.iterdir() if path.suffix not in (".arrow", ".txt")):
+        raise UserError(f"{out} is not empty and is not an index: choose another --out")
+    with writing(out):
+        (out / "parts").mkdir(parents=True, exist_ok=True)
+    with bar("Looking for audio", None, show=show) as progress:
+        total = 0
+        for _ in found(sources, layout):
+            total += 1
+            progress.advance()
+    limit = round(max_seconds * SAMPLE_RATE)
+    parts = []
+    pool = ThreadPoolExecutor(min(16, 4 * (os.cpu_count() or 1)))
+    try:
+        with bar("Reading headers", total, show=show) as progress:
+            for chunk in chunks(found(sources, layout)):
+                key = hashlib.sha256(repr((chunk, settings)).encode(errors="surrogateescape")).hexdigest()[:24]
+                part = out / "parts" / f"{key}.arrow"
+                if part.exists():
+                    progress.advance(len(chunk))
+                else:
+                    rows, refused = [], []
+                    for result in pool.map(lambda item: rows_of(item, limit, cut_transcribed), chunk):
+                        if isinstance(result, str):
+                            refused.append(result)
+                        else:
+                            rows += result
+                        progress.advance()
+                    with writing(out):
+                        write_part(part, rows, refused)
+                parts.append(part)
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+    with writing(out):
+        return merge_parts(out, parts, settings)
+
+
+def chunks(items: Found) -> Iterator[list[Item | str]]:
+    while chunk := list(islice(items, PART)):
+        yield chunk
+
+
+def rows_of(item: Item | str, limit: int, cut_transcribed: bool) -> list[Row] | str:
+    """The utterances of an item, or why it is refused."""
+    if isinstance(item, str):
+        return item
+    try:
+        info = header(item.place)
+    except BadAudioError as error:
+        return str(error)
+    name, start = shown(item.place.path), round(item.offset * SAMPLE_RATE)
+    samples = info.samples - start if item.duration is None else round(item.duration * SAMPLE_RATE)
+    if start + samples > info.samples + ROUNDING * SAMPLE_RATE or start >= info.samples:
+        end, there = (start + samples) / SAMPLE_RATE, info.samples / SAMPLE_RATE
+        return f"{name}: {item.id} goes to {end:.2f} s, beyond the end of the recording at {there:.2f} s"
+    samples = min(samples, info.samples - start)
+    if samples < RECEPTIVE_FIELD:
+        return f"{name}: {item.id} has {samples} samples at 16 kHz, less than one frame ({RECEPTIVE_FIELD})"
+    whole: list[Stretch] = [(start, samples)]
+    stretches = join_voice(item.voice, info.samples, limit) if item.voice else whole
+    if cut_transcribed or not item.text:
+        try:
+            stretches = [piece for stretch in stretches for piece in pieces(item.place, stretch, limit)]
+        except BadAudioError as error:
+            return str(error)
+    stretches = [stretch for stretch in stretches if stretch[1] >= RECEPTIVE_FIELD]
+    if not stretches:
+        return f"{name}: {item.id} holds nothing but silence"
+    text = item.text if stretches == whole else ""
+    labels = (item.speaker, item.sex, item.chapter, text)
+    numbered = [item.id] if stretches == whole else [f"{item.id}#{number:04d}" for number in range(len(stretches))]
+    return [Row(*item.place, *stretch, key, *labels) for stretch, key in zip(stretches, numbered, strict=True)]
+
+
+@lru_cache(maxsize=256)
+def header(place: Place) -> AudioInfo:
+    return probe(source_of(place), shown(place.path))
+
+
+def source_of(place: Place) -> str | BinaryIO:
+    """What soundfile opens: a path, or the bytes of a tar's member or of a URL."""
+    return io.BytesIO(read_bytes(place)) if place.size or is_url(place.path) else place.path
+
+
+def pieces(place: Place, stretch: Stretch, limit: int) -> list[Stretch]:
+    """A stretch that is too long, cut at silences."""
+    import soundfile
+
+    start, samples = stretch
+    if samples <= limit:
+        return [stretch]
+    try:
+        with open_sound(source_of(place)) as sound:
+            power = loudness(sound, start, samples)
+    except (soundfile.SoundFileError, OSError) as error:
+        raise BadAudioError(f"{shown(place.path)}: cannot be decoded ({one_line(error)})") from error
+    return cut_at_silences(power, start, samples, limit)
+
+
+def summary(facts: dict[str, Any]) -> list[str]:
+    """An index in a few lines: how much, who, and how long the utterances are."""
+    sexes = ", ".join(f"{count:,} {sex}" for sex, count in facts["sexes"].items())
+    lines = [f"{facts['hours']:,.2f} hours in {facts['utterances']:,} utterances of {facts['files']:,} files"]
+    if facts["speakers"]:
+        chapters = f", {facts['chapters']:,} chapters" if facts["chapters"] else ""
+        lines.append(f"{facts['speakers']:,} speakers{f' ({sexes})' if sexes else ''}{chapters}")
+    if facts["transcripts"]:
+        lines.append(f"{facts['transcripts']:,} transcripts")
+    most = max(facts["durations"].values())
+    edges = [*facts["durations"], "∞"]
+    for index, count in enumerate(facts["durations"].values()):
+        if count:
+            lines.append(f"{edges[index]:>4} to {edges[index + 1]:>2} s {count:>12,}  {'█' * round(30 * count / most)}")
+    return lines

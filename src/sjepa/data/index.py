@@ -1,0 +1,267 @@
+"""The index of a corpus: a folder of columns, memory-mapped, so that 25 million utterances open at once.
+
+    index.json      what it is, its figures, the root of its paths, its fingerprint
+    audio.arrow     file, byte_offset, byte_size, start, length: numbers in one record batch, mapped as numpy arrays
+    files.arrow     path: bytes, below the root or absolute
+    labels.arrow    id, speaker, sex, chapter, text
+    refused.txt     what was left out and why
+    parts/          only while it is made: pieces of finished work, from which an interrupted one goes on
+
+Shards are an index too, whose files are its own tars.
+"""
+
+import hashlib
+import importlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sjepa.audio.io import SAMPLE_RATE, BadAudioError, one_line, shown
+from sjepa.data.corpus import Corpus
+from sjepa.data.storage import Place, is_url, read_bytes
+from sjepa.errors import UserError
+from sjepa.files import write_whole
+
+FORMAT = "sjepa index 1"
+AUDIO = {"file": "int32", "byte_offset": "int64", "byte_size": "int64", "start": "int64", "length": "int32"}
+LABELS = ("id", "speaker", "sex", "chapter", "text")
+BLOCK = 16  # neighbours in a shard that a batch reads together
+
+
+class Row(NamedTuple):
+    """An utterance; samples count at 16 kHz."""
+
+    path: str
+    byte_offset: int
+    byte_size: int
+    start: int
+    length: int
+    id: str
+    speaker: str = ""
+    sex: str = ""
+    chapter: str = ""
+    text: str = ""
+
+
+def arrow() -> Any:
+    try:
+        importlib.import_module("pyarrow.ipc")
+        return importlib.import_module("pyarrow")
+    except ImportError:
+        raise UserError("an index needs pyarrow: pip install 'sjepa[corpora]'") from None
+
+
+@contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """A full disk, a folder that is not ours or not a folder at all, said in a line."""
+    if re.match(r"\w{2,}:/", str(folder)):
+        raise UserError(f"{folder} is a URL: write to a folder, then copy it there; reading works from a URL")
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"cannot write to {folder} ({error.strerror or one_line(error)})") from error
+
+
+def write_part(path: Path, rows: list[Row], refused: list[str]) -> None:
+    """A piece of an index, whole or not at all."""
+    pa = arrow()
+    paths = pa.array([os.fsencode(row.path) for row in rows], pa.binary()).dictionary_encode()
+    columns = {"path": paths}
+    columns |= {name: pa.array([getattr(row, name) for row in rows], AUDIO[name]) for name in AUDIO if name != "file"}
+    columns |= {name: pa.array([getattr(row, name) for row in rows], pa.string()) for name in LABELS}
+    columns |= {"key": pa.array([key_of(row.id) for row in rows], pa.uint64())}
+    table = pa.table(columns).replace_schema_metadata({"refused": json.dumps(refused)})
+    partial = path.with_name(f"{path.name}.partial")
+    with pa.OSFile(str(partial), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    os.replace(partial, path)
+
+
+def key_of(identifier: str) -> int:
+    """64 bits of an id: ids of 25 million utterances are compared in 200 MB, and two differing ones never meet."""
+    return int.from_bytes(hashlib.blake2b(identifier.encode(), digest_size=8).digest(), "little")
+
+
+def read_table(path: Path) -> Any:
+    """A memory-mapped table."""
+    pa = arrow()
+    try:
+        return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+    except (pa.ArrowInvalid, OSError) as error:
+        raise UserError(f"{path} is missing or damaged ({one_line(error)}): make the index again") from None
+
+
+def merge_parts(folder: Path, parts: list[Path], facts: dict[str, Any]) -> dict[str, Any]:
+    """Join the parts into an index; returns what index.json holds. An id that comes twice is refused the second time.
+
+    Parts are read one at a time and the labels of only one are in memory.
+    """
+    pa = arrow()
+    keys, folders = survey(parts)
+    kept = np.zeros(len(keys), dtype=bool)
+    kept[np.unique(keys, return_index=True)[1]] = True
+    root = facts.get("root") or (os.path.commonpath(sorted(folders)) if folders else "/")
+    digest = hashlib.sha256()
+    numbers: dict[str, list[np.ndarray]] = {name: [] for name in AUDIO}
+    refused: list[str] = []
+    files = rows = 0
+    with (
+        pa.OSFile(str(folder / "labels.arrow"), "wb") as labels_sink,
+        pa.OSFile(str(folder / "files.arrow"), "wb") as files_sink,
+        pa.ipc.new_file(labels_sink, pa.schema([(name, pa.string()) for name in LABELS])) as labels,
+        pa.ipc.new_file(files_sink, pa.schema([("path", pa.binary())])) as paths,
+    ):
+        for table in map(read_table, parts):
+            keep = kept[rows : rows + len(table)]
+            rows += len(table)
+            refused += json.loads(table.schema.metadata[b"refused"])
+            again = table["id"].filter(pa.array(~keep)).to_pylist()
+            refused += [f"{identifier}: an earlier utterance has the same id" for identifier in again]
+            if not len(table):
+                continue
+            encoded = table["path"].combine_chunks()
+            names = [below(root, os.fsdecode(path)) for path in encoded.dictionary.to_pylist()]
+            digest.update(b"\0".join(map(os.fsencode, names)))
+            numbers["file"].append(encoded.indices.to_numpy()[keep] + np.int32(files))
+            for name in list(AUDIO)[1:]:
+                numbers[name].append(table[name].to_numpy()[keep])
+            paths.write_batch(pa.record_batch({"path": pa.array(map(os.fsencode, names), pa.binary())}))
+            files += len(names)
+            labels.write_table(table.select(LABELS).filter(pa.array(keep)).replace_schema_metadata(None))
+    if not kept.any():
+        shutil.rmtree(folder / "parts")  # so that the next call looks again at files that were mended
+        raise UserError(f"nothing usable: {refused[0] if refused else 'the sources hold no audio'}")
+    columns = {name: np.concatenate(arrays) for name, arrays in numbers.items()}
+    batch = pa.record_batch({name: pa.array(column, AUDIO[name]) for name, column in columns.items()})
+    with pa.OSFile(str(folder / "audio.arrow"), "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    for column in columns.values():
+        digest.update(np.ascontiguousarray(column).data)
+    write_whole(folder / "refused.txt", "".join(line + "\n" for line in refused))
+    facts = {"format": FORMAT, "root": root, "fingerprint": digest.hexdigest()[:16]} | facts | {"files": files}
+    facts |= figures(columns["length"], read_table(folder / "labels.arrow")) | {"refused": len(refused)}
+    # Last, because its presence makes the folder an index.
+    write_whole(folder / "index.json", json.dumps(facts, indent=1) + "\n")
+    shutil.rmtree(folder / "parts", ignore_errors=True)
+    return facts
+
+
+def survey(parts: list[Path]) -> tuple[np.ndarray, set[str]]:
+    """The keys of all ids, and the folders that hold the files."""
+    keys = [np.empty(0, dtype=np.uint64)]
+    folders: set[str] = set()
+    for table in map(read_table, parts):
+        keys.append(table["key"].to_numpy().copy())
+        paths = [os.fsdecode(path) for chunk in table["path"].chunks for path in chunk.dictionary.to_pylist()]
+        folders |= {os.path.dirname(path) for path in paths if os.path.isabs(path)}
+    return np.concatenate(keys), folders
+
+
+def below(root: str, path: str) -> str:
+    return path if is_url(path) or not os.path.isabs(path) else os.path.relpath(path, root)
+
+
+def figures(length: np.ndarray, labels: Any) -> dict[str, Any]:
+    """Hours, speakers, durations: what a summary says."""
+    pc = importlib.import_module("pyarrow.compute")
+    counts = {name: labels[name].unique().to_pylist() for name in ("speaker", "sex", "chapter")}
+    edges = [0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 14, 15, 20, 30, 60]
+    histogram = np.histogram((length - 1) / SAMPLE_RATE, [*edges, np.inf])[0]  # 15 s exactly is not above 15
+    return {
+        "utterances": len(length),
+        "hours": float(length.sum(dtype=np.int64)) / SAMPLE_RATE / 3600,
+        "speakers": sum(1 for value in counts["speaker"] if value),
+        "sexes": {sex: speakers_of(pc, labels, sex) for sex in sorted(counts["sex"]) if sex},
+        "chapters": sum(1 for value in counts["chapter"] if value),
+        "transcripts": int(pc.sum(pc.greater(pc.utf8_length(labels["text"]), 0)).as_py() or 0),
+        "durations": dict(zip(map(str, edges), histogram.tolist(), strict=True)),
+    }
+
+
+def speakers_of(pc: Any, labels: Any, sex: str) -> int:
+    return len(labels["speaker"].filter(pc.equal(labels["sex"], sex)).unique())
+
+
+class Paths(Sequence[str]):
+    """Paths of files in an index, looked up as they are needed."""
+
+    def __init__(self, root: str, column: Any, inside: bool):
+        self.root, self.column, self.inside = root, column, inside
+
+    def __len__(self) -> int:
+        return len(self.column)
+
+    def __getitem__(self, index: Any) -> Any:
+        path = os.fsdecode(self.column[int(index)].as_py())
+        if self.inside and (is_url(path) or path.startswith(("/", "\\")) or ".." in path.replace("\\", "/").split("/")):
+            raise BadAudioError(f"{self.root}: {shown(path)} leads out of the folder")
+        if is_url(path):
+            return path
+        return f"{self.root}/{path}" if is_url(self.root) else os.path.join(self.root, path)
+
+    def __iter__(self) -> Iterator[str]:
+        return (self[index] for index in range(len(self)))
+
+
+def read_facts(where: str) -> dict[str, Any]:
+    """index.json of a folder or a URL."""
+    name = f"{where.rstrip('/')}/index.json"
+    try:
+        facts: Any = json.loads(read_bytes(Place(name)))
+    except BadAudioError as error:
+        raise UserError(str(error)) from None
+    except ValueError as error:
+        raise UserError(f"{name} is not valid JSON ({one_line(error)}): make the index again") from None
+    if not isinstance(facts, dict) or facts.get("format") != FORMAT:
+        raise UserError(f"{name} is not an index that this version reads: make it with `sjepa index`")
+    return facts
+
+
+def open_index(where: str) -> Corpus:
+    """The corpus of an index or of shards, in a folder or behind a URL."""
+    facts = read_facts(where)
+    folder = download(where, facts["fingerprint"]) if is_url(where) else Path(where)
+    numbers, files = read_table(folder / "audio.arrow"), read_table(folder / "files.arrow")
+    if set(numbers.column_names) != set(AUDIO) or (len(numbers), len(files)) != (facts["utterances"], facts["files"]):
+        raise UserError(f"{where}: index.json and the columns disagree: make the index again")
+    columns = {name: numbers[name].chunk(0).to_numpy() for name in AUDIO}  # one chunk: views of the mapped file
+    shards = facts.get("shards", "")
+    # What comes over a network, and shards anywhere, may only name files of its own folder.
+    inside = bool(shards) or is_url(where)
+    root = where.rstrip("/") if inside else os.path.join(where, facts["root"])
+    return Corpus(
+        Paths(root, files["path"], inside),
+        **columns,
+        raw=shards == "int16",
+        block=BLOCK if shards else 1,
+        identity=facts["fingerprint"],
+    )
+
+
+def read_labels(where: str) -> Any:
+    """Ids and labels of an index, as an Arrow table in the order of the utterances."""
+    facts = read_facts(where)
+    return read_table((download(where, facts["fingerprint"]) if is_url(where) else Path(where)) / "labels.arrow")
+
+
+def download(url: str, fingerprint: str) -> Path:
+    """The columns of an index behind a URL, kept in the user's cache."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sjepa"
+    folder = cache / hashlib.sha256(f"{url} {fingerprint}".encode()).hexdigest()[:16]
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("audio.arrow", "files.arrow", "labels.arrow"):
+        if not (folder / name).exists():
+            partial = folder / f"{name}.{os.getpid()}.partial"
+            try:
+                partial.write_bytes(read_bytes(Place(f"{url.rstrip('/')}/{name}")))
+            except BadAudioError as error:
+                raise UserError(str(error)) from None
+            os.replace(partial, folder / name)
+    return folder

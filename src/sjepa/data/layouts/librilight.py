@@ -1,0 +1,45 @@
+"""LibriLight: SIZE/SPEAKER/BOOK/RECORDING.flac, each with a .json that says who speaks and where there is voice."""
+
+import json
+import os
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from sjepa.audio.io import shown
+from sjepa.data.corpus import audio_files
+from sjepa.data.layouts import Found, Item, identifier
+from sjepa.data.storage import Place
+
+
+def recognised(source: str) -> bool:
+    return any("voice_activity" in (read_metadata(path) or {}) for path in islice(audio_files(Path(source), []), 20))
+
+
+def items(source: str, root: str) -> Found:
+    refused: list[str] = []
+    for path in audio_files(Path(source), refused):
+        metadata = read_metadata(path)
+        if metadata is None:
+            yield f"{shown(path)}: its .json is damaged; mend or remove it, and the recording is cut at silences"
+            continue
+        try:
+            voice = tuple((float(begin), float(end)) for begin, end in metadata.get("voice_activity") or ())
+        except (TypeError, ValueError):
+            yield f"{shown(path)}: voice_activity in its .json is not a list of pairs of seconds"
+            continue
+        speaker = str(metadata.get("speaker") or os.path.basename(os.path.dirname(os.path.dirname(path))))
+        yield Item(Place(path), identifier(path, root), voice=voice, speaker=speaker)
+    yield from refused
+
+
+def read_metadata(path: str) -> dict[str, Any] | None:
+    """What the .json beside a recording says; empty where there is none, None where it is damaged."""
+    beside = Path(os.path.splitext(path)[0] + ".json")
+    if not beside.is_file():
+        return {}
+    try:
+        metadata = json.loads(beside.read_bytes())
+    except ValueError:
+        return None
+    return metadata if isinstance(metadata, dict) else None

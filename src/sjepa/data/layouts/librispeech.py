@@ -1,0 +1,60 @@
+"""LibriSpeech: SUBSET/SPEAKER/CHAPTER/SPEAKER-CHAPTER-NUMBER.flac, transcripts beside, sexes in SPEAKERS.TXT."""
+
+import os
+from functools import lru_cache
+from itertools import islice
+from pathlib import Path
+
+from sjepa.audio.io import shown
+from sjepa.data.corpus import audio_files
+from sjepa.data.layouts import Found, Item
+from sjepa.data.storage import Place
+
+
+def speakers_file(source: str) -> Path | None:
+    """SPEAKERS.TXT of the corpus that a folder is, or is a subset of."""
+    folder = Path(source).resolve()
+    return next((f / "SPEAKERS.TXT" for f in (folder, *folder.parents[:2]) if (f / "SPEAKERS.TXT").is_file()), None)
+
+
+def recognised(source: str) -> bool:
+    first = islice(audio_files(Path(source), []), 20)
+    return speakers_file(source) is not None or any(os.path.exists(transcripts_file(path)) for path in first)
+
+
+def items(source: str, root: str) -> Found:
+    listed = speakers_file(source)
+    sexes = read_sexes(listed) if listed else {}
+    refused: list[str] = []
+    for path in audio_files(Path(source), refused):
+        name = os.path.splitext(os.path.basename(path))[0]
+        speaker, _, rest = name.partition("-")
+        chapter = rest.partition("-")[0]
+        if not (speaker.isdigit() and chapter.isdigit()):
+            yield f"{shown(path)}: not named SPEAKER-CHAPTER-NUMBER, as LibriSpeech's files are"
+            continue
+        transcripts = read_transcripts(transcripts_file(path))
+        sex, text = sexes.get(speaker, ""), transcripts.get(name, "")
+        yield Item(Place(path), name, speaker=speaker, sex=sex, chapter=f"{speaker}-{chapter}", text=text)
+    yield from refused
+
+
+def transcripts_file(path: str) -> str:
+    """Beside SPEAKER-CHAPTER-NUMBER.flac: SPEAKER-CHAPTER.trans.txt."""
+    return f"{os.path.splitext(path)[0].rpartition('-')[0]}.trans.txt"
+
+
+def read_sexes(path: Path) -> dict[str, str]:
+    """Speaker to F or M, from lines like `14 | F | train-clean-360 | 25.03 | Kristin LeMoine`."""
+    lines = (line.split("|") for line in path.read_text(errors="replace").splitlines() if not line.startswith(";"))
+    return {fields[0].strip(): fields[1].strip() for fields in lines if len(fields) > 1}
+
+
+@lru_cache(maxsize=4)
+def read_transcripts(path: str) -> dict[str, str]:
+    """Utterance to text, of a chapter."""
+    try:
+        lines = Path(path).read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return {}
+    return {name: text for name, _, text in (line.partition(" ") for line in lines)}

@@ -1,0 +1,129 @@
+"""Lists of utterances: NeMo's and Granary's JSONL manifests, plain or tarred, and plain JSONL, CSV or Parquet lists."""
+
+import csv
+import importlib
+import json
+import math
+import os
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from sjepa.audio.io import one_line, shown
+from sjepa.data.layouts import Found, Item
+from sjepa.data.layouts.tars import LABELS, members
+from sjepa.data.storage import Place, is_url
+from sjepa.errors import UserError
+
+# What lists call a field; the first that is there counts.
+NAMES = {
+    "path": ("audio_filepath", "path", "audio_file", "audio", "file", "filename", "wav"),
+    "id": ("id", "utt_id", "utterance_id", "uid"),
+    "offset": ("offset", "start"),
+    "duration": ("duration", "dur"),
+    "speaker": ("speaker", "speaker_id"),
+    "sex": ("sex", "gender"),
+    "chapter": ("chapter", "chapter_id"),
+    "text": ("text", "transcript", "sentence"),
+}
+
+
+def items(source: str, root: str) -> Found:
+    for number, line in lines(source):
+        if isinstance(line, str):
+            yield f"{shown(source)} line {number}: {line}"
+        else:
+            yield item_of(line, source, number)
+
+
+def lines(source: str) -> Iterator[tuple[int, dict[str, Any] | str]]:
+    """Numbered lines as dictionaries, or why one is not."""
+    ending = Path(source).suffix.lower()
+    if ending in (".jsonl", ".json"):
+        with open(source, encoding="utf-8", errors="surrogateescape") as file:
+            for number, text in enumerate(file, 1):
+                if text.strip():
+                    yield number, parsed(text)
+    elif ending in (".csv", ".tsv"):
+        with open(source, encoding="utf-8", errors="surrogateescape", newline="") as file:
+            yield from enumerate(csv.DictReader(file, delimiter="\t" if ending == ".tsv" else ","), 2)
+    elif ending == ".parquet":
+        yield from enumerate(parquet_lines(source), 1)
+    else:
+        raise UserError(
+            f"{source} is not a list that can be read: .jsonl, .json, .csv, .tsv, .parquet, or a .tar of audio"
+        )
+
+
+def parsed(text: str) -> dict[str, Any] | str:
+    try:
+        line = json.loads(text)
+    except ValueError as error:
+        return f"not valid JSON ({one_line(error)})"
+    return line if isinstance(line, dict) else "not a JSON object"
+
+
+def parquet_lines(source: str) -> Iterator[dict[str, Any]]:
+    try:
+        parquet = importlib.import_module("pyarrow.parquet")
+    except ImportError:
+        raise UserError(f"{source} needs pyarrow: pip install 'sjepa[corpora]'") from None
+    try:
+        for batch in parquet.ParquetFile(source).iter_batches():
+            yield from batch.to_pylist()
+    except (ValueError, OSError) as error:  # pyarrow's own errors are ValueErrors
+        raise UserError(f"{source}: cannot be read as Parquet ({one_line(error)})") from None
+
+
+def field(line: dict[str, Any], name: str) -> Any:
+    return next((line[key] for key in NAMES[name] if line.get(key) not in (None, "")), None)
+
+
+def item_of(line: dict[str, Any], source: str, number: int) -> Item | str:
+    where = f"{shown(source)} line {number}"
+    path = field(line, "path")
+    if not isinstance(path, str):
+        return f"{where}: names no audio ({', '.join(NAMES['path'][:3])})"
+    try:
+        offset = float(field(line, "offset") or 0.0)
+        duration = None if field(line, "duration") is None else float(field(line, "duration"))
+    except (TypeError, ValueError):
+        return f"{where}: offset or duration is not a number"
+    if not (math.isfinite(offset) and offset >= 0) or not (duration is None or 0 < duration < math.inf):
+        return f"{where}: offset {offset} s, duration {duration} s: neither may be negative, nor the duration 0"
+    place = tar_place(line["shard_id"], path, source) if "shard_id" in line else local_place(path, source)
+    if isinstance(place, str):
+        return f"{where}: {place}"
+    labels = [printable(str(field(line, name) or "")) for name in LABELS]
+    default = f"{os.path.splitext(path)[0]}@{offset:g}" if offset else os.path.splitext(path)[0]
+    return Item(place, printable(str(field(line, "id") or default)), offset, duration, (), *labels)
+
+
+def printable(text: str) -> str:
+    return text.encode(errors="surrogateescape").decode(errors="backslashreplace")
+
+
+def local_place(path: str, source: str) -> Place:
+    """A path is meant from the list's folder."""
+    return Place(path if is_url(path) else os.path.join(os.path.dirname(os.path.abspath(source)), path))
+
+
+def tar_place(shard: Any, name: str, source: str) -> Place | str:
+    """A member of a NeMo tar: audio_SHARD.tar beside the manifest, or beside its folder sharded_manifests."""
+    folder = Path(os.path.abspath(source)).parent
+    tar = next(
+        (f / f"audio_{shard}.tar" for f in (folder, folder.parent) if (f / f"audio_{shard}.tar").is_file()), None
+    )
+    if tar is None:
+        return f"there is no audio_{shard}.tar in {shown(folder)} or the folder above"
+    places = tar_members(str(tar))
+    # Several stretches of one recording share a member; from the second on their names end in -subN.
+    place = places.get(name) or places.get(re.sub(r"-sub\d+(?=\.[^.]*$)", "", name))
+    return place or f"{shown(tar)} has no member {shown(name)}"
+
+
+@lru_cache(maxsize=2)
+def tar_members(tar: str) -> dict[str, Place]:
+    return {name: place for name, place in members(tar) if place is not None}

@@ -1,0 +1,62 @@
+"""Tar files of audio, WebDataset style: a recording a member, with labels in members of the same name."""
+
+import json
+import tarfile
+from collections.abc import Iterator
+from typing import Any
+
+from sjepa.audio.io import EXTENSIONS, one_line, shown
+from sjepa.data.layouts import Found, Item, identifier
+from sjepa.data.storage import Place
+
+LABELS = ("speaker", "sex", "chapter", "text")
+
+
+def items(source: str, root: str) -> Found:
+    base = identifier(source, root)
+    known: dict[str, dict[str, Any]] = {}
+    pending: list[tuple[str, Place]] = []
+    for name, place in members(source):
+        if place is None:
+            yield name
+            continue
+        key, _, ending = name.partition(".")
+        if f".{ending.rpartition('.')[2].lower()}" in EXTENSIONS:
+            pending.append((key, place))
+        elif ending in ("json", "txt"):
+            known.setdefault(key, {}).update(read_labels(place, ending))
+    for key, place in pending:
+        labels = known.get(key, {})
+        name = str(labels.get("id") or f"{base}/{key}")
+        yield Item(place, name, 0.0, None, (), *(str(labels.get(label) or "") for label in LABELS))
+
+
+def read_labels(place: Place, ending: str) -> dict[str, Any]:
+    with open(place.path, "rb") as file:
+        file.seek(place.offset)
+        content = file.read(place.size)
+    if ending == "txt":
+        return {"text": content.decode(errors="replace").strip()}
+    try:
+        labels = json.loads(content)
+    except ValueError:
+        return {}
+    return labels if isinstance(labels, dict) else {}
+
+
+def members(source: str) -> Iterator[tuple[str, Place | None]]:
+    """Files in a tar and where their bytes are; a refusal comes with no place."""
+    try:
+        with tarfile.open(source, "r:") as tar:
+            for member in tar:
+                name = member.name.removeprefix("./")
+                if not member.isfile():
+                    continue
+                if name.startswith(("/", "\\")) or ".." in name.replace("\\", "/").split("/"):
+                    yield f"{shown(source)}: member {shown(name)} leads out of the archive", None
+                elif member.size:
+                    yield name, Place(source, member.offset_data, member.size)
+                else:
+                    yield f"{shown(source)}: member {shown(name)} is empty", None
+    except (tarfile.TarError, OSError, EOFError) as error:
+        yield f"{shown(source)}: damaged from here on, or not a tar ({one_line(error)})", None

@@ -1,0 +1,115 @@
+"""The arithmetic of a run: steps, epochs, days, storage, and which resource is the slowest."""
+
+import math
+from dataclasses import dataclass
+
+GPUS_PER_NODE = 8
+LINKS = {"NVLink, 450 GB/s": 450e9, "400 Gb/s per GPU": 50e9}  # bytes a second in one direction
+FLAC_BYTES, INT16_BYTES = 17_000, 32_000  # a second of 16 kHz speech; flac as measured on LibriSpeech
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a run has to run on; rates are seconds of audio a second."""
+
+    gpus: int
+    gpu_rate: float  # one GPU's whole training step
+    cores: int  # of a node, for decoding
+    decode_rate: float  # one core's, from FLAC
+    network: float  # Gb/s of a node, for reading shards
+
+    @property
+    def nodes(self) -> int:
+        return -(-self.gpus // GPUS_PER_NODE)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a run does."""
+
+    hours: float
+    steps: int
+    batch_seconds: float  # global
+    gradient_bytes: int  # all-reduced in a step
+    statistics_bytes: int  # of the online mixture, all-reduced in a step of phase 2
+
+    @property
+    def heard(self) -> float:
+        return self.steps * self.batch_seconds
+
+    @property
+    def epochs(self) -> float:
+        return self.heard / (self.hours * 3600)
+
+
+def all_reduce_seconds(size: float, gpus: int, bandwidth: float) -> float:
+    """A ring: each GPU sends and receives 2 (N - 1) / N times the size."""
+    return 2 * (gpus - 1) / gpus * size / bandwidth
+
+
+def all_reduce_share(work: Work, gpu_rate: float, gpu_seconds: float, gpus: int, bandwidth: float) -> float:
+    """Share of a step that is spent adding up gradients, which waits for the backward pass."""
+    spent = all_reduce_seconds(work.gradient_bytes + work.statistics_bytes, gpus, bandwidth)
+    return spent / (spent + gpu_seconds / gpu_rate)
+
+
+def waiting(work: Work, machine: Machine) -> float:
+    """Share of a step that the machine's own all-reduce takes: NVLink within a node, the network beyond it."""
+    bandwidth = list(LINKS.values())[machine.nodes > 1]
+    return all_reduce_share(work, machine.gpu_rate, work.batch_seconds / machine.gpus, machine.gpus, bandwidth)
+
+
+def rates(work: Work, machine: Machine) -> dict[str, float]:
+    """Seconds of audio a second that each resource allows."""
+    return {
+        "GPUs": machine.gpus * machine.gpu_rate * (1 - waiting(work, machine)),
+        "decoding": machine.nodes * machine.cores * machine.decode_rate,
+        "network": machine.nodes * machine.network * 1e9 / 8 / FLAC_BYTES,
+    }
+
+
+def table(work: Work, machine: Machine, shard_hours: float) -> list[str]:
+    """The plan in words and figures."""
+    limits = rates(work, machine)
+    slowest = min(limits, key=lambda name: limits[name])
+    pace, needed = limits[slowest], limits["GPUs"] / machine.nodes
+    shards = math.ceil(work.hours / shard_hours)
+    terabytes = {name: work.hours * 3600 * size / 1e12 for name, size in (("flac", FLAC_BYTES), ("int16", INT16_BYTES))}
+    where = (
+        f"{machine.gpus} GPU{'s' if machine.gpus > 1 else ''}, {machine.nodes} node{'s' if machine.nodes > 1 else ''}"
+    )
+    lines = [
+        f"{work.hours:,.0f} hours on {where}",
+        f"  steps     {work.steps:,} of {work.batch_seconds:,.0f} s",
+        f"  epochs    {work.epochs:.2f}: {work.heard / 3600:,.0f} hours heard",
+        f"  time      {work.heard / pace / 86400:,.2f} days at {pace:,.0f} s of audio a second",
+        f"  storage   {terabytes['flac']:.2f} TB as flac shards, {terabytes['int16']:.2f} TB as int16",
+        f"  shards    {shards:,} of {shard_hours:g} hours",
+        f"  network   {needed * FLAC_BYTES * 8 / 1e9:.2f} Gb/s a node keep the GPUs busy from flac shards, "
+        f"{needed * INT16_BYTES * 8 / 1e9:.2f} from int16",
+        f"  cores     {needed / machine.decode_rate:.1f} a node keep them busy from flac",
+        "",
+        f"{'what each allows':<28}{'audio s/s':>12}",
+    ]
+    details = {
+        "GPUs": f"{machine.gpus} × {machine.gpu_rate:,.0f}, less {waiting(work, machine):.0%} for all-reduce",
+        "decoding": f"{machine.nodes * machine.cores} cores × {machine.decode_rate:,.0f}",
+        "network": f"{machine.nodes} × {machine.network:g} Gb/s",
+    }
+    for name, rate in limits.items():
+        lines.append(f"  {name:<26}{rate:>12,.0f}  {details[name]}{'  <- the bottleneck' if name == slowest else ''}")
+    return [*lines, "", *scaling(work, machine)]
+
+
+def scaling(work: Work, machine: Machine) -> list[str]:
+    """Weak scaling: each GPU keeps its audio per step, the gradients are added up over more of them."""
+    gpu_seconds = work.batch_seconds / machine.gpus
+    megabytes = (work.gradient_bytes + work.statistics_bytes) / 1e6
+    lines = [f"all-reduce: {megabytes:.0f} MB a step; its share of a step with {gpu_seconds:g} s of audio a GPU"]
+    for gpus in (8, 64):
+        shares = [
+            f"{name}: {all_reduce_share(work, machine.gpu_rate, gpu_seconds, gpus, bandwidth):.1%}"
+            for name, bandwidth in LINKS.items()
+        ]
+        lines.append(f"  {gpus:>2} GPUs   {'   '.join(shares)}")
+    return lines

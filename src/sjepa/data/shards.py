@@ -1,0 +1,158 @@
+"""Shards: a corpus packed into tar files that are read in sequence, with an index to reach any utterance directly.
+
+A shard is a WebDataset tar: for each utterance NUMBER.flac (or .wav) and NUMBER.json with its id and labels. The
+utterances are shuffled once, over all shards, and lie by length within a shard, so that neighbours fall into the same
+bucket and a batch reads runs of bytes.
+"""
+
+import hashlib
+import io
+import json
+import os
+import signal
+import tarfile
+import wave
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from typing import Any, BinaryIO, Literal
+
+import numpy as np
+
+from sjepa.audio.io import SAMPLE_RATE, BadAudioError
+from sjepa.data.corpus import Corpus
+from sjepa.data.index import LABELS, Row, merge_parts, open_index, read_facts, read_labels, write_part, writing
+from sjepa.data.storage import is_url
+from sjepa.errors import UserError
+from sjepa.progress import Bar, bar, say
+
+Encoding = Literal["flac", "int16"]
+TAR_HEADER, WAV_HEADER = 512, 44  # bytes before a member's data, and before its samples
+
+_source: Corpus | None = None  # in a worker process: the corpus that it encodes
+
+
+def write_shards(
+    source: str, out: Path, *, encoding: Encoding, shard_hours: float, seed: int, workers: int, show: bool = True
+) -> dict[str, Any]:
+    """Pack an index into shards, or go on after an interruption; returns what index.json holds."""
+    if not is_url(source) and not (Path(source) / "index.json").is_file():
+        raise UserError(f"{source} is not an index: make one with `sjepa index {source} --out corpus`")
+    settings = {"shards": encoding, "shard_hours": shard_hours, "seed": seed, "of": read_facts(source)["fingerprint"]}
+    if (out / "index.json").exists():
+        facts = read_facts(str(out))
+        if {name: facts.get(name) for name in settings} == settings:
+            say(f"{out} is already complete; delete it to write it again")
+            return facts
+        raise UserError(f"{out} already holds another index: delete it, or choose another --out")
+    if out.exists() and any(out.iterdir()) and not (out / "parts").is_dir():
+        raise UserError(f"{out} is not empty and holds no shards: choose another --out")
+    corpus, labels = open_index(source), read_labels(source)
+    key = hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:12]
+    parts = []
+    with writing(out):
+        (out / "parts").mkdir(parents=True, exist_ok=True)
+        with (
+            ProcessPoolExecutor(workers, initializer=open_source, initargs=(source,)) as pool,
+            bar("Writing shards", len(corpus), show=show) as progress,
+        ):
+            for number, utterances in enumerate(deal(corpus.length, shard_hours, seed)):
+                path, part = out / f"{number:06d}.tar", out / "parts" / f"{key}-{number:06d}.arrow"
+                if path.exists() and part.exists():
+                    progress.advance(len(utterances))
+                else:
+                    write_shard(path, part, utterances, labels, encoding, pool, progress)
+                parts.append(part)
+        return merge_parts(out, parts, {"root": "."} | settings)
+
+
+def deal(length: np.ndarray, shard_hours: float, seed: int) -> list[np.ndarray]:
+    """Which utterances each shard holds: all of them shuffled, then by length within a shard."""
+    order = np.random.default_rng((seed, len(length))).permutation(len(length))
+    hours = np.cumsum(length[order], dtype=np.int64) / SAMPLE_RATE / 3600
+    ends = np.searchsorted(hours, np.arange(shard_hours, hours[-1], shard_hours))
+    return [shard[np.argsort(length[shard], kind="stable")] for shard in np.split(order, ends) if len(shard)]
+
+
+def write_shard(
+    path: Path,
+    part: Path,
+    utterances: np.ndarray,
+    labels: Any,
+    encoding: Encoding,
+    pool: ProcessPoolExecutor,
+    progress: Bar,
+) -> None:
+    """One tar and its part of the index; damaged utterances are left out and named."""
+    rows: list[Row] = []
+    refused: list[str] = []
+    partial = path.with_name(f"{path.name}.partial")
+    encode = encode_flac if encoding == "flac" else encode_wav
+    try:
+        with partial.open("wb") as file, tarfile.open(fileobj=file, mode="w", format=tarfile.USTAR_FORMAT) as tar:
+            encoded = pool.map(encode, utterances.tolist(), chunksize=8)
+            for utterance, result in zip(utterances.tolist(), encoded, strict=True):
+                progress.advance()
+                if isinstance(result, str):
+                    refused.append(result)
+                    continue
+                content, samples = result
+                known = {name: labels[name][utterance].as_py() for name in LABELS}
+                name = f"{path.stem}-{len(rows):06d}"
+                offset = add_member(tar, file, f"{name}.{'flac' if encoding == 'flac' else 'wav'}", content)
+                add_member(tar, file, f"{name}.json", json.dumps(known | {"samples": samples}).encode())
+                # Of a WAV the index points at the samples, which are then read without a decoder.
+                skipped = 0 if encoding == "flac" else WAV_HEADER
+                rows.append(Row(path.name, offset + skipped, len(content) - skipped, 0, samples, **known))
+    except BrokenProcessPool:
+        raise UserError("an encoding process died: is there enough memory? fewer --workers need less") from None
+    os.replace(partial, path)
+    write_part(part, rows, refused)
+
+
+def add_member(tar: tarfile.TarFile, file: BinaryIO, name: str, content: bytes) -> int:
+    """Append a file to a tar; returns where its bytes begin."""
+    offset = file.tell() + TAR_HEADER
+    member = tarfile.TarInfo(name)
+    member.size = len(content)
+    tar.addfile(member, io.BytesIO(content))
+    return offset
+
+
+def open_source(source: str) -> None:
+    """Make a worker process ready."""
+    global _source
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the main process's to handle
+    _source = open_index(source)
+
+
+def encode_flac(utterance: int) -> tuple[bytes, int] | str:
+    import soundfile
+
+    samples = samples_of(utterance)
+    if isinstance(samples, str):
+        return samples
+    buffer = io.BytesIO()
+    soundfile.write(buffer, samples, SAMPLE_RATE, format="FLAC", subtype="PCM_16")
+    return buffer.getvalue(), len(samples)
+
+
+def encode_wav(utterance: int) -> tuple[bytes, int] | str:
+    samples = samples_of(utterance)
+    if isinstance(samples, str):
+        return samples
+    buffer = io.BytesIO()
+    with wave.open(buffer, "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(SAMPLE_RATE)
+        file.writeframes(samples.astype("<i2").tobytes())
+    return buffer.getvalue(), len(samples)
+
+
+def samples_of(utterance: int) -> np.ndarray | str:
+    assert _source is not None
+    try:
+        return _source.read(utterance)
+    except BadAudioError as error:
+        return str(error)

@@ -1,0 +1,144 @@
+"""The paper's probing protocol on a corpus: features once, then speaker, gender, chapter and phones from any layer."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from sjepa.audio.io import probe as header
+from sjepa.errors import UserError
+from sjepa.evaluate.labelled import Labelled
+from sjepa.evaluate.probes import (
+    Scores,
+    chance,
+    enough_utterances,
+    linear_probe,
+    mlp_probe,
+    phone_probe,
+    utterance_probe,
+)
+from sjepa.evaluate.superb.features import FeatureStore, testing_batches
+from sjepa.evaluate.upstream import Upstream
+from sjepa.model.frontend import frame_count
+from sjepa.progress import bar, track
+
+UTTERANCE_SPLITS, PHONE_SPLITS = 10, 3
+BATCH = 16
+
+
+@dataclass
+class Extracted:
+    """Of every utterance that was heard the mean, and of some all frames, at the chosen states."""
+
+    means: np.ndarray  # (utterances, states, dimension)
+    framed: list[int]
+    frames: list[np.ndarray]  # (states, frames, dimension)
+    speed: float
+
+
+def state_name(upstream: Upstream, state: int) -> str:
+    """Layer l is the output of transformer layer l; before them comes the input of layer 0."""
+    if upstream.states == 1:
+        return "features"
+    return "input" if state == 0 else f"layer {state - 1}"
+
+
+def chosen_states(upstream: Upstream, layer: str) -> list[int]:
+    if layer == "all":
+        return list(range(upstream.states))
+    if layer == "last":
+        return [upstream.states - 1]
+    if not layer.isdigit() or not 0 <= int(layer) < upstream.states - 1:
+        last = upstream.states - 2
+        raise UserError(f"--layer {layer}: {upstream.name} has layers 0 to {last}; `last` and `all` are understood too")
+    return [int(layer) + 1]
+
+
+def extract(
+    upstream: Upstream, corpus: Sequence[Labelled], states: list[int], frames: int, seed: int, means: bool = True
+) -> Extracted:
+    """Features of the corpus, or without `means` only of the utterances whose frames are wanted."""
+    store = FeatureStore(upstream, cache_gb=0.0)
+    paths = [item.utterance.path for item in corpus]
+    samples = [info.samples for info in track(store.pool.map(header, paths), "Reading headers", len(paths))]
+    framed = set(enough_utterances([frame_count(n) for n in samples], frames, seed))
+    heard = np.arange(len(corpus)) if means else np.array(sorted(framed))
+    order = [heard[batch] for batch in testing_batches(np.array(samples)[heard], BATCH)]
+    plan = (([corpus[i].utterance for i in batch], -1) for batch in order)
+    averages: dict[int, np.ndarray] = {}
+    kept: dict[int, np.ndarray] = {}
+    with bar(f"Features: {upstream.name}", len(heard)) as progress:
+        for batch, (_, features) in zip(order, store.batches(plan), strict=True):
+            for index, hidden in zip(batch.tolist(), features, strict=True):
+                chosen = as_numpy(hidden[states])
+                averages[index] = chosen.mean(1)
+                if index in framed:
+                    kept[index] = chosen
+            progress.advance(len(batch), note=f"{store.speed:,.0f} audio seconds per second")
+    ordered = sorted(kept)
+    return Extracted(np.stack([averages[i] for i in heard]), ordered, [kept[i] for i in ordered], store.speed)
+
+
+def as_numpy(states: Tensor) -> np.ndarray:
+    return states.float().cpu().numpy()
+
+
+def probe_encoder(
+    upstream: Upstream, corpus: Sequence[Labelled], *, layer: str = "last", frames: int = 125_000, seed: int = 0
+) -> dict[str, Any]:
+    """All probes at the chosen layers: `{state: {probe: scores}}` with chances, as `results.json` holds it."""
+    states = chosen_states(upstream, layer)
+    found = extract(upstream, corpus, states, frames, seed)
+    phones = [corpus[i].frame_phones(x.shape[1]) for i, x in zip(found.framed, found.frames, strict=True)]
+    speakers = [corpus[i].speaker for i in found.framed]
+    properties = {
+        "speaker": [item.speaker for item in corpus],
+        "gender": [item.gender for item in corpus],
+        "chapter": [item.chapter for item in corpus],
+    }
+    properties = {name: labels for name, labels in properties.items() if all(labels)}
+    results: dict[str, Any] = {}
+    with bar("Probes", len(states) * (len(properties) + 4)) as progress:
+        for place, state in enumerate(states):
+            scores: dict[str, Any] = {}
+            for name, labels in properties.items():
+                scores[name] = as_result(
+                    utterance_probe(found.means[:, place], labels, splits=UTTERANCE_SPLITS, seed=seed)
+                )
+                progress.advance(note=name)
+            features = [x[place] for x in found.frames]
+            for kind, probe in (("linear", linear_probe), ("mlp", mlp_probe)):
+                for split, by_speaker in (("random frames", False), ("held-out speakers", True)):
+                    name = f"phoneme {kind}, {split}"
+                    score = phone_probe(
+                        features, phones, speakers, probe=probe, by_speaker=by_speaker, splits=PHONE_SPLITS, seed=seed
+                    )
+                    scores[name] = as_result(score)
+                    progress.advance(note=name)
+            results[state_name(upstream, state)] = scores
+    chances = {name: chance(labels) for name, labels in properties.items()}
+    return {
+        "layers": results,
+        "chance": {
+            name: round(100 * value, 2)
+            for name, value in (chances | {"phoneme": chance(np.concatenate(phones))}).items()
+        },
+        "data": {
+            "utterances": len(corpus),
+            "phone_utterances": len(phones),
+            "phone_frames": int(sum(map(len, phones))),
+            "phones": len(np.unique(np.concatenate(phones))),
+        },
+        "audio_seconds_per_second": round(found.speed, 1),
+    }
+
+
+def as_result(scores: Scores) -> dict[str, Any]:
+    """Percent."""
+    return {
+        "mean": round(100 * scores.mean, 2),
+        "deviation": round(100 * scores.deviation, 2),
+        "splits": [round(100 * score, 2) for score in scores.splits],
+    }

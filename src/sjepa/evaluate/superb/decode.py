@@ -1,0 +1,148 @@
+"""From frame-wise log-probabilities to text: greedy, or a beam search with a word n-gram model."""
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor
+
+from sjepa.errors import UserError
+from sjepa.evaluate.superb.text import WORD_END, Characters
+
+
+def greedy(log_probabilities: Tensor, blank: int = 0) -> list[int]:
+    """The best symbol of each frame (T, V), repeats merged, blanks dropped."""
+    best = log_probabilities.argmax(-1).tolist()
+    return [number for number, _ in itertools.groupby(best) if number != blank]
+
+
+@dataclass(frozen=True)
+class BeamSettings:
+    """How a language model is weighed. KenLM scores are logarithms to base 10, as the decoder adds them."""
+
+    beam: int
+    lm_weight: float
+    word_score: float
+    threshold: float
+    sum_paths: bool
+    """Add the probabilities of paths that spell the same, instead of keeping the best path."""
+
+
+def shallow_fusion(alpha: float, beta: float, beam: int) -> BeamSettings:
+    """pyctcdecode's parameters: log p(text) + alpha ln p(words) + beta for each word, paths summed, pruned at 10."""
+    return BeamSettings(beam, alpha * math.log(10), beta, 10.0, sum_paths=True)
+
+
+PAPER = shallow_fusion(0.5, 1.5, 100)
+BOARD = BeamSettings(5, 2.0, -1.0, 25.0, sum_paths=False)
+
+
+class LanguageModel:
+    """A KenLM model and the trie of its words' spellings: large, loaded once, shared by decoders."""
+
+    def __init__(self, path: Path, lexicon: Path | None = None):
+        try:
+            from flashlight.lib.text.decoder import SmearingMode, Trie
+            from flashlight.lib.text.decoder.kenlm import KenLM
+            from flashlight.lib.text.dictionary import create_word_dict
+        except ImportError as error:
+            needs = "flashlight-text, and that Python 3.12 or older: pip install 'sjepa[lm]'"
+            raise UserError(f"decoding with a language model needs {needs}") from error
+        symbols = Characters()
+        words = fitting_words(path, lexicon, symbols)
+        # The decoder wants an entry for unknown words, which their score of minus infinity then keeps out.
+        self.dictionary = create_word_dict({word: [list(word)] for word in [*words, "<unk>"]})
+        try:
+            self.model = KenLM(str(path), self.dictionary)
+        except RuntimeError as error:
+            raise UserError(f"{path} is not a language model that KenLM reads: {last_line(error)}") from error
+        self.silence = symbols.symbols.index(WORD_END)
+        self.trie = Trie(len(symbols.symbols), self.silence)
+        start = self.model.start(False)
+        for word in words:
+            number = self.dictionary.get_index(word)
+            _, score = self.model.score(start, number)
+            self.trie.insert(symbols.encode(word)[:-1], number, score)
+        self.trie.smear(SmearingMode.MAX)
+
+
+class BeamDecoder:
+    """A CTC beam search through flashlight-text, over the words of a language model."""
+
+    def __init__(self, language: LanguageModel, settings: BeamSettings):
+        from flashlight.lib.text.decoder import CriterionType, LexiconDecoder, LexiconDecoderOptions
+
+        self.language, self.settings = language, settings
+        options = LexiconDecoderOptions(
+            beam_size=settings.beam,
+            beam_size_token=len(Characters().symbols),
+            beam_threshold=settings.threshold,
+            lm_weight=settings.lm_weight,
+            word_score=settings.word_score,
+            unk_score=-math.inf,
+            sil_score=0.0,
+            log_add=settings.sum_paths,
+            criterion_type=CriterionType.CTC,
+        )
+        unknown = language.dictionary.get_index("<unk>")
+        self.decoder = LexiconDecoder(options, language.trie, language.model, language.silence, 0, unknown, [], False)
+
+    def __call__(self, log_probabilities: Tensor) -> str:
+        """The best word sequence for one utterance's (T, V); empty where no word fits."""
+        scores = log_probabilities.float().cpu().contiguous()
+        found = self.decoder.decode(scores.data_ptr(), *scores.shape)
+        if not found:
+            return ""
+        return " ".join(self.language.dictionary.get_entry(number) for number in found[0].words if number >= 0)
+
+
+def fitting_words(language_model: Path, lexicon: Path | None, symbols: Characters) -> list[str]:
+    """Words that the task's characters can spell, from a lexicon or an ARPA file's unigrams."""
+    if not language_model.is_file():
+        raise UserError(f"there is no language model {language_model}")
+    source = lexicon or language_model
+    if lexicon is not None and not lexicon.is_file():
+        raise UserError(f"there is no lexicon {lexicon}")
+    found = list(lexicon_words(lexicon) if lexicon else arpa_words(language_model))
+    letters = set(symbols.symbols[5:])
+    fitting = [word for word in found if set(word) <= letters]
+    if len(fitting) < len(found) / 2:
+        odd = next(word for word in found if not set(word) <= letters)
+        raise UserError(
+            f"the alphabet of {source} does not fit: {len(found) - len(fitting)} of {len(found)} words, such as "
+            f"{odd!r}, have characters besides A-Z and the apostrophe"
+        )
+    return list(dict.fromkeys(fitting))
+
+
+def lexicon_words(lexicon: Path) -> Iterator[str]:
+    """First words of a lexicon's lines; their spelling is their characters."""
+    for line in lexicon.read_text(encoding="utf-8").splitlines():
+        if line.strip():
+            yield line.split()[0]
+
+
+def arpa_words(path: Path) -> Iterator[str]:
+    """Unigrams of an ARPA file, read as far as they go."""
+    with path.open("rb") as file:
+        if not is_arpa(file):
+            raise UserError(f"{path} is not an ARPA file; for a KenLM binary give its words too: --lexicon FILE")
+        for line in itertools.dropwhile(lambda line: line.strip() != b"\\1-grams:", file):
+            fields = line.split()
+            if line.startswith(b"\\1-grams") or not fields:
+                continue
+            if line.startswith(b"\\"):
+                return
+            word = fields[1].decode(errors="replace")
+            if not word.startswith("<"):
+                yield word
+
+
+def is_arpa(lines: Iterable[bytes]) -> bool:
+    return any(line.strip() == b"\\data\\" for line in itertools.islice(lines, 20))
+
+
+def last_line(error: BaseException) -> str:
+    return next(reversed(str(error).strip().splitlines()), type(error).__name__)

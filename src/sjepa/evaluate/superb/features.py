@@ -1,0 +1,119 @@
+"""Features of utterances for training and testing: decoded ahead, extracted in batches, kept in memory while small."""
+
+import os
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from sjepa.audio.io import SAMPLE_RATE, read_audio
+from sjepa.errors import UserError
+from sjepa.evaluate.superb.records import Utterance
+from sjepa.evaluate.upstream import Upstream
+from sjepa.model.frontend import RECEPTIVE_FIELD
+
+Batch = tuple[Sequence[Utterance], list[Tensor]]
+"""Utterances and the hidden states of each: (states, frames, dimension)."""
+AHEAD = 4  # batches that are being decoded while one is in use
+
+
+class FeatureStore:
+    """All hidden states of utterances. Nothing is written to disk; at most `cache_gb` is kept in memory."""
+
+    def __init__(self, upstream: Upstream, cache_gb: float = 4.0):
+        self.upstream = upstream
+        self.room = int(cache_gb * 2**30)
+        self.kept: dict[str, Tensor] = {}
+        self.pool = ThreadPoolExecutor(min(8, os.cpu_count() or 1))
+        self.audio_seconds = self.clock = 0.0
+
+    def batches(self, plan: Iterable[tuple[Sequence[Utterance], int]]) -> Iterator[Batch]:
+        """Features of each batch of a plan: utterances, and a seed for the place of random crops (-1: the middle)."""
+        waiting: deque[tuple[Sequence[Utterance], list[Future[np.ndarray] | None]]] = deque()
+        for utterances, seed in plan:
+            waiting.append((utterances, [self.start(u, (seed, i)) for i, u in enumerate(utterances)]))
+            if len(waiting) > AHEAD:
+                yield self.finish(*waiting.popleft())
+        while waiting:
+            yield self.finish(*waiting.popleft())
+
+    def start(self, utterance: Utterance, seed: tuple[int, int]) -> "Future[np.ndarray] | None":
+        return None if str(utterance.path) in self.kept else self.pool.submit(self.read, utterance, seed)
+
+    def read(self, utterance: Utterance, seed: tuple[int, int]) -> np.ndarray:
+        samples = read_audio(utterance.path)
+        if len(samples) < RECEPTIVE_FIELD:
+            raise UserError(f"{utterance.path}: {len(samples)} samples at 16 kHz, shorter than one frame")
+        spare = len(samples) - utterance.crop
+        if not utterance.crop or spare <= 0:
+            return samples
+        first = spare // 2 if seed[0] < 0 else int(np.random.default_rng(seed).integers(spare + 1))
+        return samples[first : first + utterance.crop]
+
+    def finish(self, utterances: Sequence[Utterance], decoding: "list[Future[np.ndarray] | None]") -> Batch:
+        # What was cached since its decoding began need not be extracted again.
+        new = {
+            i: future.result()
+            for i, future in enumerate(decoding)
+            if future is not None and str(utterances[i].path) not in self.kept
+        }
+        states = dict(zip(new, self.extract(list(new.values())), strict=True)) if new else {}
+        for index, state in states.items():
+            key, size = str(utterances[index].path), state.numel() * state.element_size()
+            if not utterances[index].crop and size <= self.room and key not in self.kept:
+                self.kept[key] = state.clone()  # so that the padded batch it was cut from can be freed
+                self.room -= size
+        return utterances, [states[i] if i in states else self.kept[str(u.path)] for i, u in enumerate(utterances)]
+
+    def extract(self, audio: list[np.ndarray]) -> list[Tensor]:
+        began = time.perf_counter()
+        states = self.upstream.extract(audio)
+        if self.upstream.device.type == "cuda":
+            torch.cuda.synchronize()
+        self.clock += time.perf_counter() - began
+        self.audio_seconds += sum(map(len, audio)) / SAMPLE_RATE
+        return states
+
+    @property
+    def speed(self) -> float:
+        """Audio seconds turned into features in one second of extraction."""
+        return self.audio_seconds / self.clock if self.clock else 0.0
+
+
+def padded(states: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """A batch (B, S, T, D) and the frames of each utterance."""
+    frames = torch.tensor([state.shape[1] for state in states], device=states[0].device)
+    batch = pad_sequence([state.transpose(0, 1) for state in states], batch_first=True)  # (B, T, S, D)
+    return batch.transpose(1, 2), frames
+
+
+def training_batches(
+    lengths: np.ndarray, size: int, seed: int, weights: np.ndarray | None = None
+) -> Iterator[np.ndarray]:
+    """Batches without end, utterances of like length together; with `weights` they are drawn with replacement."""
+    epoch = 0
+    while True:
+        generator = np.random.default_rng((seed, epoch))
+        if weights is None:
+            order = generator.permutation(len(lengths))
+        else:
+            order = generator.choice(len(lengths), len(lengths), p=weights / weights.sum())
+        batches: list[np.ndarray] = []
+        for first in range(0, len(order), 50 * size):  # random enough, and little padding
+            window = order[first : first + 50 * size]
+            window = window[np.argsort(lengths[window], kind="stable")]
+            batches += np.split(window, range(size, len(window), size))
+        for index in generator.permutation(len(batches)):
+            yield batches[index]
+        epoch += 1
+
+
+def testing_batches(lengths: np.ndarray, size: int) -> list[np.ndarray]:
+    """Every utterance once, the longest first."""
+    order = np.argsort(-lengths, kind="stable")
+    return np.split(order, range(size, len(order), size))

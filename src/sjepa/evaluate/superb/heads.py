@@ -1,0 +1,64 @@
+"""What is trained on top of a frozen encoder: a weighted sum of its layers, and the task's head."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+
+class WeightedSum(nn.Module):
+    """Hidden states mixed by softmax weights that start equal: (B, S, T, D) -> (B, T, D)."""
+
+    def __init__(self, states: int):
+        super().__init__()
+        self.weights = nn.Parameter(torch.zeros(states))
+
+    def forward(self, states: Tensor) -> Tensor:
+        return torch.einsum("s,bstd->btd", self.weights.softmax(0), states.float())
+
+
+class RecurrentHead(nn.Module):
+    """Projection, two bidirectional LSTM layers, and a symbol at every frame: for ASR and slot filling."""
+
+    def __init__(self, dimension: int, outputs: int, width: int = 1024, dropout: float = 0.2):
+        super().__init__()
+        self.projection = nn.Linear(dimension, width)
+        self.layers = nn.ModuleList(
+            nn.LSTM(size, width, batch_first=True, bidirectional=True) for size in (width, 2 * width)
+        )
+        self.dropout = nn.Dropout(dropout)
+        self.output = nn.Linear(2 * width, outputs)
+
+    def forward(self, x: Tensor, frames: Tensor) -> Tensor:  # (B, T, D) -> (B, T, outputs)
+        longest = x.shape[1]
+        packed = pack_padded_sequence(self.projection(x), frames.cpu(), batch_first=True, enforce_sorted=False)
+        for layer in self.layers:
+            packed, _ = layer(packed)
+            packed = packed._replace(data=self.dropout(packed.data))
+        x, _ = pad_packed_sequence(packed, batch_first=True, total_length=longest)
+        return self.output(x)
+
+
+class FrameHead(nn.Module):
+    """Two linear layers at every frame: for phoneme recognition."""
+
+    def __init__(self, dimension: int, outputs: int, width: int = 256):
+        super().__init__()
+        self.projection = nn.Linear(dimension, width)
+        self.output = nn.Linear(width, outputs)
+
+    def forward(self, x: Tensor, frames: Tensor) -> Tensor:  # (B, T, D) -> (B, T, outputs)
+        return self.output(self.projection(x))
+
+
+class UtteranceHead(nn.Module):
+    """Projection, mean over the utterance's frames, classes: for tasks with labels of whole utterances."""
+
+    def __init__(self, dimension: int, outputs: int, width: int = 256):
+        super().__init__()
+        self.projection = nn.Linear(dimension, width)
+        self.output = nn.Linear(width, outputs)
+
+    def forward(self, x: Tensor, frames: Tensor) -> Tensor:  # (B, T, D) -> (B, outputs)
+        inside = torch.arange(x.shape[1], device=x.device) < frames[:, None]
+        total = (self.projection(x) * inside.unsqueeze(2)).sum(1)
+        return self.output(total / frames[:, None])

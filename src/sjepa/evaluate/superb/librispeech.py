@@ -1,0 +1,92 @@
+"""LibriSpeech in its own layout: transcripts, speakers and their sex, chapters, aligned phones."""
+
+import gzip
+import json
+from pathlib import Path
+
+from sjepa.audio.io import EXTENSIONS
+from sjepa.errors import UserError
+from sjepa.evaluate.superb.records import Fold, Utterance, by_group, folder_in
+
+SILENCES = frozenset({"SIL", "SPN", "", "sp", "sil", "spn"})
+
+
+def read_subset(root: Path, subset: str) -> list[Utterance]:
+    """All utterances of a subset, labelled with their transcripts."""
+    folder = folder_in(root, subset, f"LibriSpeech/{subset}")
+    found: list[Utterance] = []
+    unlabelled: list[Path] = []
+    for chapter in sorted(folder.glob("*/*"), key=lambda path: (path.parent.name, path.name)):
+        if not chapter.is_dir():
+            continue
+        audio = {path.stem: path for path in sorted(chapter.iterdir()) if path.suffix in EXTENSIONS}
+        transcript = chapter / f"{chapter.parent.name}-{chapter.name}.trans.txt"
+        lines = transcript.read_text(encoding="utf-8").splitlines() if transcript.is_file() else []
+        texts = dict(line.strip().split(" ", 1) for line in lines if " " in line.strip())
+        missing = sorted(texts.keys() - audio.keys())
+        if missing:
+            raise UserError(f"labels without audio: {transcript} names {missing[0]}, which is not in {chapter}")
+        unlabelled += [path for name, path in audio.items() if name not in texts]
+        found += [Utterance(name, audio[name], texts[name], chapter.parent.name) for name in sorted(texts)]
+    if unlabelled:
+        raise UserError(f"audio without labels: {len(unlabelled)} of {subset}, first {unlabelled[0]}")
+    if not found:
+        raise UserError(f"{folder} holds no utterances: looked for SPEAKER/CHAPTER/*.trans.txt")
+    return found
+
+
+def standard_fold(root: Path) -> Fold:
+    """SUPERB's: train-clean-100, dev-clean, test-clean."""
+    parts = [read_subset(root, subset) for subset in ("train-clean-100", "dev-clean", "test-clean")]
+    return Fold("LibriSpeech", *parts)
+
+
+def dev_clean_fold(root: Path) -> Fold:
+    """dev-clean alone, 70 % of its speakers to train, 10 % to select, 20 % to test."""
+    parts = by_group(read_subset(root, "dev-clean"), (0.7, 0.1, 0.2), seed=0, what="dev-clean")
+    return Fold("LibriSpeech dev-clean split by speaker", *parts)
+
+
+def speaker_sex(root: Path) -> dict[str, str]:
+    """Sex of each speaker from SPEAKERS.TXT."""
+    for folder in (root, root / "LibriSpeech", root.parent):
+        if (folder / "SPEAKERS.TXT").is_file():
+            lines = (folder / "SPEAKERS.TXT").read_text(encoding="utf-8").splitlines()
+            fields = [[field.strip() for field in line.split("|")] for line in lines if not line.startswith(";")]
+            return {row[0]: row[1] for row in fields if len(row) > 1}
+    raise UserError(f"there is no SPEAKERS.TXT in {root}, nor in LibriSpeech below it")
+
+
+def aligned_phones(root: Path) -> dict[str, list[str]]:
+    """Phone labels at 100 a second, of each utterance, from `phones-*.jsonl` or `.jsonl.gz`."""
+    places = (root, root.parent)
+    files = [file for place in places for file in sorted(place.glob("phones-*.jsonl*"))]
+    if not files:
+        raise UserError(f"there are no phone labels in {root}: phones-SUBSET.jsonl or phones-SUBSET.jsonl.gz")
+    labels: dict[str, list[str]] = {}
+    for file in files:
+        with gzip.open(file, "rt") if file.suffix == ".gz" else file.open() as lines:
+            for line in lines:
+                row = json.loads(line)
+                labels[row["name"]] = row["phones"]
+    return labels
+
+
+def phone_sequence(labels: list[str]) -> str:
+    """Runs of one label become one phone; silence is left out."""
+    return " ".join(
+        label
+        for before, label in zip(["", *labels[:-1]], labels, strict=True)
+        if label != before and label not in SILENCES
+    )
+
+
+def read_lexicon(path: Path) -> dict[str, str]:
+    """Word to phones, the first pronunciation of each word."""
+    if not path.is_file():
+        raise UserError(f"there is no lexicon {path}: lines of a word and its phones")
+    lexicon: dict[str, str] = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        word, *phones = line.split()
+        lexicon.setdefault(word, " ".join(phones))
+    return lexicon

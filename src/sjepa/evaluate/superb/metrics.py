@@ -1,0 +1,80 @@
+"""Error rates and slot scores, all in percent."""
+
+import re
+from collections.abc import Hashable, Sequence
+
+import numpy as np
+
+Sentences = Sequence[str]
+
+
+def edit_distance(a: Sequence[Hashable], b: Sequence[Hashable]) -> int:
+    """Fewest insertions, deletions and substitutions that turn one sequence into the other."""
+    numbers: dict[Hashable, int] = {}
+    first, second = (np.array([numbers.setdefault(item, len(numbers)) for item in items], int) for items in (a, b))
+    steps = np.arange(len(second) + 1)
+    row = steps
+    for item in first:
+        best = np.minimum(row[1:] + 1, row[:-1] + (second != item))  # a deletion, or a substitution or match
+        row = np.concatenate([row[:1] + 1, best])
+        row = np.minimum.accumulate(row - steps) + steps  # insertions, all at once
+    return int(row[-1])
+
+
+def error_rate(hypotheses: Sequence[Sequence[Hashable]], references: Sequence[Sequence[Hashable]]) -> float:
+    """Edits over the length of the references, both summed over all sentences."""
+    edits = sum(edit_distance(h, r) for h, r in zip(hypotheses, references, strict=True))
+    return 100.0 * edits / max(1, sum(len(r) for r in references))
+
+
+def word_error_rate(hypotheses: Sentences, references: Sentences) -> float:
+    """WER; also PER, where the words are phones."""
+    return error_rate([h.split() for h in hypotheses], [r.split() for r in references])
+
+
+def character_error_rate(hypotheses: Sentences, references: Sentences) -> float:
+    """CER, with a single space between words counted as a character."""
+    return error_rate([" ".join(h.split()) for h in hypotheses], [" ".join(r.split()) for r in references])
+
+
+def accuracy(hypotheses: Sequence[Hashable], references: Sequence[Hashable]) -> float:
+    return 100.0 * sum(h == r for h, r in zip(hypotheses, references, strict=True)) / max(1, len(references))
+
+
+def balanced_accuracy(hypotheses: Sequence[Hashable], references: Sequence[Hashable]) -> float:
+    """Accuracy within each class of the references, averaged over the classes."""
+    right: dict[Hashable, list[bool]] = {}
+    for h, r in zip(hypotheses, references, strict=True):
+        right.setdefault(r, []).append(h == r)
+    return 100.0 * float(np.mean([np.mean(flags) for flags in right.values()]))
+
+
+def slots(sentence: str) -> dict[str, list[str]]:
+    """Values of each slot type in a sentence with `B-slot value E-slot` marks; marks inside a value are dropped."""
+    found: dict[str, list[str]] = {}
+    for kind, value in re.findall(r"B-(\S+) (.+?) E-\1", re.sub(" +", " ", sentence)):
+        value = re.sub(r" E-\S+", "", re.sub(r"B-\S+ ", "", value))
+        found.setdefault(kind, []).append(value)
+    return found
+
+
+def f1(found: set[str], wanted: set[str]) -> float:
+    """F1 of two sets; two empty ones agree."""
+    return 2 * len(found & wanted) / (len(found) + len(wanted)) if found or wanted else 1.0
+
+
+def slot_type_f1(hypotheses: Sentences, references: Sentences) -> float:
+    """F1 over the set of slot types of each utterance, averaged over utterances."""
+    scores = [f1(set(slots(h)), set(slots(r))) for h, r in zip(hypotheses, references, strict=True)]
+    return 100.0 * float(np.mean(scores))
+
+
+def slot_value_cer(hypotheses: Sentences, references: Sentences) -> float:
+    """Characters wrong in slot values: each reference value against the best hypothesis of its type, or nothing."""
+    pairs = []
+    for hypothesis, reference in zip(hypotheses, references, strict=True):
+        found = slots(hypothesis)
+        for kind, values in slots(reference).items():
+            for value in values:
+                pairs.append((min(found.get(kind, [""]), key=lambda h: edit_distance(h, value)), value))
+    return error_rate([h for h, _ in pairs], [r for _, r in pairs])

@@ -1,0 +1,249 @@
+"""SUPERB's protocol: train a head on frozen features, select on dev, report on test."""
+
+import json
+import platform
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from sjepa import __version__
+from sjepa.audio.io import SAMPLE_RATE, probe
+from sjepa.evaluate.superb.decode import BeamDecoder
+from sjepa.evaluate.superb.features import Batch, FeatureStore, padded, testing_batches, training_batches
+from sjepa.evaluate.superb.heads import WeightedSum
+from sjepa.evaluate.superb.records import Fold, Label, Utterance
+from sjepa.evaluate.superb.state import TrainingState
+from sjepa.evaluate.superb.tasks import LOWER_IS_BETTER, Task
+from sjepa.evaluate.upstream import Upstream, about
+from sjepa.files import write_whole
+from sjepa.progress import Bar, bar, say, track
+
+CLIP = 1.0
+GRID = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7)  # learning rates that the public board tried
+TEST_BATCH = 16
+SAVE_EVERY = 500  # steps between saves, besides those at every look at dev
+
+
+class Downstream(nn.Module):
+    """What is trained: the weights of the layers and the head."""
+
+    def __init__(self, states: int, head: nn.Module):
+        super().__init__()
+        self.featurizer = WeightedSum(states)
+        self.head = head
+
+
+@dataclass
+class Evaluation:
+    """One encoder on one task, in one folder."""
+
+    task: Task
+    upstream: Upstream
+    out: Path
+    seed: int = 0
+    decoders: dict[str, BeamDecoder] = field(default_factory=dict)
+    """Further ways to decode the test part, by name."""
+    cache_gb: float = 4.0
+
+    def __post_init__(self) -> None:
+        self.store = FeatureStore(self.upstream, self.cache_gb)
+        self.lengths: dict[str, int] = {}
+
+    def run(self, learning_rates: Sequence[float]) -> dict[str, Any]:
+        """Train every fold at every rate, keep the rate that is best on dev, test it; returns `results.json`."""
+        task = self.task
+        self.out.mkdir(parents=True, exist_ok=True)
+        self.measure()
+        self.identity = self.describe()
+        dev = {
+            rate: float(np.mean([self.train(fold, index, rate).best_score for index, fold in enumerate(task.folds)]))
+            for rate in learning_rates
+        }
+        chosen = min(dev, key=lambda rate: dev[rate] if task.selection in LOWER_IS_BETTER else -dev[rate])
+        folds = [self.test(fold, index, chosen) for index, fold in enumerate(task.folds)]
+        if about(self.upstream) != self.identity["encoder"]:
+            raise RuntimeError("the encoder's weights changed during the evaluation")
+        results = self.identity | {
+            "metrics": average([fold["metrics"] for fold in folds]),
+            "decoded": {name: average([fold["decoded"][name] for fold in folds]) for name in self.decoders},
+            "decoders": {name: asdict(decoder.settings) for name, decoder in self.decoders.items()},
+            "learning_rate": chosen,
+            "dev": {"metric": task.selection, "by_learning_rate": {f"{rate:g}": score for rate, score in dev.items()}},
+            "folds": folds,
+            "audio_seconds_per_second": round(self.store.speed, 1),
+            "versions": {"sjepa": __version__, "torch": torch.__version__, "python": platform.python_version()},
+        }
+        write_whole(self.out / "results.json", json.dumps(results, indent=1) + "\n")
+        return results
+
+    def describe(self) -> dict[str, Any]:
+        """What makes two evaluations the same one."""
+        task = self.task
+        parts = [{"train": fold.train, "dev": fold.dev, "test": fold.test} for fold in task.folds]
+        data = [
+            {"fold": fold.name}
+            | {f"{name}_utterances": len(part) for name, part in named.items()}
+            | {f"{name}_hours": round(self.hours(part), 3) for name, part in named.items()}
+            for fold, named in zip(task.folds, parts, strict=True)
+        ]
+        head = task.head(self.upstream.dimension)
+        return {
+            "task": task.name,
+            "protocol": asdict(task.recipe) | {"head_parameters": sum(p.numel() for p in head.parameters())},
+            "data": data,
+            "encoder": about(self.upstream),
+            "seed": self.seed,
+        }
+
+    def measure(self) -> None:
+        """Samples of every file, from the headers; a file that is no audio ends the evaluation here."""
+        paths = {str(u.path) for fold in self.task.folds for part in (fold.train, fold.dev, fold.test) for u in part}
+        ordered = sorted(paths)
+        found = self.store.pool.map(probe, ordered)
+        infos = track(found, "Reading headers", len(ordered))
+        self.lengths = {path: info.samples for path, info in zip(ordered, infos, strict=True)}
+        say(f"{len(ordered):,} files, {sum(self.lengths.values()) / SAMPLE_RATE / 3600:.2f} hours")
+
+    def hours(self, utterances: Sequence[Utterance]) -> float:
+        return float(self.samples(utterances).sum()) / SAMPLE_RATE / 3600
+
+    def samples(self, utterances: Sequence[Utterance]) -> np.ndarray:
+        return np.array([min(self.lengths[str(u.path)], u.crop or 2**40) for u in utterances])
+
+    def open(self, index: int, rate: float) -> tuple[Downstream, torch.optim.Optimizer, TrainingState]:
+        """What is trained for a fold at a rate: new, or as it was when it stopped."""
+        torch.manual_seed(self.seed * 1000 + index)
+        downstream = Downstream(self.upstream.states, self.task.head(self.upstream.dimension)).to(self.upstream.device)
+        optimizer = torch.optim.Adam(downstream.parameters(), lr=rate)
+        file = self.out / "training" / f"fold{index + 1}-lr{rate:g}.safetensors"
+        return downstream, optimizer, TrainingState.open(file, self.identity | {"lr": rate}, downstream, optimizer)
+
+    def train(self, fold: Fold, index: int, rate: float) -> TrainingState:
+        """Train one head, or continue where it stopped; the state holds the weights that were best on dev."""
+        task, recipe = self.task, self.task.recipe
+        seed = self.seed * 1000 + index
+        downstream, optimizer, state = self.open(index, rate)
+        if state.step >= recipe.steps:
+            return state
+        title = f"{task.name} {fold.name}, lr {rate:g}" if len(task.folds) > 1 else f"{task.name}, lr {rate:g}"
+        with bar(title, recipe.steps, state.step) as progress:
+            batches = self.store.batches(self.plan(fold, seed, state.step))
+            while state.step < recipe.steps:
+                loss = self.step(downstream, optimizer, batches, seed, state.step)
+                state.step += 1
+                best = f"  best dev {task.selection} {state.best_score:.2f}" if state.curve else ""
+                progress.advance(note=f"loss {loss:.3f}{best}")
+                if state.step % recipe.evaluate_every == 0 or state.step == recipe.steps:
+                    scores = task.score(self.predictions(downstream, fold.dev)[0], [u.label for u in fold.dev])
+                    state.record(scores, task.selection, task.selection in LOWER_IS_BETTER, loss)
+                    progress.say(f"  step {state.step}: loss {loss:.3f}, dev " + in_words(scores))
+                    state.save()
+                elif state.step % SAVE_EVERY == 0:
+                    state.save()
+        return state
+
+    def step(
+        self,
+        downstream: Downstream,
+        optimizer: torch.optim.Optimizer,
+        batches: Iterator[Batch],
+        seed: int,
+        step: int,
+    ) -> float:
+        """One optimizer step over `accumulate` batches; a gradient that is not finite is thrown away."""
+        recipe = self.task.recipe
+        downstream.train()
+        torch.manual_seed(seed * 10**9 + step)  # dropout, the same after a stop
+        generator = torch.Generator().manual_seed(seed * 10**9 + step)
+        total = 0.0
+        for _ in range(recipe.accumulate):
+            utterances, features = next(batches)
+            states, frames = padded(features)
+            x = downstream.featurizer(states)
+            if self.task.augment is not None:
+                x = self.task.augment(x, frames, generator)
+            outputs = downstream.head(x, frames)
+            loss = self.task.loss(outputs, frames, [u.label for u in utterances]) / recipe.accumulate
+            loss.backward()
+            total += float(loss.detach())
+        norm = nn.utils.clip_grad_norm_(downstream.parameters(), CLIP)
+        if torch.isfinite(norm):
+            optimizer.step()
+        optimizer.zero_grad()
+        return total
+
+    def plan(self, fold: Fold, seed: int, step: int) -> Iterator[tuple[list[Utterance], int]]:
+        """Training batches from a step on, each with a seed of its own."""
+        weights = self.task.weights(fold.train)
+        draw = None if weights is None else np.array(weights)
+        indices = training_batches(self.samples(fold.train), self.task.recipe.batch, seed, draw)
+        for number, batch in enumerate(indices):
+            if number >= step * self.task.recipe.accumulate:
+                yield [fold.train[i] for i in batch], seed * 10**9 + number
+
+    @torch.inference_mode()
+    def predictions(
+        self, downstream: Downstream, utterances: Sequence[Utterance], decode: bool = False, progress: Bar | None = None
+    ) -> tuple[list[Label], dict[str, list[Label]]]:
+        """Labels of all utterances in their order; with `decode`, those of each further decoder too."""
+        downstream.eval()
+        found: dict[int, Label] = {}
+        decoders = self.decoders if decode else {}
+        decoded: dict[str, dict[int, Label]] = {name: {} for name in decoders}
+        order = testing_batches(self.samples(utterances), TEST_BATCH)
+        plan = [([utterances[i] for i in batch], -1) for batch in order]
+        for batch, (_, features) in zip(order, self.store.batches(plan), strict=True):
+            states, frames = padded(features)
+            outputs = downstream.head(downstream.featurizer(states), frames)
+            found.update(zip(batch.tolist(), self.task.predict(outputs, frames), strict=True))
+            for name, decoder in decoders.items():
+                for row, count, index in zip(outputs.log_softmax(-1), frames, batch.tolist(), strict=True):
+                    decoded[name][index] = decoder(row[:count])
+            if progress is not None:
+                progress.advance(len(batch))
+        ordered = range(len(utterances))
+        return [found[i] for i in ordered], {name: [d[i] for i in ordered] for name, d in decoded.items()}
+
+    def test(self, fold: Fold, index: int, rate: float) -> dict[str, Any]:
+        """Score the best head on test, and write what it said beside what was wanted."""
+        downstream, _, state = self.open(index, rate)
+        downstream.load_state_dict(state.best)
+        with bar(f"Testing {fold.name}", len(fold.test)) as progress:
+            predictions, decoded = self.predictions(downstream, fold.test, bool(self.decoders), progress)
+        wanted = [u.label for u in fold.test]
+        suffix = f"-fold{index + 1}" if len(self.task.folds) > 1 else ""
+        write_whole(self.out / f"predictions{suffix}.txt", as_text(fold.test, predictions))
+        for name, said in decoded.items():
+            write_whole(self.out / f"predictions-{name}{suffix}.txt", as_text(fold.test, said))
+        weights = downstream.featurizer.weights.detach().softmax(0).tolist()
+        return {
+            "fold": fold.name,
+            "metrics": self.task.score(predictions, wanted),
+            "decoded": {name: self.task.score(said, wanted) for name, said in decoded.items()},
+            "layer_weights": [round(weight, 4) for weight in weights],
+            "best_step": state.best_step,
+            "dev_curve": state.curve,
+        }
+
+
+def as_text(utterances: Sequence[Utterance], said: Sequence[Label]) -> str:
+    """Name, prediction and reference of each utterance, divided by tabs."""
+
+    def plain(label: Label) -> str:
+        return label if isinstance(label, str) else ", ".join(label)
+
+    rows = zip(utterances, said, strict=True)
+    return "".join(f"{u.name}\t{plain(label)}\t{plain(u.label)}\n" for u, label in rows)
+
+
+def average(scores: list[dict[str, float]]) -> dict[str, float]:
+    return {name: float(np.mean([score[name] for score in scores])) for name in scores[0]}
+
+
+def in_words(scores: dict[str, float]) -> str:
+    return ", ".join(f"{name} {value:.2f}" for name, value in scores.items())

@@ -1,0 +1,76 @@
+"""Labelled utterances, and how a corpus is divided for training, selection and testing."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+
+from sjepa.errors import UserError
+
+T = TypeVar("T")
+Label = str | tuple[str, ...]
+"""Text for a sequence task; one class for each slot of a classification task."""
+
+
+@dataclass(frozen=True)
+class Utterance:
+    name: str
+    path: Path
+    label: Label
+    speaker: str = ""
+    crop: int = 0
+    """In training and selection hear only this many samples, from a random place, where there are more; 0 hears all."""
+
+
+@dataclass(frozen=True)
+class Fold:
+    """Parts of a corpus; test data decide nothing."""
+
+    name: str
+    train: list[Utterance]
+    dev: list[Utterance]
+    test: list[Utterance]
+
+    def __post_init__(self) -> None:
+        for part in ("train", "dev", "test"):
+            if not getattr(self, part):
+                raise UserError(f"{self.name}: the {part} part is empty")
+
+
+def some(items: Sequence[T], most: int) -> list[T]:
+    """At most so many items, evenly spaced."""
+    if len(items) <= most:
+        return list(items)
+    return [items[index * len(items) // most] for index in range(most)]
+
+
+def folder_in(root: Path, *names: str) -> Path:
+    """A folder of a corpus by any of its names; the root itself may be it."""
+    for name in names:
+        if (root / name).is_dir():
+            return root / name
+        if root.name == name and root.is_dir():
+            return root
+    raise UserError(f"{root} has no folder {' or '.join(names)}")
+
+
+def require_audio(paths: Sequence[Path], source: str) -> None:
+    """Refuse labels whose audio is not there."""
+    missing = [path for path in paths if not path.is_file()]
+    if missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise UserError(f"labels without audio: {source} names {missing[0]}{more}, which is not there")
+
+
+def by_group(utterances: Sequence[Utterance], shares: Sequence[float], seed: int, what: str) -> list[list[Utterance]]:
+    """Divide so that no speaker is in two parts; `shares` are of speakers."""
+    speakers = sorted({utterance.speaker for utterance in utterances})
+    if len(speakers) < len(shares):
+        raise UserError(f"{what} has {len(speakers)} speaker(s); a split by speaker needs at least {len(shares)}")
+    order = np.random.default_rng(seed).permutation(speakers)
+    cuts = np.round(np.cumsum(shares)[:-1] * len(speakers)).astype(int)
+    cuts = np.clip(cuts, np.arange(1, len(shares)), len(speakers) - np.arange(len(shares) - 1, 0, -1))
+    part = {speaker: number for number, group in enumerate(np.split(order, cuts)) for speaker in group}
+    return [[u for u in utterances if part[u.speaker] == number] for number in range(len(shares))]

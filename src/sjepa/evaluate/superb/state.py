@@ -1,0 +1,87 @@
+"""The state of one head's training, in one file that is there whole or not at all."""
+
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from sjepa.errors import UserError
+
+
+class TrainingState:
+    """Step, dev curve, best weights, and all that is needed to go on."""
+
+    def __init__(self, file: Path, identity: dict[str, Any], modules: nn.Module, optimizer: torch.optim.Optimizer):
+        self.file, self.identity, self.modules, self.optimizer = file, identity, modules, optimizer
+        self.step = self.best_step = 0
+        self.best_score = math.nan
+        self.best: dict[str, Tensor] = {}
+        self.curve: list[dict[str, float]] = []
+
+    @classmethod
+    def open(
+        cls, file: Path, identity: dict[str, Any], modules: nn.Module, optimizer: torch.optim.Optimizer
+    ) -> "TrainingState":
+        """A new state, or the one in the file, loaded into the modules and the optimizer."""
+        state = cls(file, identity, modules, optimizer)
+        if file.is_file():
+            state.load()
+        return state
+
+    def record(self, scores: dict[str, float], metric: str, lower: bool, loss: float) -> None:
+        """Note a look at dev; keep the weights if they are the best so far."""
+        self.curve.append({"step": self.step, "loss": round(loss, 4), **scores})
+        score = scores[metric]
+        better = score < self.best_score if lower else score > self.best_score
+        if math.isnan(self.best_score) or better:
+            self.best_score, self.best_step = score, self.step
+            self.best = {name: tensor.detach().clone() for name, tensor in self.modules.state_dict().items()}
+
+    def save(self) -> None:
+        tensors = {f"best.{name}": tensor for name, tensor in self.best.items()}
+        tensors |= {f"last.{name}": tensor for name, tensor in self.modules.state_dict().items()}
+        for index, values in self.optimizer.state_dict()["state"].items():
+            tensors |= {f"adam.{index}.{name}": torch.as_tensor(value) for name, value in values.items()}
+        about = {
+            "identity": self.identity,
+            "step": self.step,
+            "best_step": self.best_step,
+            "best_score": self.best_score,
+            "curve": self.curve,
+        }
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        partial = self.file.with_suffix(".partial")
+        plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+        safetensors.torch.save_file(plain, partial, metadata={"about": json.dumps(about)})
+        os.replace(partial, self.file)
+
+    def load(self) -> None:
+        try:
+            with safetensors.safe_open(self.file, "pt") as file:
+                about = json.loads(file.metadata()["about"])
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+        except (safetensors.SafetensorError, ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{self.file} cannot be read ({error}): delete it to train this head again") from error
+        if about["identity"] != json.loads(json.dumps(self.identity)):
+            difference = differing(about["identity"], self.identity)
+            raise UserError(f"{self.file.parent.parent} holds an evaluation with {difference}: choose another --out")
+        self.step, self.best_step = about["step"], about["best_step"]
+        self.best_score, self.curve = about["best_score"], about["curve"]
+        self.best = {name.removeprefix("best."): t for name, t in tensors.items() if name.startswith("best.")}
+        self.modules.load_state_dict({n.removeprefix("last."): t for n, t in tensors.items() if n.startswith("last.")})
+        adam: dict[int, dict[str, Tensor]] = {}
+        for name, tensor in tensors.items():
+            if name.startswith("adam."):
+                _, index, field = name.split(".")
+                adam.setdefault(int(index), {})[field] = tensor
+        self.optimizer.load_state_dict(self.optimizer.state_dict() | {"state": adam})
+
+
+def differing(old: dict[str, Any], new: dict[str, Any]) -> str:
+    return "another " + ", ".join(key for key in new if old.get(key) != json.loads(json.dumps(new[key])))

@@ -1,0 +1,115 @@
+"""Symbols of the sequence tasks: text to numbers and back. Number 0 is always CTC's blank."""
+
+import string
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sjepa.errors import UserError
+
+WORD_END = "|"
+VOWELS = ("AA", "AE", "AH", "AO", "AW", "AY", "EH", "ER", "EY", "IH", "IY", "OW", "OY", "UH", "UW")
+CONSONANTS = (
+    *("B", "CH", "D", "DH", "F", "G", "HH", "JH", "K", "L", "M", "N"),
+    *("NG", "P", "R", "S", "SH", "T", "TH", "V", "W", "Y", "Z", "ZH"),
+)
+# SUPERB's 71: vowels with their stress, consonants, silence and spoken noise.
+STRESSED_PHONES = ("SIL", "SPN", *(vowel + stress for vowel in VOWELS for stress in "012"), *CONSONANTS)
+
+
+@dataclass(frozen=True)
+class Characters:
+    """ASR's 32 symbols: blank, pad, end, unknown; then `|` after every word, A to Z, apostrophe."""
+
+    symbols: tuple[str, ...] = ("<s>", "<pad>", "</s>", "<unk>", WORD_END, *string.ascii_uppercase, "'")
+
+    def encode(self, text: str) -> list[int]:
+        """Each word's characters and `|`, and a final `</s>`."""
+        spelled = "".join(word + WORD_END for word in text.split())
+        return [number_of(self.symbols, character, text) for character in spelled] + [2]
+
+    def decode(self, numbers: Sequence[int]) -> str:
+        return " ".join("".join(self.symbols[n] for n in numbers if n > 3).replace(WORD_END, " ").split())
+
+
+@dataclass(frozen=True)
+class Phones:
+    """Phones divided by spaces, behind pad (the blank), end and unknown."""
+
+    phones: tuple[str, ...] = STRESSED_PHONES
+
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        return ("<pad>", "<eos>", "<unk>", *self.phones)
+
+    def encode(self, text: str) -> list[int]:
+        return [number_of(self.symbols, phone, text) for phone in text.split()] + [1]
+
+    def decode(self, numbers: Sequence[int]) -> str:
+        return " ".join(self.symbols[n] for n in numbers if n > 1)
+
+
+@dataclass(frozen=True)
+class SlotCharacters:
+    """Characters with a mark at both ends of a slot's value: `ADD B-artist SADE E-artist NOW`."""
+
+    slots: tuple[str, ...]
+
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        marks = [mark + slot for slot in self.slots for mark in ("B-", "E-")]
+        return ("<pad>", "<eos>", "<unk>", " ", *string.ascii_uppercase, "'", *marks)
+
+    def encode(self, text: str) -> list[int]:
+        """A mark takes the place of the space between it and the value; a character without a symbol is unknown."""
+        symbols = self.symbols
+        begins, ends = ({mark + slot for slot in self.slots} for mark in ("B-", "E-"))
+        tokens: list[int] = []
+        before = ""
+        for piece in text.split():
+            if before and before not in begins and piece not in ends:
+                tokens.append(symbols.index(" "))
+            for symbol in [piece] if piece in begins | ends else piece:
+                tokens.append(symbols.index(symbol) if symbol in symbols else 2)
+            before = piece
+        return [*tokens, 1]
+
+    def decode(self, numbers: Sequence[int]) -> str:
+        symbols, text = self.symbols, ""
+        for symbol in (symbols[n] for n in numbers if n > 1):
+            text += {"B-": f"{symbol} ", "E-": f" {symbol}"}.get(symbol[:2], symbol)
+        return " ".join(text.split())
+
+
+Symbols = Characters | Phones | SlotCharacters
+
+
+def number_of(symbols: Sequence[str], symbol: str, text: str) -> int:
+    if symbol not in symbols:
+        raise UserError(f"{symbol!r} in the label {text[:60]!r} is not one of the task's {len(symbols)} symbols")
+    return symbols.index(symbol)
+
+
+def slot_sentence(words: Sequence[str], tags: Sequence[str]) -> str:
+    """Words and their slot tags (plain or IOB) as a sentence with marks; punctuation goes, `&` is read out."""
+    kinds = [tag.removeprefix("B-").removeprefix("I-") for tag in tags]
+    pieces: list[str] = []
+    for index, (word, kind) in enumerate(zip(words, kinds, strict=True)):
+        if word in "?!.,;-":
+            continue
+        inside = kind != "O"
+        begins = index == 0 or kinds[index - 1] != kind or tags[index].startswith("B-")
+        ends = index + 1 == len(words) or kinds[index + 1] != kind or tags[index + 1].startswith("B-")
+        pieces += [f"B-{kind}"] if inside and begins else []
+        pieces.append("AND" if word == "&" else word.upper())
+        pieces += [f"E-{kind}"] if inside and ends else []
+    return " ".join(pieces)
+
+
+def read_slot_names(path: Path) -> tuple[str, ...]:
+    """Slot types, one a line, without `O`."""
+    if not path.is_file():
+        raise UserError(f"there is no list of slots {path}: one slot type a line")
+    return tuple(
+        line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip() not in ("", "O")
+    )

@@ -1,0 +1,238 @@
+"""Frozen features from any encoder: ours, a Hugging Face folder, or MFCC and log-mel as the floor."""
+
+import hashlib
+import itertools
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from sjepa.audio.mfcc import MfccConfig, log_mel, mfcc
+from sjepa.errors import UserError
+from sjepa.model.encoder import Encoder, EncoderConfig
+from sjepa.model.formats import from_hugging_face
+from sjepa.model.frontend import RECEPTIVE_FIELD, STRIDE, frame_count
+
+ARCHITECTURES = ("hubert", "wavlm", "wav2vec2")  # Hugging Face model types with hidden states at stride 320
+CONTEXT = 5  # frames on each side of `mfcc+context`
+MELS = 80
+FLOORS = ("mfcc", "mfcc+context", "logmel")
+# Means and deviations of the floors on LibriSpeech dev-clean, rounded. One learning rate then serves all encoders,
+# and no utterance is centred by itself, which would rob an average over its frames of all content.
+LOG_MEL_MEAN, LOG_MEL_DEVIATION = 13.7, 4.0
+CEPSTRUM_0_MEAN, CEPSTRA_DEVIATIONS = 74.0, (16.0, 4.5, 2.0)  # cepstra, differences, second differences
+Device = Literal["auto", "cpu", "cuda"]
+NOTHING = hashlib.sha256().hexdigest()[:16]  # fingerprint of no weights
+
+Extract = Callable[[Sequence[np.ndarray]], list[Tensor]]
+"""Utterances (float32, 16 kHz) to their hidden states, each (states, frames, dimension)."""
+
+
+@dataclass(frozen=True)
+class Upstream:
+    """A frozen encoder. What it makes of an utterance does not depend on the others of the call."""
+
+    name: str
+    states: int
+    """Hidden states: the input of layer 0 and the output of each layer."""
+    dimension: int
+    parameters: int
+    """Counted from the weights."""
+    device: torch.device
+    run: Extract = field(repr=False)
+    network: nn.Module | None = field(default=None, repr=False)
+
+    @torch.inference_mode()
+    def extract(self, utterances: Sequence[np.ndarray]) -> list[Tensor]:
+        for samples in utterances:
+            if len(samples) < RECEPTIVE_FIELD:
+                raise UserError(f"{len(samples)} samples are too few: a frame needs {RECEPTIVE_FIELD} (25 ms)")
+        return self.run(utterances)
+
+    def fingerprint(self) -> str:
+        """A hash of all weights: equal before and after means that frozen was frozen."""
+        if self.network is None:
+            return NOTHING
+        digest = hashlib.sha256()
+        for name, tensor in sorted(self.network.state_dict().items()):
+            digest.update(name.encode())
+            digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+        return digest.hexdigest()[:16]
+
+
+def about(upstream: Upstream) -> dict[str, Any]:
+    """The encoder as results name it."""
+    return {
+        "name": upstream.name,
+        "parameters": upstream.parameters,
+        "states": upstream.states,
+        "fingerprint": upstream.fingerprint(),
+    }
+
+
+def load_upstream(source: str, device: Device = "cpu") -> Upstream:
+    """An encoder by path (a run, an encoder folder, a Hugging Face folder), `untrained:PATH`, or a floor by name."""
+    if device == "cuda" and not torch.cuda.is_available():
+        raise UserError("--device cuda: there is no GPU that torch can use")
+    place = torch.device("cuda" if device != "cpu" and torch.cuda.is_available() else "cpu")
+    if source in FLOORS:
+        return floor(source, place)
+    fresh = source.startswith("untrained:")
+    folder = encoder_folder(Path(source.removeprefix("untrained:")))
+    name = ("untrained " if fresh else "") + folder_name(folder)
+    settings = read_settings(folder)
+    if fits_ours(folder, settings):
+        return ours(name, folder, settings, fresh, place)
+    if settings.get("model_type") not in ARCHITECTURES:
+        raise UserError(
+            f"{folder} holds a {settings.get('model_type', 'nameless')!r} network; encoders are sjepa's own, "
+            f"or Hugging Face folders of type {', '.join(ARCHITECTURES)}"
+        )
+    return hugging_face(name, folder, settings, fresh, place)
+
+
+def encoder_folder(path: Path) -> Path:
+    """The folder with config.json: the path itself, or the encoder of a run."""
+    for folder in (path, path / "encoder"):
+        if (folder / "config.json").is_file():
+            return folder
+    if not path.exists():
+        raise UserError(f"there is no encoder {path}: give a run, a folder with config.json, or {', '.join(FLOORS)}")
+    raise UserError(f"{path} holds no encoder: neither config.json nor encoder/config.json is there")
+
+
+def folder_name(folder: Path) -> str:
+    """The folder's name, or its run's: `mine/encoder-phase1` is `mine-phase1`, `demo/run/encoder` is `demo`."""
+    folder = folder.resolve()
+    if not folder.name.startswith("encoder"):
+        return folder.name
+    run = folder.parent.parent if folder.parent.name == "run" else folder.parent
+    return run.name + folder.name.removeprefix("encoder")
+
+
+def read_settings(folder: Path) -> dict[str, Any]:
+    try:
+        settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{folder / 'config.json'} is not JSON: {error}") from error
+    return settings if isinstance(settings, dict) else {}
+
+
+def fits_ours(folder: Path, settings: dict[str, Any]) -> bool:
+    """Whether our encoder can run these weights, which it does in padded batches; HuBERT Base also fits."""
+    if settings.get("model_type") != "hubert" or not (folder / "model.safetensors").is_file():
+        return False
+    try:
+        from_hugging_face(settings)
+    except UserError:
+        return False
+    return True
+
+
+def ours(name: str, folder: Path, settings: dict[str, Any], fresh: bool, device: torch.device) -> Upstream:
+    if fresh:
+        torch.manual_seed(0)
+        encoder = Encoder(EncoderConfig(**from_hugging_face(settings))).eval()
+    else:
+        encoder = Encoder.from_pretrained(folder)
+    encoder = encoder.to(device).requires_grad_(False)
+
+    def run(utterances: Sequence[np.ndarray]) -> list[Tensor]:
+        lengths = torch.tensor([len(samples) for samples in utterances], device=device)
+        padded = nn.utils.rnn.pad_sequence([torch.from_numpy(samples) for samples in utterances], batch_first=True)
+        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=device.type == "cuda"):
+            states = stacked(encoder(padded.to(device), lengths).hidden_states)
+        return [state[:, : frame_count(len(samples))] for state, samples in zip(states, utterances, strict=True)]
+
+    return Upstream(name, encoder.config.layers + 1, encoder.config.hidden_size, count(encoder), device, run, encoder)
+
+
+def hugging_face(name: str, folder: Path, settings: dict[str, Any], fresh: bool, device: torch.device) -> Upstream:
+    try:
+        import transformers
+    except ImportError as error:
+        raise UserError("this encoder runs through transformers: pip install 'sjepa[superb]'") from error
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    try:
+        if fresh:
+            torch.manual_seed(0)
+            network = transformers.AutoModel.from_config(transformers.AutoConfig.from_pretrained(folder))
+        else:
+            network = transformers.AutoModel.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError, RuntimeError, KeyError) as error:
+        raise UserError(f"{folder} cannot be loaded: {str(error).strip().splitlines()[0]}") from error
+    network = network.to(device).eval().requires_grad_(False)
+    strides = int(np.prod(network.config.conv_stride))
+    if strides != STRIDE:
+        raise UserError(f"{folder}: its frames are {strides} samples apart; this evaluation is for {STRIDE}")
+    normalize = wants_normalized(folder, settings)
+
+    def run(utterances: Sequence[np.ndarray]) -> list[Tensor]:
+        found: dict[int, Tensor] = {}
+        order = sorted(range(len(utterances)), key=lambda i: len(utterances[i]))
+        # These networks have no exact treatment of padding, so only utterances of one length share a batch.
+        for _, group in itertools.groupby(order, key=lambda i: len(utterances[i])):
+            members = list(group)
+            waveforms = torch.from_numpy(np.stack([utterances[i] for i in members])).to(device)
+            if normalize:
+                waveforms = waveforms - waveforms.mean(1, keepdim=True)
+                waveforms = waveforms / torch.sqrt(waveforms.var(1, correction=0, keepdim=True) + 1e-7)
+            with torch.autocast(device.type, dtype=torch.bfloat16, enabled=device.type == "cuda"):
+                states = stacked(network(waveforms, output_hidden_states=True).hidden_states)
+            found.update(zip(members, states, strict=True))
+        return [found[index] for index in range(len(utterances))]
+
+    layers, width = network.config.num_hidden_layers, network.config.hidden_size
+    return Upstream(name, layers + 1, width, count(network), device, run, network)
+
+
+def wants_normalized(folder: Path, settings: dict[str, Any]) -> bool:
+    """Whether waveforms are scaled to zero mean and unit variance, as the folder's preprocessor says."""
+    preprocessor = folder / "preprocessor_config.json"
+    if preprocessor.is_file():
+        return bool(json.loads(preprocessor.read_text(encoding="utf-8")).get("do_normalize", False))
+    return settings.get("feat_extract_norm") == "layer"
+
+
+def floor(name: str, device: torch.device) -> Upstream:
+    """Features without a network: one state of about unit variance on read speech."""
+    config = MfccConfig()
+    deviations = torch.tensor(CEPSTRA_DEVIATIONS, device=device).repeat_interleave(config.cepstra)
+
+    def run(utterances: Sequence[np.ndarray]) -> list[Tensor]:
+        found = []
+        for samples in utterances:
+            waveform = torch.from_numpy(samples)[None].to(device)
+            if name == "logmel":
+                x = (log_mel(waveform, MELS, STRIDE) - LOG_MEL_MEAN) / LOG_MEL_DEVIATION
+            else:
+                x = mfcc(waveform, config)
+                x[..., 0] -= CEPSTRUM_0_MEAN
+                x = x / deviations
+            found.append(with_context(x) if name == "mfcc+context" else x)
+        return found
+
+    dimension = MELS if name == "logmel" else config.dimension
+    return Upstream(name, 1, dimension * (2 * CONTEXT + 1 if "context" in name else 1), 0, device, run)
+
+
+def with_context(x: Tensor) -> Tensor:
+    """Each frame with its neighbours beside it, the edges repeated: (1, T, D) -> (1, T, 11 D)."""
+    padded = torch.cat([x[:, :1].expand(-1, CONTEXT, -1), x, x[:, -1:].expand(-1, CONTEXT, -1)], dim=1)
+    return padded.unfold(1, 2 * CONTEXT + 1, 1).transpose(2, 3).flatten(2)
+
+
+def stacked(states: Sequence[Tensor]) -> Tensor:
+    """States side by side, (B, S, T, D): in bf16 on a GPU, which computed them in it, and in fp32 on a CPU."""
+    dtype = torch.bfloat16 if states[0].is_cuda else torch.float32
+    return torch.stack([state.to(dtype) for state in states], dim=1)
+
+
+def count(network: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in network.parameters())

@@ -1,0 +1,76 @@
+"""The evaluation verbs as a user calls them, on a run that was just trained."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import superb_corpora as corpora
+
+from sjepa.cli import dispatch
+from sjepa.config import Config
+from sjepa.data.synthetic import synthesise_corpus
+from sjepa.errors import UserError
+from sjepa.train.loop import pretrain
+
+pytest.importorskip("espeakng_loader")
+
+
+@pytest.fixture(scope="module")
+def spoken(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return synthesise_corpus(tmp_path_factory.mktemp("spoken") / "c", voices=3, sentences_per_voice=4, progress=False)
+
+
+@pytest.fixture
+def run(micro: Callable[..., Config], spoken: Path, tmp_path: Path) -> Path:
+    assert pretrain(micro(), spoken, tmp_path / "small-run")
+    return tmp_path / "small-run"
+
+
+def test_one_encoder_goes_through_every_verb_into_one_table(
+    run: Path, spoken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data, out = corpora.voxceleb(tmp_path / "vox", speakers=3), tmp_path / "results"
+    command = ["superb", "sid", "--encoder", str(run), "--data", str(data), "--lite", "--steps", "4"]
+    dispatch([*command, "--out", str(out / "sid")])
+    printed = capsys.readouterr().out
+    assert "sid-lite on small-run (" in printed
+    assert "lite protocol, 4 steps on VoxCeleb1: not comparable with full results" in printed
+    assert "audio seconds per second" in printed
+    results = json.loads((out / "sid" / "results.json").read_text())
+    assert len(results["folds"][0]["layer_weights"]) == 3
+
+    dispatch([*command, "--out", str(out / "sid")])  # again: read from its files, with the same result
+    assert json.loads((out / "sid" / "results.json").read_text())["metrics"] == results["metrics"]
+
+    probe = ["probe", "--encoder", str(run), "--data", str(spoken), "--layer", "all", "--frames", "600"]
+    dispatch([*probe, "--out", str(out / "probe")])
+    assert "layer 1: phoneme mlp, held-out speakers" in capsys.readouterr().out
+    for options in (["--units", "head"], ["--units", "head", "--head-input", "predictor"]):
+        dispatch(["units", "--encoder", str(run), "--data", str(spoken), "--out", str(out / "head"), *options])
+        assert "small-run, head on" in capsys.readouterr().out
+    kmeans = ["units", "--encoder", "mfcc", "--data", str(spoken), "--units", "kmeans", "--clusters", "20"]
+    dispatch([*kmeans, "--out", str(out / "kmeans")])
+    assert json.loads((out / "kmeans" / "results.json").read_text())["metrics"]["pnmi"] > 0.2
+
+    capsys.readouterr()
+    dispatch(["table", str(out)])
+    table = capsys.readouterr().out
+    assert "## Lite protocols" in table
+    assert "## Probes on synthetic speech (c)" in table
+    assert "## Units on synthetic speech (c)" in table
+    assert "small-run" in table
+    dispatch(["table", str(out), "--format", "latex", "--out", str(tmp_path / "table.tex")])
+    assert (tmp_path / "table.tex").read_text().startswith(r"\begin{tabular}")
+
+
+def test_options_that_do_not_go_together_are_refused_in_one_line(tmp_path: Path) -> None:
+    rest = ["--encoder", "mfcc", "--data", str(tmp_path)]
+    with pytest.raises(UserError, match="leave --lr out"):
+        dispatch(["superb", "sid", *rest, "--sweep", "--lr", "1e-3"])
+    with pytest.raises(UserError, match="--language-model is for asr"):
+        dispatch(["superb", "--task", "ravdess", *rest, "--language-model", "x.arpa"])
+    with pytest.raises(UserError, match="has no cluster head; use --units kmeans"):
+        dispatch(["units", *rest])
+    with pytest.raises(UserError, match="units are of one layer"):
+        dispatch(["units", *rest, "--layer", "all"])

@@ -1,0 +1,81 @@
+"""The loader in worker processes: deaths and damage are named, and too much damage ends the run."""
+
+import json
+import os
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from sjepa import UserError
+from sjepa.audio.augment import AugmentConfig
+from sjepa.config import Config
+from sjepa.data.corpus import Corpus, scan_folder
+from sjepa.data.loader import BatchReader, load
+from sjepa.data.masking import MaskConfig
+from sjepa.data.sampler import BatchPlan
+from sjepa.train.loop import pretrain
+
+
+class Deadly(Corpus):
+    """A corpus with one file that kills the process that reads it, as a broken decoder would."""
+
+    def read(self, utterance: int, start: int = 0, samples: int | None = None) -> np.ndarray:
+        if self.name(utterance).endswith("07.wav"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().read(utterance, start, samples)
+
+
+def test_a_worker_that_dies_is_reported_with_the_file_it_was_reading(corpus: Path) -> None:
+    scanned = scan_folder(corpus, 2.0, show=False)
+    deadly = Deadly(scanned.paths, scanned.file, scanned.start, scanned.length)
+    reader = BatchReader(deadly, MaskConfig(), AugmentConfig(), seed=0, rank=0, ranks=1)
+    plan = BatchPlan(deadly.length, seconds=3.0, buckets=(1.0,), seed=0)
+    stream = load(reader, plan, (0, 0), 2, torch.device("cpu"))
+    with pytest.raises(
+        UserError, match=r"a process that reads audio died at [^,]*07\.wav: .* the same command continues"
+    ):
+        list(stream)
+
+
+def damaged_copy(corpus: Path, folder: Path, count: int) -> Path:
+    """The corpus with files that are cut short after their headers were read."""
+    shutil.copytree(corpus, folder)
+    for path in sorted(folder.iterdir())[:count]:
+        content = path.read_bytes()
+        path.write_bytes(content[:44] + bytes(len(content) - 44))  # the header holds, the sound is gone
+    return folder
+
+
+def test_past_the_set_share_of_damage_a_run_stops_and_below_it_goes_on(
+    corpus: Path, tmp_path: Path, micro: Callable[..., Config]
+) -> None:
+    folder = damaged_copy(corpus, tmp_path / "audio", 3)
+    lazily = {"cache": "none", "workers": 0}
+    run = tmp_path / "strict"
+    with pytest.raises(UserError, match=r"utterances could not be decoded, more than batches\.bad_share allows; see"):
+        pretrain(micro(batches=lazily | {"bad_share": 0.1}), folder, run, show=False)
+    named = (run / "refused.txt").read_text()
+    assert sum(f"0{number}.wav: silence" in named for number in range(3)) == len(named.splitlines()) == 2
+    assert pretrain(micro(batches=lazily | {"bad_share": 0.5}), folder, tmp_path / "lenient", show=False)
+
+
+def test_crop_loss_is_the_share_of_audio_that_the_crops_left_out(
+    corpus: Path, tmp_path: Path, micro: Callable[..., Config]
+) -> None:
+    config = micro(train={"log_every": 3}, batches={"buckets": (1.0,)})
+    assert pretrain(config, corpus, tmp_path / "run", show=False)
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").open()]
+    lengths = scan_folder(corpus, 2.0, show=False).length
+    plan = BatchPlan(lengths, seconds=4.0, buckets=(1.0,), seed=0)
+    stream = plan.batches(0, 0)
+    for line in (line for line in lines if line["event"] == "train"):
+        available = sum(int(lengths[next(stream).utterances].sum()) for _ in range(3))
+        assert line["crop_loss"] == pytest.approx(1 - 3 * 4 * 16_000 / available)
+    data = lines[0]
+    assert data["crop_loss"] == pytest.approx(1 - 12 * 16_000 / lengths.sum())
+    assert data["padding_waste"] == 0.0

@@ -1,0 +1,99 @@
+"""What is logged, against sums done slowly, and the alarms."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from sjepa.train.alarms import alarms
+from sjepa.train.loss import frame_sums
+from sjepa.train.metrics import Log, Meter
+
+HEALTHY: dict[str, Any] = {
+    "phase": 2, "target_perplexity": 60.0, "target_entropy": 0.8, "accuracy_masked": 0.2, "accuracy_visible": 0.5,
+    "dead_components": 3, "skipped_steps": 0,
+}  # fmt: skip
+
+
+def test_the_meter_equals_slow_sums_over_frames_and_steps() -> None:
+    g = torch.Generator().manual_seed(0)
+    meter = Meter(6, torch.device("cpu"))
+    slow: dict[str, list[float]] = {name: [] for name in ("kl1", "kl0", "hit1", "hit0", "hq", "hp1")}
+    mean_q, losses = torch.zeros(6), []
+    for step in range(3):
+        q, logits = torch.softmax(2 * torch.randn(2, 5, 6, generator=g), -1), torch.randn(2, 5, 6, generator=g)
+        mask = torch.rand(2, 5, generator=g) < 0.6
+        _, _, sums = frame_sums(q, logits, mask)
+        meter.add(sums, q, torch.tensor(float(step)), torch.tensor(2.0 + step), torch.tensor(True))
+        losses.append(step)
+        for b in range(2):
+            for t in range(5):
+                p = torch.softmax(logits[b, t], -1)
+                m = int(mask[b, t])
+                slow[f"kl{m}"].append(float((q[b, t] * (q[b, t] / p).log()).sum()))
+                slow[f"hit{m}"].append(float(q[b, t].argmax() == p.argmax()))
+                slow["hq"].append(-float((q[b, t] * q[b, t].log2()).sum()))
+                mean_q += q[b, t]
+                if m:
+                    slow["hp1"].append(-float((p * p.log2()).sum()))
+    values = meter.read()
+    mean = {name: sum(numbers) / len(numbers) for name, numbers in slow.items()}
+    expected = {
+        "kl_masked": mean["kl1"], "kl_visible": mean["kl0"],
+        "accuracy_masked": mean["hit1"], "accuracy_visible": mean["hit0"],
+        "target_entropy": mean["hq"], "predictor_entropy": mean["hp1"], "loss": sum(losses) / 3, "gradient_norm": 3.0,
+    }  # fmt: skip
+    for name, value in expected.items():
+        assert values[name] == pytest.approx(value, abs=1e-5), name
+    share = mean_q / mean_q.sum()
+    assert values["target_perplexity"] == pytest.approx(math.exp(-float((share * share.log()).sum())), rel=1e-5)
+    assert meter.read()["kl_masked"] == 0.0
+
+
+def test_dead_components_are_those_with_hardly_any_mass() -> None:
+    meter = Meter(10, torch.device("cpu"))
+    q = torch.zeros(1, 100, 10)
+    q[..., :7] = 1 / 7
+    meter.add(torch.zeros(8), q, torch.tensor(0.0), torch.tensor(0.0), torch.tensor(True))
+    assert meter.read()["dead_components"] == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"target_perplexity": 1.1}, "targets have collapsed"),
+        ({"target_perplexity": 99.5, "target_entropy": 6.5}, "posteriors are nearly uniform"),
+        ({"target_perplexity": 97.0, "accuracy_masked": 0.01, "accuracy_visible": 0.012}, "nothing is learned"),
+        ({"dead_components": 51}, "51 of 100 components are dead"),
+        ({"accuracy_masked": 0.4, "accuracy_visible": 0.2}, "drift to what is easy to predict"),
+        ({"skipped_steps": 2}, "2 steps had no finite gradient"),
+    ],
+)
+def test_each_trouble_has_its_own_alarm(change: dict[str, Any], words: str) -> None:
+    assert alarms(HEALTHY, 100, 0.5) == []
+    found = alarms(HEALTHY | change, 100, 0.5)
+    assert len(found) == 1
+    assert words in found[0]
+
+
+def test_predictions_at_chance_are_no_alarm_early_in_a_phase() -> None:
+    values = HEALTHY | {"target_perplexity": 97.0, "accuracy_masked": 0.01, "accuracy_visible": 0.01}
+    assert alarms(values, 100, 0.05) == []
+
+
+def test_the_log_continues_after_the_bytes_it_is_told_to_keep(tmp_path: Path) -> None:
+    log = Log(tmp_path, 0, 0)
+    log.write("train", 1, loss=1.0)
+    kept = log.bytes
+    log.write("train", 2, loss=2.0)
+    log.close()
+    (tmp_path / "metrics.jsonl").open("a").write('{"event": "train", "st')  # cut off by a kill
+    log = Log(tmp_path, kept, 1)
+    log.write("train", 2, loss=3.0)
+    log.close()
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["loss"] for line in lines] == [1.0, 3.0]
+    assert list((tmp_path / "tensorboard").glob("events*"))

@@ -1,0 +1,82 @@
+"""Several corpora with weights: shares of audio, nothing twice in an epoch, everything equally often."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+from conftest import babble
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sjepa import UserError
+from sjepa.data.corpus import Corpus, open_corpus, weighted
+from sjepa.data.mixture import Mixture
+from sjepa.data.sampler import BatchPlan
+
+
+def made_up(count: int, seed: int) -> Corpus:
+    lengths = np.random.default_rng(seed).integers(16_000, 200_000, count).astype(np.int32)
+    return Corpus(["x"], np.zeros(count, np.int32), np.zeros(count, np.int64), lengths)
+
+
+@settings(max_examples=25, deadline=None)
+@given(weight=st.floats(0.05, 0.95), sizes=st.tuples(st.integers(2_000, 9_000), st.integers(2_000, 9_000)))
+def test_an_epoch_has_the_weights_shares_and_nothing_twice(weight: float, sizes: tuple[int, int]) -> None:
+    corpora = [made_up(count, seed) for seed, count in enumerate(sizes)]
+    mixture = Mixture.of(corpora, [weight, 1 - weight])
+    plan = BatchPlan(mixture.length, seconds=60.0, buckets=(1.0, 2.0, 4.0, 8.0), seed=0, shares=mixture.shares)
+    for epoch in (0, 3):
+        heard = plan.epoch(epoch).utterances
+        assert len(np.unique(heard)) == len(heard)
+        first = heard < sizes[0]
+        audio = [mixture.length[heard[part]].sum(dtype=np.int64) for part in (first, ~first)]
+        assert audio[0] / sum(audio) == pytest.approx(weight, abs=0.04)
+    # The corpus that is scarcest for its weight is heard whole.
+    assert max(share for _, share in mixture.shares) == 1.0
+
+
+def test_epochs_go_round_a_corpus_so_that_all_is_heard_equally_often() -> None:
+    mixture = Mixture.of([made_up(1_000, 0), made_up(9_000, 1)], [0.5, 0.5])
+    plan = BatchPlan(mixture.length, seconds=20.0, buckets=(1.0,), seed=0, shares=mixture.shares)
+    times = np.zeros(len(mixture), dtype=int)
+    for epoch in range(27):
+        times[plan.epoch(epoch).utterances] += 1
+    # Less than a batch is left over in each epoch.
+    assert times[:1_000].mean() == pytest.approx(27, abs=0.3)
+    assert times[1_000:].mean() == pytest.approx(3.0, abs=0.1)
+    assert (times[1_000:] == 3).mean() > 0.9
+    assert times[1_000:].max() <= 4
+
+
+def test_an_utterance_is_read_from_its_own_corpus(tmp_path: Path) -> None:
+    for name, count in (("a", 2), ("b", 3)):
+        (tmp_path / name).mkdir()
+        for n in range(count):
+            soundfile.write(tmp_path / name / f"{n}.wav", babble(1.2, 10 * count + n), 16_000)
+    text = f"{tmp_path / 'a'}=0.7, {tmp_path / 'b'}=0.3"
+    for cache in ("memory", "none"):
+        mixture = open_corpus(text, 2.0, cache, 1.0, show=False)
+        assert isinstance(mixture, Mixture)
+        assert mixture.hours == pytest.approx(5 * 1.2 / 3600)
+        for utterance in range(5):
+            np.testing.assert_allclose(
+                mixture.read(utterance) / 32768,
+                soundfile.read(mixture.name(utterance))[0],
+                atol=1e-4,
+            )
+        assert (mixture.audio is None) == (cache == "none")
+    other = open_corpus(text.replace("0.7", "0.6"), 2.0, "none", 1.0, show=False)
+    assert other.fingerprint() != mixture.fingerprint()
+
+
+def test_weights_that_make_no_sense_are_one_clear_line(corpus: Path, tmp_path: Path) -> None:
+    for text in (f"{corpus}=x,{corpus}=1", f"{corpus}=1,{corpus}", f"{corpus}=0,{corpus}=1", "=0.5", f"{corpus}=inf"):
+        with pytest.raises(UserError, match="is not PLACE=WEIGHT"):
+            weighted(text)
+    with pytest.raises(UserError, match="there is no folder"):
+        open_corpus(f"{tmp_path / 'none'}=0.5,{corpus}=0.5", 2.0, "none", 1.0, show=False)
+    odd = tmp_path / "a=b"
+    odd.mkdir()
+    assert weighted(str(odd)) == [(str(odd), 1.0)]
+    assert weighted("https://host/shards?x=1") == [("https://host/shards?x=1", 1.0)]

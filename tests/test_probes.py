@@ -1,0 +1,161 @@
+"""Probes, units and ABX: right where the answer is known, and as the paper's protocol has them."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.metrics import mutual_info_score
+
+from sjepa.data.synthetic import synthesise_corpus
+from sjepa.errors import UserError
+from sjepa.evaluate.abx import abx_errors, tokens
+from sjepa.evaluate.labelled import Labelled, read_labelled
+from sjepa.evaluate.probes import (
+    chance,
+    enough_utterances,
+    frame_labels,
+    linear_probe,
+    mlp_probe,
+    phone_probe,
+    utterance_probe,
+)
+from sjepa.evaluate.probing import chosen_states, probe_encoder, state_name
+from sjepa.evaluate.superb.records import Utterance
+from sjepa.evaluate.units import agreement, kmeans_units
+from sjepa.evaluate.upstream import load_upstream
+
+
+def test_a_linear_probe_reads_a_half_space_and_an_mlp_reads_a_ring() -> None:
+    x = np.random.default_rng(0).normal(size=(3000, 2)).astype(np.float32)
+    half, ring = (x[:, 0] > 0).astype(str), (np.hypot(*x.T) > 1.18).astype(str)
+    assert linear_probe(x[:2400], half[:2400], x[2400:], half[2400:]) > 0.97
+    assert linear_probe(x[:2400], ring[:2400], x[2400:], ring[2400:]) < 0.65
+    assert mlp_probe(x[:2400], ring[:2400], x[2400:], ring[2400:]) > 0.9
+
+
+def test_probes_repeat_themselves_and_give_mean_and_deviation() -> None:
+    generator = np.random.default_rng(0)
+    labels = generator.choice(["a", "b", "c"], 100)
+    means = np.eye(3)[np.searchsorted(["a", "b", "c"], labels)] + generator.normal(0, 0.6, (100, 3))
+    first, again = (utterance_probe(means, labels.tolist(), splits=4) for _ in range(2))
+    assert first == again
+    assert len(first.splits) == 4
+    assert first.mean == pytest.approx(np.mean(first.splits))
+    assert first.deviation == pytest.approx(np.std(first.splits))
+    assert first.mean > chance(labels) + 0.2
+
+
+def test_random_frames_leak_what_held_out_speakers_do_not() -> None:
+    """Frames of an utterance are near copies, and their labels are noise: only a leak can predict them."""
+    generator = np.random.default_rng(0)
+    features, labels, speakers = [], [], []
+    for number in range(40):
+        features.append(np.repeat(generator.normal(size=(1, 20)), 30, 0) + 0.01 * generator.normal(size=(30, 20)))
+        labels.append(np.repeat(generator.choice(["p", "q"], 1), 30))
+        speakers.append(f"s{number // 4}")
+    leaking = phone_probe(features, labels, speakers, by_speaker=False, splits=2)
+    honest = phone_probe(features, labels, speakers, by_speaker=True, splits=2)
+    assert leaking.mean > 0.75
+    assert honest.mean < 0.65
+    with pytest.raises(UserError, match="needs at least two speakers; there is 's0' alone"):
+        phone_probe(features, labels, ["s0"] * 40)
+    with pytest.raises(UserError, match="at least two classes; all 3 utterances are 'x'"):
+        utterance_probe(np.zeros((3, 2)), ["x"] * 3)
+
+
+def test_whole_utterances_are_chosen_until_there_are_enough_frames() -> None:
+    frames = [10, 20, 30, 40]
+    chosen = enough_utterances(frames, 35, seed=0)
+    assert sum(frames[i] for i in chosen) >= 35
+    assert enough_utterances(frames, 0, seed=0) == [0, 1, 2, 3]
+    assert enough_utterances(frames, 1000, seed=0) == [0, 1, 2, 3]
+
+
+def test_frame_labels_are_those_at_the_frames_centre() -> None:
+    """Frame t is centred at 320 t + 200 samples: 12.5 ms, 32.5 ms, ... and label 2 t + 1 of 100 a second."""
+    assert frame_labels([(0.0, 0.02, "a"), (0.02, 0.05, "b"), (0.05, 0.1, "c")], 4) == ["a", "b", "c", "c"]
+    hundred = Labelled(Utterance("x", Path("x.wav"), ""), phones=list("aabbcdde"))
+    assert hundred.frame_phones(4).tolist() == ["a", "b", "d", "e"]
+    with pytest.raises(UserError, match="audio without labels: x has no phones"):
+        Labelled(Utterance("x", Path("x.wav"), "")).frame_phones(4)
+
+
+@pytest.fixture(scope="module")
+def spoken(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("espeakng_loader")
+    return synthesise_corpus(tmp_path_factory.mktemp("spoken") / "c", voices=4, sentences_per_voice=6, progress=False)
+
+
+def test_the_whole_protocol_beats_chance_on_synthetic_speech(spoken: Path) -> None:
+    corpus = read_labelled(spoken)
+    results = probe_encoder(load_upstream("mfcc"), corpus, frames=2500)
+    (scores,) = results["layers"].values()
+    assert set(scores) == {
+        "speaker",
+        "gender",
+        *(f"phoneme {kind}, {split}" for kind in ("linear", "mlp") for split in ("random frames", "held-out speakers")),
+    }
+    assert len(scores["speaker"]["splits"]) == 10
+    assert len(scores["phoneme mlp, random frames"]["splits"]) == 3
+    assert scores["speaker"]["mean"] > results["chance"]["speaker"] + 30
+    for name in ("phoneme linear, random frames", "phoneme linear, held-out speakers"):
+        assert scores[name]["mean"] > results["chance"]["phoneme"] + 10
+    assert results["data"]["phone_frames"] >= 2500
+    assert results["audio_seconds_per_second"] > 0
+
+
+def test_layers_are_named_by_their_number() -> None:
+    mfcc = load_upstream("mfcc")
+    assert (chosen_states(mfcc, "last"), state_name(mfcc, 0)) == ([0], "features")
+    with pytest.raises(UserError, match="--layer 3: mfcc has layers"):
+        chosen_states(mfcc, "3")
+
+
+def test_agreement_of_units_and_phones_by_definition() -> None:
+    generator = np.random.default_rng(0)
+    phones = generator.choice(list("abcd"), 5000, p=[0.4, 0.3, 0.2, 0.1])
+    units = np.where(
+        generator.random(5000) < 0.7, np.searchsorted(list("abcd"), phones), generator.integers(0, 6, 5000)
+    )
+    found = agreement(units, phones)
+    pairs = list(zip(units, phones, strict=True))
+    purity = sum(max(sum(p == (u, q) for p in pairs) for q in "abcd") for u in range(6)) / 5000
+    shares = np.bincount(units) / 5000
+    assert found["phone_purity"] == pytest.approx(purity)
+    entropy = mutual_info_score(phones, phones)
+    assert found["pnmi"] == pytest.approx(mutual_info_score(phones, units) / entropy)
+    assert found["perplexity"] == pytest.approx(np.exp(-(shares * np.log(shares)).sum()))
+    assert agreement(np.searchsorted(list("abcd"), phones), phones)["pnmi"] == pytest.approx(1.0)
+    assert agreement(np.zeros(5000, int), phones)["pnmi"] == pytest.approx(0.0, abs=1e-9)
+    assert agreement(np.zeros(5000, int), phones)["perplexity"] == pytest.approx(1.0)
+
+
+def test_kmeans_units_follow_clear_clusters() -> None:
+    generator = np.random.default_rng(0)
+    centres = 20 * np.eye(4, 8)
+    truth = [generator.integers(0, 4, 50) for _ in range(10)]
+    features = [centres[t] + generator.normal(size=(50, 8)) for t in truth]
+    units = kmeans_units(features, 8, seed=0)
+    assert agreement(np.concatenate(units), np.concatenate(truth).astype(str))["pnmi"] > 0.8
+
+
+def test_abx_tokens_are_runs_of_one_phone() -> None:
+    assert list(tokens(np.array(["SIL", "A", "A", "B", "SIL"]))) == ["0.02 0.06 A SIL B", "0.06 0.08 B A SIL"]
+
+
+def test_abx_is_low_for_phones_apart_and_half_for_noise() -> None:
+    """Against fastabx where it is installed; otherwise the refusal is one clear line."""
+    generator = np.random.default_rng(0)
+    phones = [np.repeat(generator.permutation(list("ABC")), 4) for _ in range(24)]
+    speakers = [f"s{number % 3}" for number in range(24)]
+    places = {"A": 0, "B": 1, "C": 2}
+    apart = [np.eye(3)[[places[p] for p in row]] + 0.05 * generator.normal(size=(12, 3)) for row in phones]
+    noise = [generator.normal(size=(12, 3)) for _ in phones]
+    try:
+        import fastabx  # noqa: F401
+    except ImportError:
+        with pytest.raises(UserError, match=r"ABX needs fastabx, and that Python 3\.12"):
+            abx_errors(apart, phones, speakers)
+        return
+    assert max(abx_errors(apart, phones, speakers).values()) < 1
+    assert min(abx_errors(noise, phones, speakers).values()) > 30

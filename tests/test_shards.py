@@ -1,0 +1,342 @@
+"""Shards: tars that any WebDataset reader takes, read here or over HTTP, whole or broken."""
+
+import http.server
+import io
+import json
+import re
+import tarfile
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+from conftest import babble
+
+from sjepa import UserError
+from sjepa.audio.augment import AugmentConfig
+from sjepa.audio.io import BadAudioError
+from sjepa.config import Config
+from sjepa.data import storage
+from sjepa.data.build import build_index
+from sjepa.data.corpus import open_corpus
+from sjepa.data.index import open_index, read_labels
+from sjepa.data.loader import BatchReader, load, plan_batches
+from sjepa.data.masking import MaskConfig
+from sjepa.data.sampler import BatchPlan
+from sjepa.data.shards import Encoding, write_shards
+from sjepa.train.loop import pretrain
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sources")
+    for number in range(24):
+        soundfile.write(folder / f"{number:02d}.wav", babble(1.0 + 0.05 * number, number), 16_000)
+    (folder / "list.jsonl").write_text(
+        "\n".join(json.dumps({"path": f"{n:02d}.wav", "speaker": f"s{n % 3}", "text": f"text {n}"}) for n in range(24))
+    )
+    out = tmp_path_factory.mktemp("made") / "index"
+    build_index([str(folder / "list.jsonl")], out, layout="auto", max_seconds=15.0, cut_transcribed=False, show=False)
+    return out
+
+
+def shards(index: Path, out: Path, encoding: Encoding = "flac", hours: float = 10 / 3600) -> dict[str, Any]:
+    return write_shards(str(index), out, encoding=encoding, shard_hours=hours, seed=0, workers=1, show=False)
+
+
+@pytest.fixture(scope="module")
+def flac(index: Path) -> Path:
+    out = index.parent / "flac"
+    shards(index, out)
+    return out
+
+
+def by_id(where: str) -> dict[str, np.ndarray]:
+    corpus = open_index(where)
+    return {name: corpus.read(n) for n, name in enumerate(read_labels(where)["id"].to_pylist())}
+
+
+@pytest.mark.parametrize("encoding", ["flac", "int16"])
+def test_shards_hold_the_samples_and_labels_of_the_index(index: Path, tmp_path: Path, encoding: Encoding) -> None:
+    facts = shards(index, tmp_path / "shards", encoding)
+    original, packed = by_id(str(index)), by_id(str(tmp_path / "shards"))
+    assert facts["files"] == len(list((tmp_path / "shards").glob("*.tar"))) == 4
+    assert original.keys() == packed.keys()
+    assert all(np.array_equal(original[name], packed[name]) for name in original)
+    corpus = open_index(str(tmp_path / "shards"))
+    assert np.array_equal(corpus.read(5, 700, 900), corpus.read(5)[700:1600])
+    key = ("id", "speaker", "text")
+    known = {tuple(row[k] for k in key) for row in read_labels(str(index)).to_pylist()}
+    assert {tuple(row[k] for k in key) for row in read_labels(str(tmp_path / "shards")).to_pylist()} == known
+
+
+@pytest.mark.parametrize("encoding", ["flac", "int16"])
+def test_any_tar_reader_finds_samples_by_key(index: Path, tmp_path: Path, encoding: Encoding) -> None:
+    shards(index, tmp_path / "shards", encoding)
+    original = by_id(str(index))
+    corpus = open_index(str(tmp_path / "shards"))
+    offsets = set()
+    found = 0
+    for path in sorted((tmp_path / "shards").glob("*.tar")):
+        with tarfile.open(path) as tar:
+            samples: dict[str, dict[str, bytes]] = {}
+            for member in tar:  # as WebDataset does: neighbours with the same name up to the first dot are one sample
+                key, ending = member.name.split(".", 1)
+                samples.setdefault(key, {})[ending] = tar.extractfile(member).read()  # type: ignore[union-attr]
+                offsets.add((path.name, member.offset_data + (44 if ending == "wav" else 0)))
+        for sample in samples.values():
+            labels = json.loads(sample["json"])
+            audio, rate = soundfile.read(io.BytesIO(sample["flac" if encoding == "flac" else "wav"]), dtype="int16")
+            assert rate == 16_000
+            assert np.array_equal(audio, original[labels["id"]])
+            found += 1
+    assert found == 24
+    assert corpus.byte_offset is not None
+    for n in range(24):
+        assert (Path(corpus.place(n).path).name, int(corpus.byte_offset[n])) in offsets
+
+
+def test_writing_shards_goes_on_where_it_was_interrupted(index: Path, flac: Path, tmp_path: Path) -> None:
+    out = tmp_path / "shards"
+    out.mkdir()
+    shards(index, out)
+    facts = (out / "index.json").read_bytes()
+    tars = {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in out.glob("*.tar")}
+    assert {name: content for name, (_, content) in tars.items()} == {
+        p.name: p.read_bytes() for p in flac.glob("*.tar")
+    }
+    shards(index, out)  # complete: nothing is touched
+    assert (out / "index.json").read_bytes() == facts
+    with pytest.raises(UserError, match="already holds another index"):
+        shards(index, out, "int16")
+    with pytest.raises(UserError, match="is not an index: make one"):
+        shards(tmp_path, tmp_path / "other")
+
+
+def test_an_interruption_keeps_the_shards_that_are_done(
+    index: Path, flac: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sjepa.data import shards as module
+
+    write_shard, done = module.write_shard, []
+
+    def stop_at_third(path: Path, *rest: Any) -> None:
+        if len(done) == 2:
+            raise KeyboardInterrupt
+        write_shard(path, *rest)
+        done.append(path)
+
+    out = tmp_path / "shards"
+    monkeypatch.setattr(module, "write_shard", stop_at_third)
+    with pytest.raises(KeyboardInterrupt):
+        shards(index, out)
+    times = {path.name: path.stat().st_mtime_ns for path in out.glob("*.tar")}
+    assert len(times) == 2
+    monkeypatch.setattr(module, "write_shard", write_shard)
+    shards(index, out)
+    assert {name: (out / name).stat().st_mtime_ns for name in times} == times
+    assert (out / "audio.arrow").read_bytes() == (flac / "audio.arrow").read_bytes()
+
+
+def test_blocks_of_neighbours_stand_together_on_each_rank() -> None:
+    lengths = np.full(4096, 20_000, dtype=np.int32)
+    plan = BatchPlan(lengths, seconds=128.0, buckets=(1.0,), seed=0, ranks=4, block=16).epoch(2)
+    spec = plan[0]
+    assert len(spec.utterances) == 128
+    for rank in range(4):
+        mine = spec.utterances[rank::4].astype(int)
+        assert (np.diff(mine) == 1).sum() >= 29  # 32 in two or three runs
+    everything = np.concatenate([plan[n].utterances for n in range(len(plan))])
+    assert len(np.unique(everything)) == len(everything) == 4096
+    other = BatchPlan(lengths, seconds=128.0, buckets=(1.0,), seed=0, ranks=4, block=16).epoch(3)
+    assert not np.array_equal(plan[0].utterances, other[0].utterances)
+
+
+def reader_of(where: str) -> tuple[BatchReader, BatchPlan]:
+    corpus = open_corpus(where, 15.0, "none", 0.0, show=False)
+    plan = BatchPlan(corpus.length, seconds=6.0, buckets=(1.0,), seed=0, block=corpus.block)
+    return BatchReader(corpus, MaskConfig(), AugmentConfig(), seed=0, rank=0, ranks=1), plan
+
+
+def test_a_shard_that_vanishes_or_is_cut_does_not_lose_the_run(index: Path, tmp_path: Path) -> None:
+    out = tmp_path / "shards"
+    shards(index, out)
+    (out / "000001.tar").unlink()
+    whole = (out / "000002.tar").read_bytes()
+    (out / "000002.tar").write_bytes(whole[: len(whole) // 3])
+    reader, plan = reader_of(str(out))
+    bad: list[str] = []
+    for number in range(len(plan.epoch(0))):
+        batch = reader[plan.epoch(0)[number]]
+        assert batch.waveforms.shape == (6, 16_000)
+        assert batch.waveforms.any(dim=1).all()
+        bad += batch.bad
+    assert any("000001.tar: cannot be read (No such file or directory)" in line for line in bad)
+    assert any("000002.tar: cut short" in line for line in bad)
+    for path in out.glob("*.tar"):
+        path.unlink()
+    with pytest.raises(UserError, match="every file of a batch is damaged"):
+        reader[plan.epoch(0)[0]]
+    stream = load(reader, plan, (0, 0), 1, torch.device("cpu"))
+    with pytest.raises(UserError, match=r"^every file of a batch[^\n]*$"):  # one line, also from a worker process
+        next(stream)
+
+
+def test_an_index_of_shards_cannot_lead_out_of_its_folder(flac: Path, tmp_path: Path) -> None:
+    import pyarrow as pa
+
+    for name in ("../secret.tar", "/etc/passwd", "http://elsewhere/x.tar"):
+        out = tmp_path / str(abs(hash(name)))
+        out.mkdir()
+        for path in flac.iterdir():
+            (out / path.name).write_bytes(path.read_bytes())
+        table = pa.table({"path": pa.array([name.encode()] * 4, pa.binary())})
+        with pa.OSFile(str(out / "files.arrow"), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+            writer.write_table(table)
+        with pytest.raises(BadAudioError, match="leads out of the folder"):
+            open_index(str(out)).read(0)
+
+
+class Handler(http.server.SimpleHTTPRequestHandler):
+    """A file server with ranges, which can break in set ways."""
+
+    break_next = 0  # so many answers stop half-way
+    ranges = True
+    requests: list[str]
+
+    def do_GET(self) -> None:
+        path = Path(self.translate_path(self.path))
+        type(self).requests.append(f"{path.name} {self.headers.get('Range', '')}")
+        if not path.is_file():
+            self.send_error(404)
+            return
+        content = path.read_bytes()
+        asked = re.match(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
+        partial_answer = asked is not None and self.ranges
+        if asked is not None and self.ranges:
+            content = content[int(asked[1]) : int(asked[2]) + 1]
+        self.send_response(206 if partial_answer else 200)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        if type(self).break_next:
+            type(self).break_next -= 1
+            self.wfile.write(content[: len(content) // 2])
+            self.close_connection = True
+            return
+        self.wfile.write(content)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+Serve = Callable[[Path], tuple[str, type[Handler]]]
+
+
+@pytest.fixture
+def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(storage, "FIRST_WAIT", 0.01)
+    storage.given_up.clear()
+    servers: list[http.server.ThreadingHTTPServer] = []
+
+    def start(folder: Path) -> tuple[str, type[Handler]]:
+        handler = type("Breakable", (Handler,), {"requests": []})
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(handler, directory=str(folder)))  # type: ignore[arg-type]
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        servers.append(server)
+        return f"http://127.0.0.1:{server.server_address[1]}", handler
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+def test_shards_behind_http_are_the_same_as_on_disk(flac: Path, serve: Serve) -> None:
+    url, _ = serve(flac)
+    here, there = open_index(str(flac)), open_index(url)
+    assert there.fingerprint() == here.fingerprint()
+    for utterance in (0, 7, 23):
+        assert np.array_equal(there.read(utterance, 100, 5000), here.read(utterance, 100, 5000))
+    assert by_id(url).keys() == by_id(str(flac)).keys()
+
+
+def test_neighbours_are_fetched_in_one_request(flac: Path, serve: Serve) -> None:
+    url, handler = serve(flac)
+    remote, plan = reader_of(url)
+    local, _ = reader_of(str(flac))
+    handler.requests.clear()
+    for number in range(3):
+        spec = plan.epoch(0)[number]
+        assert torch.equal(remote[spec].waveforms, local[spec].waveforms)
+    assert len(handler.requests) < 18  # six utterances a batch
+    assert all("bytes=" in request for request in handler.requests)
+
+
+def test_worker_processes_read_from_http(flac: Path, serve: Serve) -> None:
+    url, _ = serve(flac)
+    remote, plan = reader_of(url)
+    local, _ = reader_of(str(flac))
+    stream = load(remote, plan, (0, 0), 2, torch.device("cpu"))
+    for number in range(3):
+        assert torch.equal(next(stream).waveforms, local[plan.epoch(0)[number]].waveforms)
+    stream.close()  # type: ignore[attr-defined]
+
+
+def test_an_answer_that_breaks_half_way_is_asked_for_again(flac: Path, serve: Serve) -> None:
+    url, handler = serve(flac)
+    corpus = open_index(url)
+    handler.break_next = storage.TRIES - 1
+    assert np.array_equal(corpus.read(3), open_index(str(flac)).read(3))
+    handler.break_next = 1_000
+    with pytest.raises(BadAudioError, match=rf"\.tar: cannot be read, tried {storage.TRIES} times"):
+        corpus.read(4)
+    asked = len(handler.requests)
+    with pytest.raises(BadAudioError):
+        corpus.read(4)
+    assert len(handler.requests) == asked + 1  # a shard that failed costs one try each from then on
+    handler.break_next = 0
+    assert np.array_equal(corpus.read(4), open_index(str(flac)).read(4))
+
+
+def test_urls_that_cannot_be_opened_are_one_clear_line(flac: Path, serve: Serve) -> None:
+    url, handler = serve(flac)
+    with pytest.raises(UserError, match=r"nowhere/index\.json: there is no such file"):
+        open_corpus(f"{url}/nowhere", 15.0, "none", 0.0, show=False)
+    with pytest.raises(UserError, match="tried 5 times"):
+        open_corpus("http://127.0.0.1:9/shards", 15.0, "none", 0.0, show=False)
+    with pytest.raises(UserError, match="cannot be opened"):
+        open_corpus("gopherx://host/shards", 15.0, "none", 0.0, show=False)
+    handler.break_next = 1_000
+    with pytest.raises(UserError, match=r"index\.json: cannot be read, tried 5 times"):
+        open_corpus(url, 15.0, "none", 0.0, show=False)
+    handler.break_next, handler.ranges = 0, False
+    with pytest.raises(UserError, match="does not serve parts of files"):
+        open_index(url).read(0)
+
+
+def test_training_reads_an_index_shards_or_a_url_alike(
+    index: Path, flac: Path, serve: Serve, tmp_path: Path, micro: Callable[..., Config]
+) -> None:
+    url, _ = serve(flac)
+    config = micro(augment={"noise": str(index), "p_noise": 1.0}, batches={"workers": 1, "cache": "none"})
+    for name, data in (("shards", str(flac)), ("url", url)):
+        assert pretrain(config, data, tmp_path / name, show=False)
+    lines = [[json.loads(line) for line in (tmp_path / run / "metrics.jsonl").open()] for run in ("shards", "url")]
+    for a, b in zip(*lines, strict=True):
+        assert a | {"speed": 0} == b | {"speed": 0}
+    assert lines[0][0]["event"] == "data"
+    assert 0 < lines[0][0]["crop_loss"] < 1
+    assert pretrain(config, f"{index}=1,{flac}=3", tmp_path / "both", show=False)
+
+
+def test_plan_batches_takes_blocks_and_shares_from_the_corpus(
+    index: Path, flac: Path, micro: Callable[..., Config]
+) -> None:
+    assert plan_batches(open_index(str(flac)), micro().batches, 0, 1).block == 16
+    assert plan_batches(open_index(str(index)), micro().batches, 0, 1).block == 1

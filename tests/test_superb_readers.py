@@ -1,0 +1,205 @@
+"""Readers of the corpora: what they find in the true layouts, and what they refuse in one clear line."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import superb_corpora as corpora
+
+from sjepa.data.synthetic import VOICES
+from sjepa.errors import UserError
+from sjepa.evaluate.superb import librispeech
+from sjepa.evaluate.superb.records import Fold
+from sjepa.evaluate.superb.tasks import LITE_UTTERANCES, SequenceTask, TaskName, few_speakers, make_task
+
+pytest.importorskip("espeakng_loader")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("made")
+    subsets = {"train-clean-100": 4, "dev-clean": 4, "test-clean": 2}
+    return {
+        "libri": corpora.librispeech(root / "libri", subsets, VOICES[:3]),
+        "er": corpora.iemocap(root / "er", each=1),
+        "sf": corpora.snips(root / "sf", each=3),
+        "ks": corpora.speech_commands(root / "ks", words=("yes",)),
+        "ic": corpora.fluent_commands(root / "ic"),
+        "sid": corpora.voxceleb(root / "sid", speakers=2),
+        "ravdess": corpora.ravdess(root / "ravdess", actors=5),
+        "coffee": corpora.coffee(root / "coffee", orders=10),
+    }
+
+
+@pytest.fixture
+def copy(made: dict[str, Path], tmp_path: Path) -> Callable[[str], Path]:
+    return lambda name: shutil.copytree(made[name], tmp_path / name)
+
+
+def speakers(part: list) -> set[str]:
+    return {u.speaker for u in part}
+
+
+def test_librispeech_parts_and_labels(made: dict[str, Path]) -> None:
+    task = make_task("asr", made["libri"])
+    assert isinstance(task, SequenceTask)
+    (fold,) = task.folds
+    assert (len(fold.train), len(fold.dev), len(fold.test)) == (12, 12, 6)
+    assert fold.train[0].name == "100-11-0000"
+    assert fold.train[0].path.read_bytes()[:4] == b"fLaC"
+    assert set(str(fold.train[0].label).split()) <= {word.upper() for word in corpora.NUMBERS}
+    assert (task.recurrent, task.recipe.steps, task.recipe.batch * task.recipe.accumulate) == (1024, 200_000, 16)
+    assert librispeech.speaker_sex(made["libri"]) == {"100": "F", "101": "M", "102": "F"}
+
+
+def test_lite_recognition_is_dev_clean_split_by_speaker(made: dict[str, Path]) -> None:
+    (fold,) = make_task("asr", made["libri"] / "LibriSpeech", lite=True).folds
+    parts = [speakers(part) for part in (fold.train, fold.dev, fold.test)]
+    assert all(parts)
+    assert sum(map(len, parts)) == len(set.union(*parts)) == 3
+    assert sum(map(len, (fold.train, fold.dev, fold.test))) == 12
+
+
+def test_phonemes_come_from_a_lexicon_or_from_alignments(made: dict[str, Path], tmp_path: Path) -> None:
+    lexicon = tmp_path / "lexicon.txt"
+    lexicon.write_text("ONE\tW AH1 N\nONE\tHH W AH1 N\nTWO\tT UW1\nTHREE\tTH R IY1\nFOUR\tF AO1 R\nFIVE\tF AY1 V\n")
+    with pytest.raises(UserError, match=r"lexicon\.txt lacks 1 words of the transcripts, first SIX"):
+        make_task("pr", made["libri"], lexicon=lexicon)
+    lexicon.write_text(lexicon.read_text() + "SIX\tS IH1 K S\n")
+    task = make_task("pr", made["libri"], lexicon=lexicon)
+    assert isinstance(task, SequenceTask)
+    assert len(task.symbols.symbols) == 74
+    assert set(str(task.folds[0].train[0].label).split()) <= set(task.symbols.symbols)
+    with pytest.raises(UserError, match="needs its pronunciations: --lexicon"):
+        make_task("pr", made["libri"])
+    assert librispeech.phone_sequence(["SIL", "A", "A", "SIL", "A", "B", "B", "SIL"]) == "A A B"
+
+
+def test_iemocap_holds_out_a_session_a_fold(made: dict[str, Path]) -> None:
+    folds = make_task("er", made["er"]).folds
+    assert [fold.name for fold in folds] == [f"Session{n}" for n in range(1, 6)]
+    for fold in folds:
+        assert {u.name[:5] for u in fold.test} == {f"Ses0{fold.name[-1]}"}
+        assert not {u.name for u in fold.test} & {u.name for u in fold.train + fold.dev}
+        assert {u.label for u in fold.train} == {("neutral",), ("happy",), ("angry",), ("sad",)}
+        assert len(fold.dev) == 32 - int(0.8 * 32)
+
+
+def test_snips_is_split_by_its_speakers_and_marks_its_slots(made: dict[str, Path]) -> None:
+    (fold,) = make_task("sf", made["sf"]).folds
+    assert speakers(fold.train) == {"Ivy", "Joanna", "Joey"}
+    assert speakers(fold.dev) == {"Amy"}
+    assert speakers(fold.test) == {"Brian"}
+    labels = {str(u.label) for u in fold.train}
+    assert labels <= {
+        "PLAY B-artist ABBA E-artist",
+        "PLAY B-artist SADE E-artist",
+        "IN B-city ROME E-city",
+        "IN B-city PARIS E-city",
+    }
+
+
+def test_speech_commands_are_split_by_hash_and_silence_is_cropped(made: dict[str, Path]) -> None:
+    (fold,) = make_task("ks", made["ks"]).folds
+    assert {corpora.part_of(u.speaker) for u in fold.train if u.label != ("_silence_",)} == {"train"}
+    assert {corpora.part_of(u.speaker) for u in fold.dev if u.label != ("_silence_",)} == {"dev"}
+    assert {u.label[0] for u in fold.test} == {"yes", "_unknown_", "_silence_"}
+    assert all(u.crop == 16_000 for u in fold.train if u.label == ("_silence_",))
+    assert all(u.crop == 0 for u in fold.test)
+
+
+def test_fluent_commands_have_three_slots_and_voxceleb_its_own_split(made: dict[str, Path]) -> None:
+    (fold,) = make_task("ic", made["ic"]).folds
+    assert ("activate", "lights", "none") in {u.label for u in fold.train}
+    assert not speakers(fold.train) & speakers(fold.test)
+    (fold,) = make_task("sid", made["sid"]).folds
+    assert (len(fold.train), len(fold.dev), len(fold.test)) == (10, 2, 2)
+    assert speakers(fold.train) == speakers(fold.test) == {"id10001", "id10002"}
+
+
+def test_ravdess_folds_share_no_actor_and_coffee_slots_may_be_empty(made: dict[str, Path]) -> None:
+    for fold in make_task("ravdess", made["ravdess"]).folds:
+        parts = [speakers(part) for part in (fold.train, fold.dev, fold.test)]
+        assert sum(map(len, parts)) == len(set.union(*parts)) == 5
+    (fold,) = make_task("coffee", made["coffee"]).folds
+    assert (len(fold.train), len(fold.dev), len(fold.test)) == (7, 1, 2)
+    assert any(u.label[1] == "" for u in fold.train)
+
+
+def test_lite_takes_evenly_spaced_utterances(made: dict[str, Path]) -> None:
+    from sjepa.evaluate.superb.records import some
+
+    assert some(list(range(10)), 4) == [0, 2, 5, 7]
+    assert some(list(range(3)), 4) == [0, 1, 2]
+    (fold,) = make_task("sid", made["sid"], lite=True).folds
+    assert speakers(few_speakers(fold, 1).test) == speakers(few_speakers(fold, 1).train) == {"id10001"}
+    assert all(len(part) <= most for part, most in zip((fold.train, fold.dev, fold.test), LITE_UTTERANCES, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("name", "corpus", "broken", "message"),
+    [
+        ("asr", "libri", "LibriSpeech/test-clean", r"libri has no folder test-clean or LibriSpeech/test-clean"),
+        ("asr", "libri", "LibriSpeech/dev-clean/100/11/100-11-0001.flac", "labels without audio: .* names 100-11-0001"),
+        (
+            "asr",
+            "libri",
+            "LibriSpeech/dev-clean/100/11/100-11.trans.txt",
+            "audio without labels: 2 of dev-clean, first",
+        ),
+        ("er", "er", "Session3", "er has no folder Session3"),
+        ("er", "er", "Session1/sentences/wav/Ses01F_impro01/Ses01F_impro01_F000.wav", "labels without audio"),
+        ("sf", "sf", "SNIPS/all.iob.snips.txt", r"there is no .*all\.iob\.snips\.txt"),
+        ("sf", "sf", "SNIPS/slots.txt", "there is no list of slots"),
+        ("sf", "sf", "SNIPS/valid", "SNIPS has no folder valid"),
+        ("sf", "sf", "SNIPS/test/Brian-snips-test-0.wav", "labels without audio"),
+        ("ks", "ks", "speech_commands_test_set_v0.01", r"ks has no folder speech_commands_test_set_v0\.01"),
+        ("ic", "ic", "fluent_speech_commands_dataset/data/valid_data.csv", r"there is no .*valid_data\.csv"),
+        ("ic", "ic", "fluent_speech_commands_dataset/wavs/speakers/amy/louder-0.wav", "labels without audio"),
+        ("sid", "sid", "iden_split.txt", r"there is no .*iden_split\.txt"),
+        ("sid", "sid", "dev/wav/id10002/video0/00001.wav", "labels without audio"),
+        ("ravdess", "ravdess", "manifest.jsonl", r"there is no .*manifest\.jsonl"),
+        ("coffee", "coffee", "audio/3.wav", "labels without audio"),
+    ],
+)
+def test_what_is_missing_is_named_in_one_line(
+    name: TaskName, corpus: str, broken: str, message: str, copy: Callable[[str], Path]
+) -> None:
+    root = copy(corpus)
+    target = root / broken
+    shutil.rmtree(target) if target.is_dir() else target.unlink()
+    with pytest.raises(UserError, match=message) as refusal:
+        make_task(name, root)
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_corpus_with_one_speaker_cannot_be_split_by_speaker(copy: Callable[[str], Path]) -> None:
+    root = copy("libri")
+    for speaker in ("101", "102"):
+        shutil.rmtree(root / "LibriSpeech" / "dev-clean" / speaker)
+    with pytest.raises(UserError, match=r"dev-clean has 1 speaker\(s\); a split by speaker needs at least 3"):
+        make_task("asr", root, lite=True)
+
+
+def test_audio_without_labels_in_snips_is_left_out_and_named(
+    copy: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = copy("sf")
+    shutil.copy(root / "SNIPS/test/Brian-snips-test-0.wav", root / "SNIPS/test/Brian-snips-test-77.wav")
+    (fold,) = make_task("sf", root).folds
+    assert len(fold.test) == 3
+    assert "1 left out, first Brian-snips-test-77" in capsys.readouterr().out
+
+
+def test_one_class_leaves_nothing_to_learn_and_an_empty_part_is_refused(copy: Callable[[str], Path]) -> None:
+    root = copy("ravdess")
+    rows = [json.loads(line) | {"emotion": "sad"} for line in (root / "manifest.jsonl").read_text().splitlines()]
+    (root / "manifest.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(UserError, match="a slot with a single class, so nothing to learn"):
+        make_task("ravdess", root)
+    with pytest.raises(UserError, match="x: the dev part is empty"):
+        Fold("x", [None], [], [None])  # type: ignore[list-item]
+    with pytest.raises(UserError, match="there is no folder nowhere"):
+        make_task("asr", Path("nowhere"))

@@ -1,0 +1,176 @@
+"""Every task of the evaluation, end to end on a small corpus in its true layout: it learns, and repeats itself."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import superb_corpora as corpora
+import torch
+
+from sjepa.data.synthetic import VOICES
+from sjepa.errors import UserError
+from sjepa.evaluate.superb.protocol import Evaluation
+from sjepa.evaluate.superb.tasks import ClassTask, Recipe, SequenceTask, Task, TaskName, make_task
+from sjepa.evaluate.upstream import load_upstream
+from sjepa.model.encoder import Encoder, EncoderConfig
+
+pytest.importorskip("espeakng_loader")
+
+
+def shortened(task: Task, steps: int, batch: int = 8) -> Task:
+    """The same task for a few steps, with one batch a step and a narrow recurrent head."""
+    recipe = Recipe(steps, task.recipe.lr, batch, 1, max(1, steps // 2), "lite")
+    if isinstance(task, SequenceTask) and task.recurrent:
+        return replace(task, recipe=recipe, recurrent=64, augment=None)
+    return replace(task, recipe=recipe)
+
+
+def run(task: Task, out: Path, rate: float, encoder: str = "logmel", **options: Any) -> dict[str, Any]:
+    return Evaluation(task, load_upstream(encoder), out, **options).run([rate])
+
+
+Corpus = Callable[[Path], Path]
+
+
+@pytest.mark.parametrize(
+    ("name", "make", "steps", "rate", "chance", "margin"),
+    [
+        ("er", corpora.iemocap, 60, 3e-3, 25.0, 30.0),
+        ("ks", corpora.speech_commands, 150, 3e-3, 20.0, 30.0),
+        ("ic", corpora.fluent_commands, 100, 3e-3, 25.0, 30.0),
+        ("sid", corpora.voxceleb, 60, 3e-3, 100 / 6, 40.0),
+        ("ravdess", corpora.ravdess, 40, 3e-3, 25.0, 20.0),
+        ("coffee", corpora.coffee, 150, 3e-3, 50.0, 15.0),
+    ],
+)
+def test_a_classification_task_learns(
+    name: TaskName, make: Corpus, steps: int, rate: float, chance: float, margin: float, tmp_path: Path
+) -> None:
+    task = make_task(name, make(tmp_path / "data"), lite=True)
+    assert isinstance(task, ClassTask)
+    results = run(shortened(task, steps), tmp_path / "out", rate)
+    score = results["metrics"]["slot_f1" if name == "coffee" else "accuracy"]
+    assert score > chance + margin
+    assert results["encoder"]["parameters"] == 0
+    assert results["audio_seconds_per_second"] > 0
+    assert len(results["folds"]) == (5 if name in ("er", "ravdess") else 1)
+
+
+@pytest.fixture(scope="module")
+def numbers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return corpora.librispeech(tmp_path_factory.mktemp("numbers"), {"dev-clean": 14}, VOICES[:10])
+
+
+def test_speech_recognition_learns_and_a_language_model_decodes_it(numbers: Path, tmp_path: Path) -> None:
+    pytest.importorskip("flashlight")
+    from sjepa.evaluate.superb.decode import PAPER, BeamDecoder, LanguageModel
+
+    words = [word.upper() for word in corpora.NUMBERS]
+    model = tmp_path / "numbers.arpa"
+    unigrams = "".join(f"-0.9\t{word}\t0\n" for word in words)
+    model.write_text(
+        f"\n\\data\\\nngram 1={len(words) + 3}\nngram 2=1\n\n"
+        f"\\1-grams:\n-99\t<s>\t0\n-0.9\t</s>\n-9\t<unk>\n{unigrams}\n"
+        "\\2-grams:\n-0.8\t<s> ONE\n\n\\end\\\n"
+    )
+    decoders = {"paper": BeamDecoder(LanguageModel(model), PAPER)}
+    task = shortened(make_task("asr", numbers, lite=True), 300)
+    results = run(task, tmp_path / "out", 1e-2, decoders=decoders)
+    assert results["metrics"]["wer"] < 60  # 83 is naming one of the six words each time
+    assert results["decoded"]["paper"]["wer"] <= results["metrics"]["wer"]
+    assert results["decoders"]["paper"]["beam"] == 100
+    line = (tmp_path / "out" / "predictions.txt").read_text().splitlines()[0].split("\t")
+    assert len(line) == 3
+    assert (tmp_path / "out" / "predictions-paper.txt").is_file()
+
+
+def test_phoneme_recognition_learns(numbers: Path, tmp_path: Path) -> None:
+    task = shortened(make_task("pr", numbers, lite=True), 150)
+    assert run(task, tmp_path / "out", 1e-2, "mfcc+context")["metrics"]["per"] < 60
+
+
+def test_slot_filling_learns(tmp_path: Path) -> None:
+    task = shortened(make_task("sf", corpora.snips(tmp_path / "data"), lite=True), 200)
+    metrics = run(task, tmp_path / "out", 1e-2)["metrics"]
+    assert metrics["slot_type_f1"] > 70  # a guess is right half the time
+    assert metrics["slot_value_cer"] < 80
+
+
+def test_the_same_seed_gives_the_same_numbers_and_a_stop_changes_nothing(tmp_path: Path) -> None:
+    data = corpora.voxceleb(tmp_path / "data", speakers=3)
+    task = shortened(make_task("sid", data, lite=True), 12)
+    whole = run(task, tmp_path / "whole", 1e-3)
+    again = run(task, tmp_path / "again", 1e-3)
+    assert whole["folds"] == again["folds"]
+
+    class StopError(Exception):
+        pass
+
+    evaluation = Evaluation(task, load_upstream("logmel"), tmp_path / "stopped")
+    step, count = evaluation.step, []
+
+    def until_nine(*arguments: Any) -> float:
+        count.append(1)
+        if len(count) == 9:
+            raise StopError
+        return step(*arguments)
+
+    evaluation.step = until_nine  # type: ignore[method-assign]
+    with pytest.raises(StopError):
+        evaluation.run([1e-3])
+    resumed = run(task, tmp_path / "stopped", 1e-3)
+    assert resumed["folds"] == whole["folds"]
+    assert json.loads((tmp_path / "stopped" / "results.json").read_text())["folds"] == whole["folds"]
+    with pytest.raises(UserError, match="holds an evaluation with another seed"):
+        run(task, tmp_path / "stopped", 1e-3, seed=1)
+
+
+def test_a_sweep_keeps_the_rate_that_is_best_on_dev(tmp_path: Path) -> None:
+    task = shortened(make_task("sid", corpora.voxceleb(tmp_path / "data", speakers=3), lite=True), 20)
+    evaluation = Evaluation(task, load_upstream("mfcc"), tmp_path / "out")
+    results = evaluation.run([1e-2, 1e-7])
+    dev = results["dev"]["by_learning_rate"]
+    assert dev["0.01"] > dev["1e-07"]
+    assert results["learning_rate"] == 1e-2
+
+
+def test_results_say_what_was_done(tmp_path: Path) -> None:
+    task = shortened(make_task("sid", corpora.voxceleb(tmp_path / "data", speakers=3), lite=True), 4)
+    results = run(task, tmp_path / "out", 1e-3)
+    assert results["protocol"]["name"] == "lite"
+    assert results["protocol"]["steps"] == 4
+    (data,) = results["data"]
+    assert (data["train_utterances"], data["dev_utterances"], data["test_utterances"]) == (15, 3, 3)
+    assert 0 < data["test_hours"] < data["train_hours"] < 0.01
+    assert results["seed"] == 0
+    assert results["versions"]["torch"] == torch.__version__
+    assert [point["step"] for point in results["folds"][0]["dev_curve"]] == [2, 4]
+    assert results["folds"][0]["layer_weights"] == [1.0]
+    full = make_task("sid", tmp_path / "data").recipe
+    assert (full.name, full.steps, full.lr, full.batch * full.accumulate) == ("full", 200_000, 1e-4, 32)
+    with pytest.raises(UserError, match="--steps is for --lite"):
+        make_task("sid", tmp_path / "data", steps=5)
+
+
+def test_an_encoder_that_is_not_frozen_is_found_out(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    Encoder(EncoderConfig(16, 1, 2, 16, conv_channels=8, position_kernel=8, position_groups=2)).save_pretrained(
+        tmp_path / "encoder"
+    )
+    upstream = load_upstream(str(tmp_path / "encoder"))
+    task = shortened(make_task("sid", corpora.voxceleb(tmp_path / "data", speakers=2), lite=True), 2)
+    before = upstream.fingerprint()
+    Evaluation(task, upstream, tmp_path / "out").run([1e-3])
+    assert upstream.fingerprint() == before
+
+    def drifting(utterances: Sequence[np.ndarray]) -> list[torch.Tensor]:
+        assert isinstance(upstream.network, Encoder)
+        upstream.network.feature_projection.projection.bias.add_(1e-3)
+        return upstream.run(utterances)
+
+    with pytest.raises(RuntimeError, match="the encoder's weights changed"):
+        Evaluation(task, replace(upstream, run=drifting), tmp_path / "drifting").run([1e-3])

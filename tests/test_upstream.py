@@ -1,0 +1,162 @@
+"""Frozen features: the same alone and in company, from our encoder, Hugging Face's, and the floors."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import babble
+
+from sjepa.audio.mfcc import MfccConfig, mfcc
+from sjepa.errors import UserError
+from sjepa.evaluate.superb.features import FeatureStore
+from sjepa.evaluate.superb.records import Utterance
+from sjepa.evaluate.upstream import load_upstream
+from sjepa.model.encoder import Encoder, EncoderConfig
+from sjepa.model.frontend import frame_count
+
+SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+CONVOLUTIONS = {"conv_dim": [16] * 7, "num_conv_pos_embeddings": 16, "num_conv_pos_embedding_groups": 2}
+
+
+@pytest.fixture(scope="module")
+def utterances() -> list[np.ndarray]:
+    return [babble(seconds, seed) for seed, seconds in enumerate((1.0, 0.4, 1.7, 1.0))]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Our own encoder and tiny Hugging Face networks, as they lie on disk."""
+    transformers = pytest.importorskip("transformers")
+    root = tmp_path_factory.mktemp("encoders")
+    torch.manual_seed(1)
+    config = EncoderConfig(32, 2, 2, 64, conv_channels=16, position_kernel=16, position_groups=2)
+    Encoder(config).save_pretrained(root / "run" / "encoder")
+    normal = {"feat_extract_norm": "layer", "do_stable_layer_norm": True, "conv_bias": True}
+    networks = {
+        "hubert-large-like": transformers.HubertModel(transformers.HubertConfig(**SIZES, **CONVOLUTIONS, **normal)),
+        "wavlm": transformers.WavLMModel(transformers.WavLMConfig(**SIZES, **CONVOLUTIONS)),
+        "wav2vec2": transformers.Wav2Vec2Model(transformers.Wav2Vec2Config(**SIZES, **CONVOLUTIONS)),
+    }
+    for name, network in networks.items():
+        network.save_pretrained(root / name)
+    return {"ours": root / "run"} | {name: root / name for name in networks}
+
+
+@pytest.mark.parametrize("name", ["ours", "hubert-large-like", "wavlm", "wav2vec2", "mfcc", "mfcc+context", "logmel"])
+def test_features_do_not_depend_on_the_batch(name: str, folders: dict[str, Path], utterances: list[np.ndarray]) -> None:
+    upstream = load_upstream(str(folders.get(name, name)))
+    together = upstream.extract(utterances)
+    for samples, state in zip(utterances, together, strict=True):
+        assert state.shape == (upstream.states, frame_count(len(samples)), upstream.dimension)
+        torch.testing.assert_close(upstream.extract([samples])[0], state, atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["hubert-large-like", "wavlm", "wav2vec2"])
+def test_hidden_states_are_those_of_transformers(
+    name: str, folders: dict[str, Path], utterances: list[np.ndarray]
+) -> None:
+    import transformers
+
+    upstream = load_upstream(str(folders[name]))
+    network = transformers.AutoModel.from_pretrained(folders[name]).eval()
+    samples = utterances[0]
+    if name == "hubert-large-like":  # layer norm in the front end: waveforms are scaled, as its preprocessor would
+        samples = (samples - samples.mean()) / np.sqrt(samples.var() + 1e-7)
+    with torch.inference_mode():
+        wanted = network(torch.from_numpy(samples)[None], output_hidden_states=True).hidden_states
+    torch.testing.assert_close(upstream.extract([utterances[0]])[0], torch.cat(wanted), atol=1e-5, rtol=1e-4)
+    assert upstream.parameters == sum(p.numel() for p in network.parameters())
+    assert upstream.states == 3
+
+
+def test_our_encoder_runs_hugging_faces_hubert_of_the_same_architecture(
+    tmp_path: Path, utterances: list[np.ndarray]
+) -> None:
+    transformers = pytest.importorskip("transformers")
+    network = transformers.HubertModel(transformers.HubertConfig(**SIZES, **CONVOLUTIONS)).eval()
+    network.save_pretrained(tmp_path / "hubert")
+    upstream = load_upstream(str(tmp_path / "hubert"))
+    assert isinstance(upstream.network, Encoder)
+    with torch.inference_mode():
+        wanted = network(torch.from_numpy(utterances[0])[None], output_hidden_states=True).hidden_states
+    torch.testing.assert_close(upstream.extract(utterances)[0], torch.cat(wanted), atol=1e-4, rtol=1e-3)
+
+
+def test_untrained_weights_are_fresh_and_always_the_same(folders: dict[str, Path]) -> None:
+    for name in ("ours", "wavlm"):
+        trained = load_upstream(str(folders[name]))
+        fresh, again = (load_upstream(f"untrained:{folders[name]}") for _ in range(2))
+        assert fresh.fingerprint() == again.fingerprint() != trained.fingerprint()
+        assert fresh.parameters == trained.parameters
+        assert fresh.name.startswith("untrained ")
+
+
+def test_context_puts_eleven_frames_side_by_side(utterances: list[np.ndarray]) -> None:
+    plain, wide = (load_upstream(name).extract(utterances[:1])[0][0] for name in ("mfcc", "mfcc+context"))
+    assert wide.shape[1] == 11 * plain.shape[1] == 429
+    frames = torch.arange(len(plain))
+    for offset in range(-5, 6):
+        neighbours = plain[(frames + offset).clamp(0, len(plain) - 1)]
+        torch.testing.assert_close(wide[:, 39 * (offset + 5) : 39 * (offset + 6)], neighbours)
+
+
+def test_the_mfcc_floor_is_mfcc_up_to_scale(utterances: list[np.ndarray]) -> None:
+    floor = load_upstream("mfcc").extract(utterances[:1])[0][0]
+    raw = mfcc(torch.from_numpy(utterances[0])[None], MfccConfig())[0]
+    correlation = np.corrcoef(floor[:, 3].numpy(), raw[:, 3].numpy())[0, 1]
+    assert correlation == pytest.approx(1.0, abs=1e-6)
+
+
+def test_the_cache_is_bounded_and_changes_nothing(corpus: Path, folders: dict[str, Path]) -> None:
+    upstream = load_upstream(str(folders["ours"]))
+    utterances = [Utterance(path.stem, path, "") for path in sorted(corpus.glob("*.wav"))[:6]]
+    frame = upstream.states * upstream.dimension * 4
+    without, small, large = (FeatureStore(upstream, size) for size in (0.0, 120 * frame / 2**30, 1.0))
+    plan = [(utterances[:3], 0), (utterances[3:], 1), (utterances[:3], 2)]
+    results = [[state for _, batch in store.batches(plan) for state in batch] for store in (without, small, large)]
+    for states in zip(*results, strict=True):
+        for state in states[1:]:
+            torch.testing.assert_close(state, states[0])
+    assert len(without.kept) == 0
+    assert 0 < len(small.kept) < len(large.kept) == 6
+    assert sum(s.numel() * 4 for s in small.kept.values()) <= 120 * frame
+    assert large.audio_seconds < without.audio_seconds
+    assert large.speed > 0
+
+
+def test_random_crops_are_seeded_and_are_not_cached(corpus: Path) -> None:
+    path = min(corpus.glob("*.wav"))
+    utterance = Utterance("x", path, "", crop=8000)
+    store = FeatureStore(load_upstream("logmel"))
+    first, again, other, middle = (next(store.batches([([utterance], seed)]))[1][0] for seed in (0, 0, 1, -1))
+    assert first.shape[1] == frame_count(8000)
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    assert not torch.equal(first, middle)
+    assert not store.kept
+
+
+def test_what_is_no_encoder_is_refused_in_one_line(tmp_path: Path, folders: dict[str, Path]) -> None:
+    with pytest.raises(UserError, match="there is no encoder nowhere"):
+        load_upstream("nowhere")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match=r"neither config\.json nor encoder/config\.json"):
+        load_upstream(str(tmp_path / "empty"))
+    other = tmp_path / "bert"
+    other.mkdir()
+    (other / "config.json").write_text(json.dumps({"model_type": "bert"}))
+    with pytest.raises(UserError, match="holds a 'bert' network; encoders are sjepa's own, or Hugging Face"):
+        load_upstream(str(other))
+    (other / "config.json").write_text("{")
+    with pytest.raises(UserError, match="is not JSON"):
+        load_upstream(str(other))
+    hollow = tmp_path / "wavlm"
+    hollow.mkdir()
+    (hollow / "config.json").write_text((folders["wavlm"] / "config.json").read_text())
+    with pytest.raises(UserError, match="cannot be loaded") as refusal:
+        load_upstream(str(hollow))
+    assert "\n" not in str(refusal.value)
+    with pytest.raises(UserError, match="100 samples are too few"):
+        load_upstream("mfcc").extract([np.zeros(100, np.float32)])
