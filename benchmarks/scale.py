@@ -52,7 +52,7 @@ def write_index(folder: Path, utterances: int, part_rows: int = 250_000) -> None
 def start(folder: str, block: int, epoch: int, index: int) -> dict[str, float]:
     """What a rank does from start to its first batch plan, in a process of its own."""
     began = time.perf_counter()
-    from sjepa.data.corpus import open_corpus
+    from sjepa.data.opening import open_corpus
     from sjepa.data.sampler import BatchPlan
 
     imported = time.perf_counter()
@@ -75,7 +75,7 @@ def start(folder: str, block: int, epoch: int, index: int) -> dict[str, float]:
 
 def epoch_facts(folder: str, block: int) -> dict[str, float]:
     """One epoch's plan for all ranks: how often each utterance is heard, and how much audio each rank hears."""
-    from sjepa.data.corpus import open_corpus
+    from sjepa.data.opening import open_corpus
     from sjepa.data.sampler import BatchPlan
 
     corpus = open_corpus(folder, 15.0, "none", 0.0, show=False)

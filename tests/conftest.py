@@ -11,7 +11,7 @@ import torch
 
 from sjepa.config import Config
 from sjepa.data.loader import BatchConfig
-from sjepa.model.encoder import EncoderConfig
+from sjepa.model.encoder_config import EncoderConfig
 from sjepa.model.predictor import PredictorConfig
 from sjepa.targets.ema import EmaConfig
 from sjepa.targets.fit import GmmConfig

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from sjepa import UserError
 from sjepa.audio.augment import AugmentConfig
 from sjepa.audio.io import read_audio
-from sjepa.data.corpus import decode, open_corpus, scan_folder
+from sjepa.data.corpus import decode, scan_folder
 from sjepa.data.loader import BatchReader, load
 from sjepa.data.masking import MaskConfig
+from sjepa.data.opening import open_corpus
 from sjepa.data.sampler import BatchPlan
 
 BUCKETS = (1.0, 2.0, 4.0, 8.0)

@@ -20,9 +20,10 @@ from sjepa import UserError
 from sjepa.audio.io import read_audio
 from sjepa.data import build
 from sjepa.data.build import build_index, summary
-from sjepa.data.corpus import open_corpus, scan_folder
+from sjepa.data.corpus import scan_folder
 from sjepa.data.index import open_index, read_labels
 from sjepa.data.layouts import Layout
+from sjepa.data.opening import open_corpus
 from sjepa.data.silence import cut_at_silences, join_voice
 
 
@@ -416,7 +417,7 @@ def test_damaged_indexes_are_refused_in_one_line(tmp_path: Path, corpus: Path) -
 def test_a_plain_folder_needs_neither_pyarrow_nor_fsspec(corpus: Path) -> None:
     program = (
         "import sys; sys.modules.update({'pyarrow': None, 'fsspec': None})\n"
-        "from sjepa.data.corpus import open_corpus\n"
+        "from sjepa.data.opening import open_corpus\n"
         f"print(len(open_corpus({str(corpus)!r}, 2.0, 'memory', 1.0, show=False)))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

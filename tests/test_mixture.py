@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sjepa import UserError
-from sjepa.data.corpus import Corpus, open_corpus, weighted
+from sjepa.data.corpus import Corpus
 from sjepa.data.mixture import Mixture
+from sjepa.data.opening import open_corpus, weighted
 from sjepa.data.sampler import BatchPlan
 
 

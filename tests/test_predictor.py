@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from sjepa.model.encoder import EncoderConfig
+from sjepa.model.encoder_config import EncoderConfig
 from sjepa.model.predictor import ClusterHead, Predictor, PredictorConfig
 from sjepa.model.sjepa import SJEPA
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from sjepa.data.build import build_index
-from sjepa.data.corpus import open_corpus
 from sjepa.data.index import open_index, read_labels
+from sjepa.data.opening import open_corpus
 from sjepa.data.shards import write_shards
 
 DATA = Path(__file__).parents[2] / "shared" / "data"

@@ -23,10 +23,10 @@ from sjepa.audio.io import BadAudioError
 from sjepa.config import Config
 from sjepa.data import storage
 from sjepa.data.build import build_index
-from sjepa.data.corpus import open_corpus
 from sjepa.data.index import open_index, read_labels
 from sjepa.data.loader import BatchReader, load, plan_batches
 from sjepa.data.masking import MaskConfig
+from sjepa.data.opening import open_corpus
 from sjepa.data.sampler import BatchPlan
 from sjepa.data.shards import Encoding, write_shards
 from sjepa.train.loop import pretrain

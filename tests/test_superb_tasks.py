@@ -16,7 +16,8 @@ from sjepa.errors import UserError
 from sjepa.evaluate.superb.protocol import Evaluation
 from sjepa.evaluate.superb.tasks import ClassTask, Recipe, SequenceTask, Task, TaskName, make_task
 from sjepa.evaluate.upstream import load_upstream
-from sjepa.model.encoder import Encoder, EncoderConfig
+from sjepa.model.encoder import Encoder
+from sjepa.model.encoder_config import EncoderConfig
 
 pytest.importorskip("espeakng_loader")
 

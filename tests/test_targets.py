@@ -8,7 +8,7 @@ from conftest import babble
 
 from sjepa import Encoder, UserError
 from sjepa.audio.mfcc import MfccConfig, mfcc
-from sjepa.model.encoder import EncoderConfig
+from sjepa.model.encoder_config import EncoderConfig
 from sjepa.targets import ema
 from sjepa.targets.fit import GmmConfig
 from sjepa.targets.layer import LayerChoice, LayerConfig, effective_rank

@@ -135,7 +135,7 @@ def test_the_first_steps_loss_is_the_papers_equation(corpus: Path, tmp_path: Pat
 
 def one_batch(config: Config, corpus: Path) -> tuple[Run, Batch]:
     """A run with fitted phase 1 targets, and its first batch."""
-    from sjepa.data.corpus import open_corpus
+    from sjepa.data.opening import open_corpus
 
     loaded = open_corpus(corpus, config.batches.max_seconds, "memory", 1.0, show=False)
     plan = BatchPlan(loaded.length, seconds=config.batches.seconds, buckets=config.batches.buckets, seed=0)

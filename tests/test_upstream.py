@@ -13,7 +13,8 @@ from sjepa.errors import UserError
 from sjepa.evaluate.superb.features import FeatureStore
 from sjepa.evaluate.superb.records import Utterance
 from sjepa.evaluate.upstream import load_upstream
-from sjepa.model.encoder import Encoder, EncoderConfig
+from sjepa.model.encoder import Encoder
+from sjepa.model.encoder_config import EncoderConfig
 from sjepa.model.frontend import frame_count
 
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}

@@ -15,12 +15,12 @@ from sjepa.audio.mfcc import MfccConfig
 from sjepa.data.loader import BatchConfig
 from sjepa.data.masking import MaskConfig
 from sjepa.errors import UserError
-from sjepa.model.encoder import EncoderConfig
+from sjepa.model.encoder_config import EncoderConfig
 from sjepa.model.predictor import PredictorConfig
+from sjepa.phases import Phase, PhaseConfig, check_cadences
 from sjepa.targets.ema import EmaConfig
 from sjepa.targets.fit import GmmConfig
 from sjepa.targets.layer import LayerConfig
-from sjepa.train.phases import Phase, PhaseConfig, check_cadences
 
 
 @dataclass(frozen=True)

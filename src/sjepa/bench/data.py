@@ -15,10 +15,11 @@ import tyro
 from sjepa.audio.augment import AugmentConfig
 from sjepa.audio.io import SAMPLE_RATE, read_int16, to_int16
 from sjepa.data.build import build_index
-from sjepa.data.corpus import Corpus, open_corpus
+from sjepa.data.corpus import Corpus
 from sjepa.data.loader import BatchConfig, BatchReader, load, plan_batches
 from sjepa.data.masking import MaskConfig
 from sjepa.data.mixture import Mixture
+from sjepa.data.opening import open_corpus
 from sjepa.data.shards import Encoding, write_shards
 from sjepa.errors import UserError
 from sjepa.files import write_whole

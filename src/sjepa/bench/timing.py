@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import torch
 
-from sjepa.model.encoder import EncoderConfig
+from sjepa.model.encoder_config import EncoderConfig
 from sjepa.model.frontend import KERNELS, STRIDES, frame_count
 
 

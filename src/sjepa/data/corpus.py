@@ -1,4 +1,4 @@
-"""A corpus: utterances in audio files, found by scanning a folder or opened from an index."""
+"""A corpus: utterances in audio files, as columns; and one found by scanning a folder."""
 
 import hashlib
 import io
@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,10 +14,7 @@ from sjepa.audio.io import EXTENSIONS, SAMPLE_RATE, AudioInfo, BadAudioError, pr
 from sjepa.data.storage import Place, is_url, read_bytes
 from sjepa.errors import UserError
 from sjepa.model.frontend import RECEPTIVE_FIELD
-from sjepa.progress import say, track
-
-if TYPE_CHECKING:
-    from sjepa.data.mixture import Mixture
+from sjepa.progress import track
 
 
 @dataclass(frozen=True)
@@ -187,60 +183,3 @@ def decode(corpus: Corpus, show: bool = True) -> Corpus:
         raise UserError(f"no usable audio: {first_of(refused)}")
     audio = [result for result in results if not isinstance(result, str)]
     return corpus.select(kept, refused=corpus.refused + refused, audio=audio)
-
-
-def open_corpus(
-    data: str | Path, max_seconds: float, cache: str, memory_gb: float, show: bool = True
-) -> "Corpus | Mixture":
-    """The corpus of a folder of audio, an index or shards (folder or URL), or of several as `a=0.7,b=0.3`.
-
-    It is decoded in memory where it fits, and what was left out is said. Only a plain folder's long files are cut
-    to `max_seconds` here; an index was cut when it was made.
-    """
-    parts = weighted(str(data))
-    corpora = [open_one(where, max_seconds, show) for where, _ in parts]
-    size = sum(float(corpus.length.sum(dtype=np.int64)) for corpus in corpora) * 2 / 2**30
-    if cache == "memory" or (cache == "auto" and size <= memory_gb):
-        corpora = [decode(corpus, show) for corpus in corpora]
-    for corpus, (where, _) in zip(corpora, parts, strict=True):
-        left_out = f"; {len(corpus.refused)} left out:" if corpus.refused else ""
-        say(f"{f'{where}: ' if len(parts) > 1 else ''}{len(corpus):,} utterances, {corpus.hours:.2f} hours{left_out}")
-        for line in corpus.refused[:5]:
-            say(f"  {line}")
-        if len(corpus.refused) > 5:
-            say(f"  and {len(corpus.refused) - 5} more")
-    if len(corpora) == 1:
-        return corpora[0]
-    from sjepa.data.mixture import Mixture
-
-    return Mixture.of(corpora, [weight for _, weight in parts])
-
-
-def weighted(data: str) -> list[tuple[str, float]]:
-    """`a=0.7,b=0.3` as pairs; anything without weights is one place with weight 1."""
-    if "=" not in data or (is_url(data) and "," not in data) or os.path.exists(data):
-        return [(data, 1.0)]
-    parts = []
-    for item in data.split(","):
-        where, _, weight = item.strip().rpartition("=")
-        try:
-            parts.append((where, float(weight)))
-        except ValueError:
-            where = ""
-        if not where or not 0 < parts[-1][1] < float("inf"):
-            raise UserError(f"--data {data}: {item!r} is not PLACE=WEIGHT with a weight above 0, as in a=0.7,b=0.3")
-    return parts
-
-
-def open_one(where: str, max_seconds: float, show: bool) -> Corpus:
-    if is_url(where) or (Path(where) / "index.json").is_file():
-        from sjepa.data.index import open_index  # needs pyarrow, a plain folder does not
-
-        return open_index(where)
-    return scan_folder(where, max_seconds, show)
-
-
-def end_to_end(corpus: "Corpus | Mixture") -> np.ndarray:
-    """All samples of a decoded corpus in one row, to cut noise from."""
-    assert corpus.audio is not None
-    return np.concatenate(corpus.audio)

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from sjepa.audio.mfcc import MfccConfig, log_mel, mfcc
 from sjepa.errors import UserError
-from sjepa.model.encoder import Encoder, EncoderConfig
+from sjepa.model.encoder import Encoder
+from sjepa.model.encoder_config import EncoderConfig
 from sjepa.model.formats import from_hugging_face
 from sjepa.model.frontend import RECEPTIVE_FIELD, STRIDE, frame_count
 

@@ -1,7 +1,6 @@
 """The encoder f: raw waveform in, hidden states out. The only part that is kept after pre-training."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,48 +9,9 @@ from torch import Tensor, nn
 
 from sjepa.errors import UserError
 from sjepa.model import formats
+from sjepa.model.encoder_config import EncoderConfig
 from sjepa.model.frontend import RECEPTIVE_FIELD, FeatureExtractor, frame_counts
 from sjepa.model.transformer import ConvPosition, LayerNorm, TransformerLayer, TransformerStack
-
-
-@dataclass(frozen=True)
-class EncoderConfig:
-    """Size and regularisation of the encoder; the defaults are the paper's."""
-
-    hidden_size: int = 768
-    """Width of the transformer."""
-    layers: int = 6
-    """Transformer layers."""
-    heads: int = 12
-    """Attention heads; divides the width."""
-    inner_size: int = 3072
-    """Width inside the feed-forward blocks."""
-    conv_channels: int = 512
-    """Channels of the convolutional front end."""
-    position_kernel: int = 128
-    """Frames that the convolutional position encoding sees; even."""
-    position_groups: int = 16
-    """Groups of the position convolution; divides the width."""
-    dropout: float = 0.1
-    """Dropout on residual branches and embeddings."""
-    attention_dropout: float = 0.1
-    """Dropout on attention weights."""
-    activation_dropout: float = 0.1
-    """Dropout inside the feed-forward blocks."""
-    layerdrop: float = 0.05
-    """Probability that a transformer layer is skipped in a training step."""
-    feature_gradient_scale: float = 0.1
-    """Scale on gradients that flow back into the convolutional front end."""
-
-    def __post_init__(self) -> None:
-        if self.hidden_size % self.heads:
-            raise UserError(f"encoder.heads: {self.heads} does not divide hidden_size {self.hidden_size}")
-        if self.hidden_size % self.position_groups:
-            raise UserError(
-                f"encoder.position_groups: {self.position_groups} does not divide hidden_size {self.hidden_size}"
-            )
-        if self.position_kernel % 2:
-            raise UserError(f"encoder.position_kernel: {self.position_kernel} is odd; it must be even")
 
 
 class EncoderOutput(NamedTuple):

@@ -4,7 +4,7 @@ import json
 import os
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import safetensors
 import safetensors.torch
@@ -12,10 +12,8 @@ from torch import Tensor, nn
 
 from sjepa.errors import UserError
 from sjepa.files import write_whole
+from sjepa.model.encoder_config import EncoderConfig
 from sjepa.model.frontend import KERNELS, STRIDES
-
-if TYPE_CHECKING:
-    from sjepa.model.encoder import EncoderConfig
 
 # Our config field -> Hugging Face's.
 FIELDS = {
@@ -51,7 +49,7 @@ LEGACY = {
 }
 
 
-def to_hugging_face(config: "EncoderConfig") -> dict[str, Any]:
+def to_hugging_face(config: EncoderConfig) -> dict[str, Any]:
     ours = asdict(config)
     settings = FIXED | {theirs: ours[name] for name, theirs in FIELDS.items()}
     return settings | {

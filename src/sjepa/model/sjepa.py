@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from sjepa.model.encoder import Encoder, EncoderConfig
+from sjepa.model.encoder import Encoder
+from sjepa.model.encoder_config import EncoderConfig
 from sjepa.model.predictor import ClusterHead, Predictor, PredictorConfig
 
 

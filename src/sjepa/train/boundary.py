@@ -6,12 +6,12 @@ from torch import Tensor
 from sjepa import distributed
 from sjepa.data.loader import BatchReader, load
 from sjepa.data.sampler import BatchPlan
+from sjepa.phases import Phase
 from sjepa.progress import bar, say
 from sjepa.targets.providers import Targets
 from sjepa.targets.reservoir import Reservoir
 from sjepa.train.compute import autocast
 from sjepa.train.metrics import Log
-from sjepa.train.phases import Phase
 from sjepa.train.run import Run, seed_from
 
 

@@ -10,18 +10,19 @@ from torch import Tensor
 from sjepa import distributed
 from sjepa.audio.augment import augment
 from sjepa.config import Config
-from sjepa.data.corpus import Corpus, end_to_end, open_corpus
+from sjepa.data.corpus import Corpus
 from sjepa.data.loader import Batch, BatchReader, load, plan_batches
 from sjepa.data.mixture import Mixture
+from sjepa.data.opening import end_to_end, open_corpus
 from sjepa.data.sampler import BatchPlan
 from sjepa.errors import UserError
+from sjepa.phases import Phase
 from sjepa.progress import Bar, bar, say
 from sjepa.targets.layer import measure_ranks
 from sjepa.train.alarms import alarms
 from sjepa.train.boundary import begin_phase
 from sjepa.train.compute import autocast
 from sjepa.train.metrics import Log, Speed
-from sjepa.train.phases import Phase
 from sjepa.train.run import Run, open_directory, seed_from
 from sjepa.train.stopping import stop_agreed, stop_requests
 

@@ -18,6 +18,7 @@ from sjepa.config import Config, differences, load_toml, to_toml
 from sjepa.errors import UserError
 from sjepa.files import write_whole
 from sjepa.model.sjepa import SJEPA
+from sjepa.phases import Phase
 from sjepa.targets.layer import LayerChoice
 from sjepa.targets.providers import Targets
 from sjepa.train import checkpoint
@@ -25,7 +26,6 @@ from sjepa.train.compute import compile_parts, compiles
 from sjepa.train.graphs import StepGraphs
 from sjepa.train.loss import frame_sums
 from sjepa.train.metrics import Meter
-from sjepa.train.phases import Phase
 
 README = """This folder holds one S-JEPA pre-training run.
 

@@ -1,0 +1,67 @@
+"""Opening a corpus by its place: a folder of audio, an index or shards, or several of them with weights."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+
+from sjepa.data.corpus import Corpus, decode, scan_folder
+from sjepa.data.mixture import Mixture
+from sjepa.data.storage import is_url
+from sjepa.errors import UserError
+from sjepa.progress import say
+
+
+def open_corpus(
+    data: str | Path, max_seconds: float, cache: str, memory_gb: float, show: bool = True
+) -> Corpus | Mixture:
+    """The corpus of a folder of audio, an index or shards (folder or URL), or of several as `a=0.7,b=0.3`.
+
+    It is decoded in memory where it fits, and what was left out is said. Only a plain folder's long files are cut
+    to `max_seconds` here; an index was cut when it was made.
+    """
+    parts = weighted(str(data))
+    corpora = [open_one(where, max_seconds, show) for where, _ in parts]
+    size = sum(float(corpus.length.sum(dtype=np.int64)) for corpus in corpora) * 2 / 2**30
+    if cache == "memory" or (cache == "auto" and size <= memory_gb):
+        corpora = [decode(corpus, show) for corpus in corpora]
+    for corpus, (where, _) in zip(corpora, parts, strict=True):
+        left_out = f"; {len(corpus.refused)} left out:" if corpus.refused else ""
+        say(f"{f'{where}: ' if len(parts) > 1 else ''}{len(corpus):,} utterances, {corpus.hours:.2f} hours{left_out}")
+        for line in corpus.refused[:5]:
+            say(f"  {line}")
+        if len(corpus.refused) > 5:
+            say(f"  and {len(corpus.refused) - 5} more")
+    if len(corpora) == 1:
+        return corpora[0]
+    return Mixture.of(corpora, [weight for _, weight in parts])
+
+
+def weighted(data: str) -> list[tuple[str, float]]:
+    """`a=0.7,b=0.3` as pairs; anything without weights is one place with weight 1."""
+    if "=" not in data or (is_url(data) and "," not in data) or os.path.exists(data):
+        return [(data, 1.0)]
+    parts = []
+    for item in data.split(","):
+        where, _, weight = item.strip().rpartition("=")
+        try:
+            parts.append((where, float(weight)))
+        except ValueError:
+            where = ""
+        if not where or not 0 < parts[-1][1] < float("inf"):
+            raise UserError(f"--data {data}: {item!r} is not PLACE=WEIGHT with a weight above 0, as in a=0.7,b=0.3")
+    return parts
+
+
+def open_one(where: str, max_seconds: float, show: bool) -> Corpus:
+    if is_url(where) or (Path(where) / "index.json").is_file():
+        from sjepa.data.index import open_index  # needs pyarrow, a plain folder does not
+
+        return open_index(where)
+    return scan_folder(where, max_seconds, show)
+
+
+def end_to_end(corpus: Corpus | Mixture) -> np.ndarray:
+    """All samples of a decoded corpus in one row, to cut noise from."""
+    assert corpus.audio is not None
+    return np.concatenate(corpus.audio)

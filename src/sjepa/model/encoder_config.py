@@ -1,0 +1,45 @@
+"""The size of an encoder."""
+
+from dataclasses import dataclass
+
+from sjepa.errors import UserError
+
+
+@dataclass(frozen=True)
+class EncoderConfig:
+    """Size and regularisation of the encoder; the defaults are the paper's."""
+
+    hidden_size: int = 768
+    """Width of the transformer."""
+    layers: int = 6
+    """Transformer layers."""
+    heads: int = 12
+    """Attention heads; divides the width."""
+    inner_size: int = 3072
+    """Width inside the feed-forward blocks."""
+    conv_channels: int = 512
+    """Channels of the convolutional front end."""
+    position_kernel: int = 128
+    """Frames that the convolutional position encoding sees; even."""
+    position_groups: int = 16
+    """Groups of the position convolution; divides the width."""
+    dropout: float = 0.1
+    """Dropout on residual branches and embeddings."""
+    attention_dropout: float = 0.1
+    """Dropout on attention weights."""
+    activation_dropout: float = 0.1
+    """Dropout inside the feed-forward blocks."""
+    layerdrop: float = 0.05
+    """Probability that a transformer layer is skipped in a training step."""
+    feature_gradient_scale: float = 0.1
+    """Scale on gradients that flow back into the convolutional front end."""
+
+    def __post_init__(self) -> None:
+        if self.hidden_size % self.heads:
+            raise UserError(f"encoder.heads: {self.heads} does not divide hidden_size {self.hidden_size}")
+        if self.hidden_size % self.position_groups:
+            raise UserError(
+                f"encoder.position_groups: {self.position_groups} does not divide hidden_size {self.hidden_size}"
+            )
+        if self.position_kernel % 2:
+            raise UserError(f"encoder.position_kernel: {self.position_kernel} is odd; it must be even")
