@@ -10,9 +10,9 @@ import superb_corpora as corpora
 
 from sjepa.data.synthetic import VOICES
 from sjepa.errors import UserError
-from sjepa.evaluate.superb import librispeech
+from sjepa.evaluate.superb import TaskName, librispeech
 from sjepa.evaluate.superb.records import Fold
-from sjepa.evaluate.superb.tasks import LITE_UTTERANCES, SequenceTask, TaskName, few_speakers, make_task
+from sjepa.evaluate.superb.tasks import LITE_UTTERANCES, SequenceTask, few_speakers, make_task
 
 pytest.importorskip("espeakng_loader")
 

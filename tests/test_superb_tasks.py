@@ -13,8 +13,9 @@ import torch
 
 from sjepa.data.synthetic import VOICES
 from sjepa.errors import UserError
+from sjepa.evaluate.superb import TaskName
 from sjepa.evaluate.superb.protocol import Evaluation
-from sjepa.evaluate.superb.tasks import ClassTask, Recipe, SequenceTask, Task, TaskName, make_task
+from sjepa.evaluate.superb.tasks import ClassTask, Recipe, SequenceTask, Task, make_task
 from sjepa.evaluate.upstream import load_upstream
 from sjepa.model.encoder import Encoder
 from sjepa.model.encoder_config import EncoderConfig

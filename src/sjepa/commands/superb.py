@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import tyro
 
 from sjepa.errors import UserError
-from sjepa.evaluate.superb.tasks import TaskName
+from sjepa.evaluate.superb import TaskName
 
 
 @dataclass(frozen=True)

@@ -4,21 +4,19 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sjepa.errors import UserError
-from sjepa.evaluate.superb import corpora, librispeech, metrics
+from sjepa.evaluate.superb import TaskName, corpora, librispeech, metrics
 from sjepa.evaluate.superb.decode import greedy
 from sjepa.evaluate.superb.heads import FrameHead, RecurrentHead, UtteranceHead
 from sjepa.evaluate.superb.records import Fold, Label, Utterance, some
 from sjepa.evaluate.superb.specaugment import SpecAugment
 from sjepa.evaluate.superb.text import Characters, Phones, SlotCharacters, Symbols, read_slot_names
 
-TaskName = Literal["asr", "er", "sf", "pr", "ks", "ic", "sid", "ravdess", "coffee"]
 Score = Callable[[Sequence[str], Sequence[str]], float]
 LOWER_IS_BETTER = frozenset({"wer", "cer", "per", "slot_value_cer"})
 LITE_RATE = 1e-3
