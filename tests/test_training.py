@@ -176,7 +176,7 @@ def test_a_few_seconds_are_learned_down_to_the_targets_entropy(corpus: Path, mic
 def test_a_run_killed_at_any_step_and_continued_cannot_be_told_from_one_never_stopped(
     corpus: Path, tmp_path: Path, micro: Make
 ) -> None:
-    config = micro(train={"checkpoint_every": 2}, phase1={"steps": 9}, phase2={"steps": 9})
+    config = micro(train={"checkpoint_every": 2}, phase1={"steps": 9}, phase2={"steps": 60})
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     subprocess.run(command(config, corpus, whole, tmp_path), check=True, env=environment(), capture_output=True)
     kill_and_finish(command(config, corpus, killed, tmp_path), killed, kills=(3, 11, 13))
@@ -209,7 +209,7 @@ def kill_and_finish(call: list[str], run: Path, kills: tuple[int, ...]) -> None:
 def test_two_ranks_killed_and_continued_equal_two_ranks_never_stopped(
     corpus: Path, tmp_path: Path, micro: Make
 ) -> None:
-    config = micro(train={"checkpoint_every": 2})
+    config = micro(train={"checkpoint_every": 2}, phase2={"steps": 60})
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     subprocess.run(
         command(config, corpus, whole, tmp_path, ranks=2), check=True, env=environment(), capture_output=True
@@ -274,7 +274,8 @@ def test_ctrl_c_saves_and_the_same_command_continues(corpus: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    "settings", [{"targets": "same"}, {"targets": "encoder-kmeans"}, {"hard": True}, {"temperature": 4.0}]
+    "settings",
+    [{"targets": "same", "temperature": 9.0}, {"targets": "encoder-kmeans"}, {"hard": True}, {"temperature": 4.0}],
 )
 def test_a_comparison_is_a_line_of_config(corpus: Path, tmp_path: Path, micro: Make, settings: dict[str, Any]) -> None:
     run = tmp_path / "run"
@@ -283,8 +284,14 @@ def test_a_comparison_is_a_line_of_config(corpus: Path, tmp_path: Path, micro: M
     assert last["phase"] == 2
     if settings.get("hard") or settings.get("targets") == "encoder-kmeans":
         assert last["target_entropy"] == 0.0
+    if settings.get("targets") == "encoder-kmeans":  # fitted on one layer, it stays there whatever the ranks say
+        checks = [check for check in lines(run, "layers") if check["step"] >= 6]
+        assert len({tuple(check["smoothed"]) for check in checks}) == 1
+        assert len({tuple(check["ranks"]) for check in checks}) == len(checks)
     if settings.get("targets") == "same":
         assert [p["k"] for p in lines(run, "phase")] == [8, 8]
+        entropy = [line["target_entropy"] for line in lines(run, "train")]
+        assert max(entropy[6:]) < 2 * max(entropy[:6])  # phase 1's temperature holds
         first, second = (DiagonalGMM.load(run / f"gmm-phase{n}.safetensors") for n in (1, 2))
         assert torch.equal(first.means, second.means)
 

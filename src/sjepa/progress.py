@@ -11,15 +11,17 @@ T = TypeVar("T")
 
 def columns() -> list[Any]:
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.table import Column
 
     return [
         TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
+        BarColumn(bar_width=12),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
         TextColumn("left"),
         TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}"),
+        # The note gets what room is left, and is cut where there is too little.
+        TextColumn("{task.fields[note]}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis")),
     ]
 
 
@@ -49,7 +51,7 @@ def bar(description: str, total: int | None, done: int = 0, show: bool = True) -
     from rich.console import Console
     from rich.progress import Progress
 
-    with Progress(*columns(), console=Console(stderr=True)) as progress:
+    with Progress(*columns(), console=Console(stderr=True), expand=True) as progress:
         yield Bar(progress, progress.add_task(description, total=total, completed=done, note=""))
 
 

@@ -84,6 +84,8 @@ class Encoder(nn.Module):
         `lengths` are samples per utterance of a padded batch; `mask` (B, T) is True at frames that are hidden from the
         transformer; `keep` says which layers run (LayerDrop); `until` is the last layer that is needed.
         """
+        if waveforms.dim() != 2:
+            raise UserError(f"waveforms should be (batch, samples), not {tuple(waveforms.shape)}")
         if waveforms.shape[1] < RECEPTIVE_FIELD:
             raise UserError(f"{waveforms.shape[1]} samples are too few: the encoder needs {RECEPTIVE_FIELD} (25 ms)")
         features = self.feature_extractor(waveforms, lengths)

@@ -85,6 +85,8 @@ def save_folder(folder: Path, weights: dict[str, Tensor], settings: dict[str, An
 
 
 def load_folder(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    if (folder / "encoder" / "config.json").is_file():  # a run
+        folder = folder / "encoder"
     for name in ("config.json", "model.safetensors"):
         if not (folder / name).is_file():
             raise UserError(f"{folder} is not an encoder folder: it has no {name}")

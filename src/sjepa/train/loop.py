@@ -23,7 +23,7 @@ from sjepa.train.alarms import alarms
 from sjepa.train.boundary import begin_phase
 from sjepa.train.compute import autocast
 from sjepa.train.metrics import Log, Speed
-from sjepa.train.run import Run, open_directory, seed_from
+from sjepa.train.run import Run, check_directory, open_directory, seed_from
 from sjepa.train.stopping import stop_agreed, stop_requests
 
 
@@ -32,11 +32,15 @@ def pretrain(config: Config, data: str | Path, out: str | Path, show: bool = Tru
     out, settings = Path(out), config.batches
     device = distributed.setup(config.train.device)
     ranks, rank = distributed.world_size(), distributed.rank()
+    distributed.in_main_rank(lambda: check_directory(out, config))
+    if device.type == "cpu" and config.encoder.hidden_size >= 512:
+        say("There is no GPU here: an encoder of this size trains very slowly; --preset tiny is made for a CPU")
     corpus = open_corpus(data, settings.max_seconds, settings.cache, settings.memory_gb, show)
     distributed.in_main_rank(lambda: open_directory(out, config, str(data), corpus.fingerprint()))
     run = Run.start(config, device)
     if run.restore(out, say):
-        say(f"Continuing {out} at step {run.step:,}")
+        done = run.step >= config.phases()[-1].end
+        say(f"{out} is complete" if done else f"Continuing {out} at step {run.step:,}")
     log = Log(out, run.log_bytes, run.step)
     noise = load_noise(config, device, show)
     plan = plan_batches(corpus, settings, config.seed, ranks)
@@ -70,11 +74,11 @@ def pretrain(config: Config, data: str | Path, out: str | Path, show: bool = Tru
             stopping = stop_agreed(stop, run.step % config.train.log_every == 0)
             if run.step % config.train.log_every == 0 or last:
                 write_line(run, phase, log, speed, progress)
+            if last:  # before the checkpoint, which says that this is done
+                run.export(out, phase.number)
             if run.step % config.train.checkpoint_every == 0 or last or stopping:
                 run.log_bytes = log.bytes
                 run.save(out)
-            if last:
-                run.export(out, phase.number)
             if stopping and run.step < total:
                 log.close()
                 say(f"Stopped at step {run.step:,} of {total:,}; the same command continues")
@@ -144,7 +148,8 @@ def check_layers(run: Run, clean: Tensor, log: Log) -> None:
         ranks = distributed.broadcast_object(measure_ranks(encoder, clean, run.config.layer.frames, generator))
     if ranks is None:
         raise UserError(f"the encoder's features are no longer finite at step {run.step:,}: lower the learning rate")
-    run.layer.observe(ranks)
+    if run.targets.online or run.targets.target_encoder is None:  # an offline codebook stays with its layer
+        run.layer.observe(ranks)
     log.write(
         "layers", run.step, phase=run.phase, ranks=ranks, smoothed=run.layer.smoothed, active_layer=run.layer.active
     )

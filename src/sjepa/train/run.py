@@ -34,7 +34,7 @@ run.json               data, versions, command
 metrics.jsonl          one JSON object a line: training intervals, layer checks, phases, fits
 tensorboard/           the same for TensorBoard, where it was installed
 checkpoints/step-N/    all state at step N (safetensors and JSON)
-gmm-phase1.safetensors the mixture over MFCCs; gmm-phase2.safetensors the one over encoder features
+gmm-phase1.safetensors the mixture (or codebook) of phase 1, and of phase 2 beside it
 refused.txt            damaged audio that was met while training, where there was any
 encoder/               the encoder: sjepa.Encoder.from_pretrained, or transformers.HubertModel.from_pretrained
 encoder-phase1/        the encoder at the end of phase 1
@@ -75,8 +75,9 @@ class Run:
         return next(phase for phase in self.config.phases() if step < phase.end or phase.number == 2)
 
     def make_targets(self, phase: Phase) -> Targets:
-        """Targets of a phase, not fitted yet. `same` means the kind of the phase before."""
-        kind = self.config.phase1.targets if phase.config.targets == "same" else phase.config.targets
+        """Targets of a phase, not fitted yet. `same` means those of phase 1, hardness and temperature too."""
+        settings = self.config.phase1 if phase.config.targets == "same" else phase.config
+        kind = settings.targets
         assert kind != "same"
         targets = Targets(
             kind,
@@ -84,8 +85,8 @@ class Run:
             gmm=self.config.gmm,
             mfcc=self.config.mfcc,
             layer=self.layer,
-            hard=phase.config.hard,
-            temperature=phase.config.temperature,
+            hard=settings.hard,
+            temperature=settings.temperature,
             seed=seed_from(self.config.seed, phase.number),
         )
         if compiles(self.config, self.device) and targets.target_encoder is not None:
@@ -199,23 +200,28 @@ def seed_from(*keys: int) -> int:
     return int(np.random.SeedSequence(keys).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
-def open_directory(folder: Path, config: Config, data: str, corpus: str) -> None:
-    """Make the run's directory, or check that it is this run's."""
-    facts: dict[str, Any] = {"data": data, "corpus": corpus}
+def check_directory(folder: Path, config: Config) -> None:
+    """Refuse a directory that is not for this run, before any audio is read."""
     if (folder / "config.toml").exists():
         changed = differences(load_toml(folder / "config.toml"), config)
         if changed:
             raise UserError(
                 f"{folder} is a run with another config ({'; '.join(changed)}): drop the change or choose another --out"
             )
+    elif folder.exists() and any(folder.iterdir()):
+        raise UserError(f"{folder} is not empty and is not a run: choose another --out")
+
+
+def open_directory(folder: Path, config: Config, data: str, corpus: str) -> None:
+    """Make the run's directory, or check that it was trained on this audio."""
+    facts: dict[str, Any] = {"data": data, "corpus": corpus}
+    if (folder / "config.toml").exists():
         known = json.loads((folder / "run.json").read_text())
         if known["corpus"] != corpus:
             raise UserError(
                 f"{folder} was trained on other audio ({known['data']}): choose another --out, or give the same data"
             )
         return
-    if folder.exists() and any(folder.iterdir()):
-        raise UserError(f"{folder} is not empty and is not a run: choose another --out")
     folder.mkdir(parents=True, exist_ok=True)
     import sjepa
 
