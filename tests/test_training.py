@@ -199,7 +199,8 @@ def kill_and_finish(call: list[str], run: Path, kills: tuple[int, ...]) -> None:
             if log.exists() and log.read_text().count('"event": "train"') >= after:
                 break
             time.sleep(0.005)
-        os.killpg(process.pid, signal.SIGKILL)
+        # torchrun's workers are sessions of their own: kill every process that names the run.
+        subprocess.run(["pkill", "-KILL", "-f", str(run)])
         process.wait()
     done = subprocess.run(call, env=environment(), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
