@@ -1,24 +1,31 @@
-# Two commands: `make demo` and `make test`. Both rest on `make setup`, which makes .venv.
+# Two commands: `make demo` and `make test`. Each makes .venv with what it needs; `make setup` installs everything.
 PYTHON ?= python3
 BIN := .venv/bin
-STAMP := .venv/.installed
+PIP := $(BIN)/python -m pip install --quiet
 
 .PHONY: setup demo test lint clean
 
-setup: $(STAMP)
+setup: .venv/.dev
 
-$(STAMP): pyproject.toml
+.venv/.made:
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
-	touch $(STAMP)
+	$(PIP) --upgrade pip
+	touch $@
 
-demo: setup
+.venv/.demo: .venv/.made pyproject.toml
+	$(PIP) --editable '.[demo]'
+	touch $@
+
+.venv/.dev: .venv/.made pyproject.toml
+	$(PIP) --editable '.[dev]'
+	touch $@ .venv/.demo
+
+demo: .venv/.demo
 	$(BIN)/sjepa demo
 
-lint: setup
-	$(BIN)/ruff format --check src tests
-	$(BIN)/ruff check src tests
+lint: .venv/.dev
+	$(BIN)/ruff format --check src tests examples benchmarks
+	$(BIN)/ruff check src tests examples benchmarks
 	$(BIN)/mypy
 
 test: lint

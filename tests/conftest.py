@@ -40,33 +40,43 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def micro_config(**sections: object) -> Config:
+    """A config that trains in a second or two; sections can be changed: `micro(gmm={"k": 5})`."""
+    config = Config(
+        encoder=EncoderConfig(
+            hidden_size=32,
+            layers=2,
+            heads=2,
+            inner_size=64,
+            conv_channels=16,
+            position_kernel=16,
+            position_groups=2,
+        ),
+        predictor=PredictorConfig(heads=2, inner_size=64, positions=100),
+        gmm=GmmConfig(k=12, k_mfcc=8, reservoir=400),
+        ema=EmaConfig(fast=0.9, slow=0.99),
+        layer=LayerConfig(frames=100),
+        batches=BatchConfig(seconds=4.0, buckets=(1.0, 1.2), max_seconds=2.0),
+    )
+    phase = {"steps": 6, "lr": 1e-3, "layer_check_every": 2, "ema_switch_every": 2}
+    config = change(config, phase1=phase, phase2=phase | {"visible_loss_until": 2, "augment_until": 4})
+    config = change(config, train={"log_every": 1, "checkpoint_every": 3, "device": "cpu"})
+    return change(config, **sections)
+
+
 @pytest.fixture
 def micro() -> Callable[..., Config]:
-    """A config that trains in a second or two; sections can be changed: `micro(gmm={"k": 5})`."""
+    return micro_config
 
-    def make(**sections: object) -> Config:
-        config = Config(
-            encoder=EncoderConfig(
-                hidden_size=32,
-                layers=2,
-                heads=2,
-                inner_size=64,
-                conv_channels=16,
-                position_kernel=16,
-                position_groups=2,
-            ),
-            predictor=PredictorConfig(heads=2, inner_size=64, positions=100),
-            gmm=GmmConfig(k=12, k_mfcc=8, reservoir=400),
-            ema=EmaConfig(fast=0.9, slow=0.99),
-            layer=LayerConfig(frames=100),
-            batches=BatchConfig(seconds=4.0, buckets=(1.0, 1.2), max_seconds=2.0),
-        )
-        phase = {"steps": 6, "lr": 1e-3, "layer_check_every": 2, "ema_switch_every": 2}
-        config = change(config, phase1=phase, phase2=phase | {"visible_loss_until": 2, "augment_until": 4})
-        config = change(config, train={"log_every": 1, "checkpoint_every": 3, "device": "cpu"})
-        return change(config, **sections)
 
-    return make
+@pytest.fixture(scope="session")
+def finished_run(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A whole run of the micro config; tests only read it."""
+    from sjepa.train.loop import pretrain
+
+    run = tmp_path_factory.mktemp("runs") / "mine – ü"
+    assert pretrain(micro_config(), corpus, run, show=False)
+    return run
 
 
 def change(config: Config, **sections: object) -> Config:

@@ -7,6 +7,7 @@ import torch
 import transformers
 
 from sjepa import Encoder, EncoderConfig, UserError
+from sjepa.model.activation import ShortGelu
 from sjepa.model.frontend import frame_count
 
 SMALL = EncoderConfig(
@@ -47,6 +48,19 @@ def test_every_length_equals_hugging_face(tmp_path: Path) -> None:
         theirs = model(waveforms, output_hidden_states=True).hidden_states
         assert theirs[0].shape[1] == frame_count(samples)
         assert largest_difference(encoder(waveforms).hidden_states, theirs) <= 1e-4
+
+
+def test_the_front_end_in_pieces_equals_the_whole() -> None:
+    extractor = Encoder(SMALL).feature_extractor
+    for batch, samples, lengths in (
+        (1, 100_000, None),
+        (9, 33_333, None),
+        (8, 25_000, torch.arange(8) * 3_000 + 3_000),
+    ):
+        waveforms = torch.randn(batch, samples)
+        whole = extractor(waveforms, lengths)  # in one, because gradients are wanted
+        with torch.no_grad():
+            torch.testing.assert_close(extractor(waveforms, lengths), whole.detach(), rtol=1e-4, atol=1e-5)
 
 
 @torch.no_grad()
@@ -159,3 +173,14 @@ def test_weights_of_another_size_are_named(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(text.replace('"num_hidden_layers": 3', '"num_hidden_layers": 4'))
     with pytest.raises(UserError, match=r"missing encoder\.layers\.3"):
         Encoder.from_pretrained(tmp_path)
+
+
+def test_the_short_gelu_and_its_slope_are_gelu() -> None:
+    x = torch.linspace(-12, 12, 100_001, dtype=torch.float32, requires_grad=True)
+    ours = ShortGelu.apply(x)
+    (slope,) = torch.autograd.grad(ours.sum(), x)
+    reference = x.detach().double().requires_grad_()
+    exact = torch.nn.functional.gelu(reference)
+    (exact_slope,) = torch.autograd.grad(exact.sum(), reference)
+    torch.testing.assert_close(ours.double(), exact, rtol=3e-7, atol=5e-7)
+    torch.testing.assert_close(slope.double(), exact_slope, rtol=3e-7, atol=5e-7)

@@ -4,10 +4,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from sjepa.model.transformer import ConvPosition, convolve_by_blocks, convolve_by_fft
+from sjepa.model.position import ConvPosition, convolve_by_blocks, convolve_by_fourier
 
 
-@pytest.mark.parametrize("convolve", [convolve_by_blocks, convolve_by_fft])
+@pytest.mark.parametrize("convolve", [convolve_by_blocks, convolve_by_fourier])
 @pytest.mark.parametrize(
     ("frames", "kernel", "groups"), [(1, 128, 4), (37, 16, 2), (129, 128, 4), (300, 64, 8), (50, 8, 1)]
 )

@@ -42,7 +42,7 @@ def fitted(
 def test_every_kind_gives_a_distribution_at_every_frame_and_uses_its_components(kind: TargetKind) -> None:
     clean = audio()
     targets = fitted(kind, clean)
-    q = targets(clean)
+    q = targets(targets.hear(clean))
     assert q.shape == (6, 74, targets.components)
     torch.testing.assert_close(q.sum(-1), torch.ones(6, 74))
     assert len(q.argmax(-1).unique()) >= 3
@@ -58,7 +58,7 @@ def test_hard_targets_are_the_argmax_of_the_soft_ones_and_clusters_move_alike() 
         fitted("online-gmm", clean, **settings) for settings in ({}, {"hard": True}, {"temperature": 5.0})
     )
     for _ in range(3):
-        q, one_hot, tempered = soft(clean), hard(clean), warm(clean)
+        q, one_hot, tempered = (targets(targets.hear(clean)) for targets in (soft, hard, warm))
         assert torch.equal(one_hot.argmax(-1), q.argmax(-1))
         torch.testing.assert_close(tempered, torch.softmax(q.clamp(min=1e-38).log() / 5, -1), rtol=1e-3, atol=2e-4)
     torch.testing.assert_close(hard.codebook.means, soft.codebook.means)
@@ -70,7 +70,7 @@ def test_frozen_targets_stay_and_online_ones_move() -> None:
     for kind, moves in (("mfcc-gmm", False), ("online-gmm", True), ("encoder-kmeans", False), ("best-rq", False)):
         targets = fitted(kind, clean)
         before = targets.codebook.means.clone()
-        targets(other)
+        targets(targets.hear(other))
         assert torch.equal(before, targets.codebook.means) != moves
         encoder = Encoder(SMALL)
         weights = [p.clone() for p in targets.target_encoder.parameters()] if targets.target_encoder else []
@@ -85,7 +85,7 @@ def test_the_posterior_of_a_step_is_taken_before_its_update() -> None:
     targets = fitted("online-gmm", clean)
     features = targets.features(clean)
     expected = targets.codebook.posterior(features)
-    torch.testing.assert_close(targets(clean), expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(targets(targets.hear(clean)), expected, rtol=1e-4, atol=1e-5)
     assert (targets.codebook.posterior(features) - expected).abs().max() > 1e-4
 
 
@@ -102,7 +102,7 @@ def test_mfcc_targets_are_posteriors_over_mfccs() -> None:
     clean = audio()
     targets = fitted("mfcc-gmm", clean)
     torch.testing.assert_close(
-        targets(clean), targets.codebook.posterior(mfcc(clean, MfccConfig())), rtol=1e-4, atol=1e-5
+        targets(targets.hear(clean)), targets.codebook.posterior(mfcc(clean, MfccConfig())), rtol=1e-4, atol=1e-5
     )
 
 
@@ -112,7 +112,7 @@ def test_best_rq_is_the_nearest_code_of_the_normalised_projection() -> None:
     features = targets.features(clean)
     torch.testing.assert_close(features.norm(dim=-1), torch.ones(6, 74))
     distances = torch.cdist(features.flatten(0, 1), targets.codebook.means)
-    assert torch.equal(targets(clean).argmax(-1).flatten(), distances.argmin(1))
+    assert torch.equal(targets(targets.hear(clean)).argmax(-1).flatten(), distances.argmin(1))
 
 
 def test_silence_and_too_few_frames_are_refused() -> None:

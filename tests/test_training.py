@@ -1,5 +1,6 @@
 """Whole runs at a tiny size: the order of things, resuming after a kill, two ranks against one."""
 
+import dataclasses
 import json
 import os
 import signal
@@ -20,6 +21,7 @@ from sjepa.config import Config, to_toml
 from sjepa.data.loader import Batch, BatchReader
 from sjepa.data.sampler import BatchPlan
 from sjepa.train import checkpoint
+from sjepa.train.branch import branch
 from sjepa.train.loop import pretrain, train_step
 from sjepa.train.loss import kl_per_frame
 from sjepa.train.run import Run
@@ -119,7 +121,7 @@ def test_the_first_steps_loss_is_the_papers_equation(corpus: Path, tmp_path: Pat
     config = micro(encoder=off, predictor={"dropout": 0.0}, augment={"p_noise": 0.0, "p_mix": 0.0})
     run, batch = one_batch(config, corpus)
     clean = batch.waveforms.float() / 32768
-    q = run.targets(clean)
+    q = run.targets(run.targets.hear(clean))
     model = run.model.eval()
     z = model.encoder(clean, mask=batch.mask).last
     predicted = model.predictor(z, batch.mask)
@@ -332,7 +334,7 @@ def test_steps_without_a_finite_gradient_are_skipped_counted_and_end_the_run(
 def test_too_many_bad_steps_in_a_row_end_the_run(
     corpus: Path, tmp_path: Path, micro: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sjepa.train.loop.augment", lambda clean, draws, noise: clean * float("inf"))
+    monkeypatch.setattr("sjepa.train.loop.to_float", lambda waveforms: waveforms.float() * float("inf"))
     config = micro(train={"bad_steps": 3, "checkpoint_every": 2})
     with pytest.raises(UserError, match="3 steps in a row had no finite gradient, up to step 3"):
         pretrain(change(config, phase1={"layer_check_every": 100}), corpus, tmp_path / "run", show=False)
@@ -349,3 +351,46 @@ def test_noise_recordings_are_used(corpus: Path, tmp_path: Path, micro: Make) ->
     quiet = micro(augment={"p_noise": 0.0, "p_mix": 0.0})
     assert pretrain(quiet, corpus, tmp_path / "quiet", show=False)
     assert lines(tmp_path / "run", "train")[0]["loss"] != lines(tmp_path / "quiet", "train")[0]["loss"]
+
+
+def test_a_branch_that_changes_nothing_is_the_run_it_left(
+    corpus: Path, tmp_path: Path, micro: Make, finished_run: Path
+) -> None:
+    branch(finished_run, tmp_path / "branch", micro())
+    assert pretrain(micro(), corpus, tmp_path / "branch", show=False)
+    assert lines(tmp_path / "branch") == lines(finished_run)
+    ours, theirs = (
+        safetensors.torch.load_file(run / "encoder" / "model.safetensors")
+        for run in (tmp_path / "branch", finished_run)
+    )
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_a_branch_shares_phase_1_and_goes_its_own_way_in_phase_2(
+    corpus: Path, tmp_path: Path, micro: Make, finished_run: Path
+) -> None:
+    config = micro(phase2={"hard": True, "steps": 4}, gmm={"k": 9})
+    branch(finished_run, tmp_path / "branch", config)
+    assert pretrain(config, corpus, tmp_path / "branch", show=False)
+    first = [line for line in lines(finished_run, "train") if line["phase"] == 1]
+    assert lines(tmp_path / "branch", "train")[: len(first)] == first
+    assert lines(tmp_path / "branch", "phase")[-1]["k"] == 9
+    with pytest.raises(UserError, match="these cannot differ: seed was 0, now 1"):
+        branch(finished_run, tmp_path / "other", micro(seed=1))
+    with pytest.raises(UserError, match="is not empty"):
+        branch(finished_run, tmp_path / "branch", config)
+    with pytest.raises(UserError, match="not a run"):
+        branch(corpus, tmp_path / "other", config)
+
+
+def test_a_run_can_start_from_another_encoder(corpus: Path, tmp_path: Path, micro: Make, finished_run: Path) -> None:
+    config = micro(phase1={"steps": 1, "lr": 0.0}, phase2={"steps": 1, "lr": 0.0}, train={"weight_decay": 0.0})
+    config = dataclasses.replace(config, init_from=str(finished_run))
+    assert pretrain(config, corpus, tmp_path / "run", show=False)
+    ours, theirs = (
+        safetensors.torch.load_file(run / "encoder" / "model.safetensors") for run in (tmp_path / "run", finished_run)
+    )
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    larger = change(config, encoder={"layers": 3})
+    with pytest.raises(UserError, match=r"another size than the run's: set --encoder\.layers 2"):
+        pretrain(larger, corpus, tmp_path / "larger", show=False)

@@ -2,9 +2,9 @@
 
 import os
 import sys
-from importlib import import_module
 
 from sjepa.errors import UserError
+from sjepa.verbs import call
 
 # Each verb is the module of its name in sjepa.commands, imported when it is called.
 VERBS = {
@@ -13,34 +13,27 @@ VERBS = {
     "index": "list the audio of folders, known corpora or manifests, for fast opening at any size",
     "shard": "pack an index into tar shards that are read in sequence, from disk or a URL",
     "plan": "what a run would take: steps, days, storage, network, and what limits it",
-    "bench": "measure this machine: `sjepa bench data` for reading audio",
+    "bench": "measure this machine: the training step, mixtures, the encoder, reading audio",
     "config": "print the settings that a run would use",
     "superb": "a SUPERB task on a frozen encoder",
     "probe": "what linear and MLP probes read from a frozen encoder",
     "units": "how well clusters of frames agree with phones",
     "table": "one table of many encoders and tasks",
+    "export": "a run's encoder for Hugging Face, ONNX or torch.export, with a model card",
+    "embed": "features, posteriors or units of audio files, hours long too, to npz, safetensors or Parquet",
+    "analyze": "figures of a run: entropy, an utterance, effective rank, size against scores, clusters",
+    "report": "one page of a run, or of several beside each other, with an utterance explorer",
+    "watch": "a live view of a run in progress",
 }
 
 
-def usage() -> str:
-    verbs = "\n".join(f"  {name:<10} {what}" for name, what in VERBS.items())
-    return f"usage: sjepa VERB ...\n\n{verbs}\n\n`sjepa VERB --help` explains every option."
-
-
 def dispatch(arguments: list[str]) -> None:
-    verb = arguments[0] if arguments else "--help"
-    if verb in ("-h", "--help"):
-        print(usage())
-    elif verb == "--version":
+    if arguments[:1] == ["--version"]:
         from sjepa import __version__
 
         print(__version__)
-    elif verb in VERBS:
-        import_module(f"sjepa.commands.{verb}").run(arguments[1:])
     else:
-        from sjepa.config import suggestion
-
-        raise UserError(f"there is no verb {verb!r}{suggestion(verb, VERBS)}; verbs are {', '.join(VERBS)}")
+        call("sjepa", "verb", VERBS, "sjepa.commands", arguments)
 
 
 def main() -> None:

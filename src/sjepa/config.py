@@ -59,6 +59,8 @@ class Config:
 
     seed: int = 0
     """All randomness follows from it."""
+    init_from: str = ""
+    """An encoder to start from instead of random weights: a run, a Hugging Face HuBERT folder or a file of weights."""
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
     predictor: PredictorConfig = field(default_factory=PredictorConfig)
     mask: MaskConfig = field(default_factory=MaskConfig)

@@ -1,8 +1,6 @@
 """`sjepa bench data`: how fast this machine decodes audio, and how fast the loader makes batches of it."""
 
-import json
 import os
-import platform
 import tempfile
 import time
 from dataclasses import dataclass
@@ -14,6 +12,7 @@ import tyro
 
 from sjepa.audio.augment import AugmentConfig
 from sjepa.audio.io import SAMPLE_RATE, read_int16, to_int16
+from sjepa.bench.output import processor, save
 from sjepa.data.build import build_index
 from sjepa.data.corpus import Corpus
 from sjepa.data.loader import BatchConfig, BatchReader, load, plan_batches
@@ -22,7 +21,6 @@ from sjepa.data.mixture import Mixture
 from sjepa.data.opening import open_corpus
 from sjepa.data.shards import Encoding, write_shards
 from sjepa.errors import UserError
-from sjepa.files import write_whole
 
 FORMATS = {
     "wav": {"subtype": "PCM_16"},
@@ -50,9 +48,7 @@ def run(arguments: list[str]) -> None:
     command = tyro.cli(BenchData, prog="sjepa bench data", args=arguments)
     results = measure(command.data, command.seconds, command.workers)
     print(table(results))
-    if command.out:
-        command.out.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(command.out, json.dumps(results, indent=1) + "\n")
+    save(results, command.out)
 
 
 def measure(data: str, seconds: float, workers: int) -> dict[str, Any]:
@@ -142,14 +138,6 @@ def loader_rate(corpus: Corpus | Mixture, workers: int, seconds: float) -> dict[
     rate = heard / (time.perf_counter() - began)
     batches.close()
     return {"audio_per_second": rate, "workers": workers, "batch_seconds": batch_seconds, "device": device.type}
-
-
-def processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
 
 
 def table(results: dict[str, Any]) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sjepa.audio.io import SAMPLE_RATE
 from sjepa.bench.timing import milliseconds
 from sjepa.config import Config
 from sjepa.model.formats import to_hugging_face
@@ -27,7 +28,7 @@ def timed(
         optimizer.zero_grad(set_to_none=True)
 
     taken = milliseconds(step, device, 10, 4)
-    return {"ms": taken, "audio_per_second": clean.numel() / 16_000 / taken * 1e3}
+    return {"ms": taken, "audio_per_second": clean.numel() / SAMPLE_RATE / taken * 1e3}
 
 
 def hugging_face(config: Config, clean: Tensor, mask: Tensor, device: torch.device) -> Figures:

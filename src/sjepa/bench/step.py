@@ -1,9 +1,11 @@
 """`sjepa bench step`: the training step and its parts, beside other implementations."""
 
 import dataclasses
+import itertools
 import json
 import platform
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,15 +15,16 @@ import torch
 import tyro
 from torch import Tensor
 
-from sjepa.audio.augment import augment, draw
+from sjepa.audio.augment import draw
+from sjepa.audio.io import SAMPLE_RATE
 from sjepa.bench.peers import PEERS
-from sjepa.bench.timing import encoder_operations, matrix_rate, milliseconds
+from sjepa.bench.timing import captured, encoder_operations, matrix_rate, milliseconds
 from sjepa.config import Config, load_preset
-from sjepa.data.loader import Batch
+from sjepa.data.loader import Batch, on_device
 from sjepa.data.masking import block_mask
 from sjepa.files import write_whole
 from sjepa.model.frontend import frame_count
-from sjepa.train.compute import autocast
+from sjepa.train.compute import autocast, graphs_compiled
 from sjepa.train.loop import train_step
 from sjepa.train.run import Run
 
@@ -60,7 +63,7 @@ def measure(command: BenchStep) -> dict[str, Any]:
     gpu = device.type == "cuda"
     config = load_preset(command.preset or ("paper" if gpu else "tiny"))
     batch, seconds = command.batch or (24 if gpu else 4), command.seconds or (15.0 if gpu else 2.0)
-    batches = [random_batch(config, batch, round(seconds * 16_000), seed, device) for seed in range(4)]
+    batches = [random_batch(config, batch, round(seconds * SAMPLE_RATE), seed) for seed in range(4)]
     results: dict[str, Any] = {
         "device": torch.cuda.get_device_name() if gpu else platform.processor() or "CPU",
         "torch": torch.__version__,
@@ -71,28 +74,36 @@ def measure(command: BenchStep) -> dict[str, Any]:
     }
     for number in (1, 2):
         results[f"phase{number}"] = time_phase(config, number, batches, device, command.repeats)
-    results["parts_ms"] = time_parts(config, batches[0], device)
-    forward_backward = 3 * batch * encoder_operations(config.encoder, round(seconds * 16_000))
+    there = batches[0].to(device) if gpu else batches[0]
+    results["parts_ms"] = time_parts(config, there, device)
+    forward_backward = 3 * batch * encoder_operations(config.encoder, round(seconds * SAMPLE_RATE))
     rate = forward_backward / (results["parts_ms"]["encoder"] / 1e3) / 1e12
     results["encoder_tflops"], results["encoder_share"] = rate, rate / results["matrix_tflops"]
     results["audio_per_second"] = results["phase2"]["audio_per_second"]
     results["peers"] = {
-        name: PEERS[name](config, batches[0].waveforms.float() / 32768, batches[0].mask, device)
+        name: PEERS[name](config, there.clean, there.mask, device)
         for name in filter(None, command.against.split(","))
         if name in PEERS
     }
     return results
 
 
-def random_batch(config: Config, batch: int, samples: int, seed: int, device: torch.device) -> Batch:
+def random_batch(config: Config, batch: int, samples: int, seed: int) -> Batch:
     """Noise with an envelope, masked and with augmentation drawn as in training."""
     generators = [np.random.default_rng((seed, place)) for place in range(batch)]
     envelope = np.repeat(np.random.default_rng(seed).uniform(0.1, 1.0, (batch, samples // 1600 + 1)), 1600, axis=1)
     noise = np.stack([g.normal(size=samples) for g in generators]) * envelope[:, :samples] * 3000
     mask = np.stack([block_mask(frame_count(samples), config.mask, g) for g in generators])
-    waveforms = torch.from_numpy(noise.astype(np.int16)).to(device)
-    hidden, draws = torch.from_numpy(mask).to(device), draw(generators, config.augment)
-    return Batch(waveforms, hidden, draws, position=(0, 0), available=noise.size / 16_000, cropped=0.0, bad=[])
+    waveforms, draws = torch.from_numpy(noise.astype(np.int16)), draw(generators, config.augment)
+    return Batch(
+        waveforms,
+        torch.from_numpy(mask),
+        draws,
+        position=(0, 0),
+        available=noise.size / SAMPLE_RATE,
+        cropped=0.0,
+        bad=[],
+    )
 
 
 def started(config: Config, number: int, audio: Batch, device: torch.device) -> Run:
@@ -101,7 +112,7 @@ def started(config: Config, number: int, audio: Batch, device: torch.device) -> 
     run = Run.start(config, device)
     targets = run.make_targets(config.phases()[number - 1])
     with torch.no_grad(), autocast(config, device):
-        frames = targets.frames_to_fit(audio.waveforms.float() / 32768).flatten(0, 1).float()
+        frames = targets.frames_to_fit(audio.clean.to(device)).flatten(0, 1).float()
     targets.fit(frames.repeat(-(-targets.components // len(frames)), 1))
     run.install(targets, number)
     return run
@@ -112,12 +123,17 @@ def time_phase(
 ) -> dict[str, float]:
     run = started(config, number, batches[0], device)
     phase = config.phases()[number - 1]
-    count = 0
+    source = itertools.cycle(batches)
+    feed = on_device(source, device) if device.type == "cuda" else source
+    count, waited = 0, 0.0
 
     def step() -> None:
-        nonlocal count
+        nonlocal count, waited
         run.step = phase.start + count % KINDS
-        train_step(run, phase, batches[count % len(batches)], None)
+        asked = time.perf_counter()
+        batch = next(feed)
+        waited += time.perf_counter() - asked
+        train_step(run, phase, batch, None)
         count += 1
 
     began = time.perf_counter()
@@ -127,33 +143,46 @@ def time_phase(
     first = time.perf_counter() - began
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
-    taken = milliseconds(step, device, repeats, 3 * KINDS if device.type == "cuda" else 2)
-    audio = batches[0].waveforms.numel() / 16_000
+    for _ in range(3 * KINDS if device.type == "cuda" else 2):
+        step()
+    waited = 0.0
+    taken = milliseconds(step, device, repeats, warmup=0)
     memory = torch.cuda.max_memory_reserved() / 2**30 if device.type == "cuda" else 0.0
-    return {"ms": taken, "audio_per_second": audio / taken * 1e3, "first_step_s": first, "memory_gb": memory}
+    return {
+        "ms": taken,
+        "audio_per_second": batches[0].seconds / taken * 1e3,
+        "waiting_ms": waited / repeats * 1e3,
+        "first_step_s": first,
+        "memory_gb": memory,
+        "graphs_compiled": graphs_compiled(),
+    }
 
 
 def time_parts(config: Config, batch: Batch, device: torch.device) -> dict[str, float]:
     """Each part alone, forward and backward where it has both; in a step they overlap, so they do not add up."""
     run = started(config, 2, batch, device)
-    model, encoder, mixture = run.model, run.model.encoder, run.targets.codebook
-    clean = batch.waveforms.float() / 32768
+    model, encoder = run.model, run.model.encoder
+    clean = batch.clean
     frames, hidden = batch.mask.shape[1], config.encoder.hidden_size
     half = torch.bfloat16 if device.type == "cuda" else torch.float32
     x = torch.randn(len(clean), frames, hidden, device=device, dtype=half, requires_grad=True)
     channels = torch.randn(
         len(clean), frames, config.encoder.conv_channels, device=device, dtype=half, requires_grad=True
     )
-    features = x.detach().flatten(0, 1).float()
+    features = x.detach()
     model.train()
 
     def both_ways(part: Any) -> float:
         def work() -> None:
+            model.zero_grad(set_to_none=True)
             with autocast(config, device):
                 y: Tensor = part()
             y.backward(torch.ones_like(y))
 
-        return milliseconds(work, device, 10, 4)
+        return timed(work)
+
+    def timed(work: Callable[[], object]) -> float:
+        return milliseconds(captured(work, device), device, 10, 3)
 
     def stack() -> Tensor:
         y = x
@@ -161,28 +190,23 @@ def time_parts(config: Config, batch: Batch, device: torch.device) -> dict[str, 
             y = layer(y)
         return y
 
-    def mixture_step() -> None:
-        powers = mixture.powers(features)
-        posterior = torch.softmax(mixture.log_joint(powers), dim=1)
-        mixture.update_online(mixture.statistics(powers, posterior), 0.999, 0.01)
-
     def targets() -> None:
         with autocast(config, device):
-            run.targets(clean)
+            run.targets(run.targets.hear(clean))
 
     parts = {
-        "augmentation": milliseconds(lambda: augment(clean, batch.draws, None), device, 10, 3),
+        "augmentation": timed(lambda: run.augment(clean, batch.draws, None)),
         "front end": both_ways(lambda: encoder.feature_extractor(clean)),
         "projection": both_ways(lambda: encoder.feature_projection(channels)),
-        "position": both_ways(lambda: encoder.encoder.pos_conv_embed(x)),
+        "position": both_ways(lambda: encoder.encoder(x, batch.mask)),
         "stack": both_ways(stack),
         "encoder": both_ways(lambda: encoder(clean, mask=batch.mask).last),
         "predictor and head": both_ways(lambda: model.predict(x, batch.mask)),
-        "targets": milliseconds(targets, device, 10, 3),
-        "of which mixture": milliseconds(mixture_step, device, 10, 3),
-        "moving average": milliseconds(lambda: run.targets.follow(encoder, 0.999), device, 10, 3),
+        "targets": timed(targets),
+        "of which mixture": timed(lambda: run.targets(features)),
+        "moving average": timed(lambda: run.targets.follow(encoder, 0.999)),
     }
-    return parts | {"optimizer": milliseconds(run.optimizer.step, device, 10, 3)}
+    return parts | {"optimizer": timed(run.optimizer.step)}
 
 
 def table(results: dict[str, Any]) -> str:
@@ -191,7 +215,8 @@ def table(results: dict[str, Any]) -> str:
         phase = results[f"phase{number}"]
         lines.append(
             f"  phase {number} step      {phase['ms']:9.2f} ms   {phase['audio_per_second']:9,.0f} audio s/s   "
-            f"{phase['memory_gb']:5.1f} GB   first step {phase['first_step_s']:.0f} s"
+            f"{phase['memory_gb']:5.1f} GB   first step {phase['first_step_s']:.0f} s   "
+            f"waiting {phase['waiting_ms']:.2f} ms"
         )
     lines += [f"  {name:<18} {value:9.2f} ms" for name, value in results["parts_ms"].items()]
     rate, best = results["encoder_tflops"] * 1e3, results["matrix_tflops"] * 1e3

@@ -28,6 +28,22 @@ def milliseconds(work: Callable[[], object], device: torch.device, repeats: int 
     return first.elapsed_time(last) / repeats
 
 
+def captured(work: Callable[[], object], device: torch.device) -> Callable[[], object]:
+    """The same work as one CUDA graph, as a training step runs it; on a CPU the work itself."""
+    if device.type != "cuda":
+        return work
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            work()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        work()
+    return graph.replay
+
+
 def matrix_rate(device: torch.device) -> float:
     """Floating-point operations a second in a large product of random matrices: bf16 on a GPU, fp32 on a CPU."""
     size, dtype = (8192, torch.bfloat16) if device.type == "cuda" else (1024, torch.float32)

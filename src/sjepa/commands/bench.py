@@ -1,30 +1,15 @@
 """`sjepa bench SUBJECT`: measure this machine."""
 
-from importlib import import_module
-
-from sjepa.errors import UserError
+from sjepa.verbs import call
 
 # Each subject is the module of its name in sjepa.bench.
 SUBJECTS = {
     "step": "the training step and its parts, beside other implementations",
+    "gmm": "posteriors, online updates and EM, beside the paper's loop and scikit-learn",
+    "encode": "the encoder's inference, beside Hugging Face's HubertModel with the same weights",
     "data": "decoding of wav, flac, opus and mp3 per core, and what the loader gives",
 }
 
 
-def usage() -> str:
-    subjects = "\n".join(f"  {name:<10} {what}" for name, what in SUBJECTS.items())
-    return f"usage: sjepa bench SUBJECT ...\n\n{subjects}\n\n`sjepa bench SUBJECT --help` explains every option."
-
-
 def run(arguments: list[str]) -> None:
-    subject = arguments[0] if arguments else "--help"
-    if subject in ("-h", "--help"):
-        print(usage())
-    elif subject in SUBJECTS:
-        import_module(f"sjepa.bench.{subject}").run(arguments[1:])
-    else:
-        from sjepa.config import suggestion
-
-        raise UserError(
-            f"there is no bench {subject!r}{suggestion(subject, SUBJECTS)}; there are {', '.join(SUBJECTS)}"
-        )
+    call("sjepa bench", "subject", SUBJECTS, "sjepa.bench", arguments)

@@ -26,6 +26,8 @@ class Pretrain:
     weights: a=0.7,b=0.3. A run that continues knows its own."""
     preset: str = ""
     """Where settings start: tiny, half-hour, paper, or a TOML file."""
+    branch_from: Path | None = None
+    """A run whose first phase the new run shares: it starts from that checkpoint, and its phase 2 may differ."""
     config: Annotated[Config, tyro.conf.arg(name="")] = field(default_factory=Config)
 
 
@@ -40,18 +42,23 @@ def option(arguments: list[str], name: str) -> str:
 
 
 def starting_config(arguments: list[str]) -> Config:
-    """The config that overrides apply to: the preset's, or that of the run being continued."""
-    preset, out = option(arguments, "--preset"), option(arguments, "--out")
+    """The config that overrides apply to: the preset's, or that of the run being continued or branched from."""
+    preset = option(arguments, "--preset")
     if preset:
         return load_preset(preset)
-    if out and (Path(out) / "config.toml").exists():
-        return load_toml(Path(out) / "config.toml")
+    for run in (option(arguments, "--out"), option(arguments, "--branch-from")):
+        if run and (Path(run) / "config.toml").exists():
+            return load_toml(Path(run) / "config.toml")
     return Config()
 
 
 def run(arguments: list[str]) -> None:
     default = Pretrain(tyro.MISSING, config=starting_config(arguments))
     command = tyro.cli(Pretrain, prog="sjepa pretrain", args=arguments, default=default)
+    if command.branch_from and not (command.out / "config.toml").exists():
+        from sjepa.train.branch import branch
+
+        branch(command.branch_from, command.out, command.config)
     known = command.out / "run.json"
     if not command.preset and not known.exists():
         raise UserError(f"choose a preset for a new run: --preset {' | '.join(preset_names())}")

@@ -5,6 +5,7 @@ import queue
 import re
 import threading
 from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -12,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sjepa.audio.augment import AugmentConfig, Draws, draw
+from sjepa.audio.augment import AugmentConfig, draw
 from sjepa.audio.io import SAMPLE_RATE, BadAudioError
 from sjepa.data.corpus import Corpus
 from sjepa.data.masking import MaskConfig, block_mask
@@ -51,17 +52,33 @@ class Batch:
 
     waveforms: Tensor  # (B, N) int16
     mask: Tensor  # (B, T) True where masked
-    draws: Draws
+    draws: Tensor  # (9, B) of the augmentation
     position: tuple[int, int]  # epoch and index of the batch after this one
     available: float  # seconds of audio in the utterances of the global batch
     cropped: float  # seconds of it that the crop left out; nothing is padded
     bad: list[str]
 
+    @property
+    def seconds(self) -> float:
+        return self.waveforms.numel() / SAMPLE_RATE
+
+    @property
+    def clean(self) -> Tensor:
+        return to_float(self.waveforms)
+
+    @property
+    def inputs(self) -> list[Tensor]:
+        """What a step needs on the device."""
+        return [self.waveforms, self.mask, self.draws]
+
     def to(self, device: torch.device) -> "Batch":
-        if device.type == "cpu":
-            return self
-        moved = (tensor.pin_memory().to(device, non_blocking=True) for tensor in (self.waveforms, self.mask))
-        return replace(self, waveforms=next(moved), mask=next(moved))
+        waveforms, mask, draws = (tensor.pin_memory().to(device, non_blocking=True) for tensor in self.inputs)
+        return replace(self, waveforms=waveforms, mask=mask, draws=draws)
+
+
+def to_float(waveforms: Tensor) -> Tensor:
+    """int16 samples between -1 and 1."""
+    return waveforms.float() / 32768.0
 
 
 class BatchReader(torch.utils.data.Dataset):
@@ -164,7 +181,25 @@ def load(
         source = from_workers(reader, specs, workers)
     else:
         source = (reader[spec] for spec in specs)
-    return prefetched((batch.to(device) for batch in source), depth=3)
+    return prefetched(source, depth=3) if device.type == "cpu" else on_device(source, device)
+
+
+def on_device(batches: Iterable[Batch], device: torch.device) -> Generator[Batch, None, None]:
+    """Batches copied to a GPU ahead of time on a stream of their own, beside the steps."""
+    stream = torch.cuda.Stream(device)
+
+    def copied() -> Iterator[Batch]:
+        for batch in batches:
+            with torch.cuda.stream(stream):
+                moved = batch.to(device)
+            stream.synchronize()  # the thread that prefetches waits, not the step
+            yield moved
+
+    with closing(prefetched(copied(), depth=3)) as ready:
+        for batch in ready:
+            for tensor in batch.inputs:
+                tensor.record_stream(torch.cuda.current_stream(device))
+            yield batch
 
 
 def from_workers(reader: BatchReader, specs: Iterator[BatchSpec], workers: int) -> Iterator[Batch]:

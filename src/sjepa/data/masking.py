@@ -26,28 +26,19 @@ def block_mask(frames: int, config: MaskConfig, generator: np.random.Generator) 
     span = min(config.span, wanted)
     if span <= 0:
         return np.zeros(frames, dtype=bool)
-    # Spans arrive in random order. A frame is masked by the first that covers it: a sliding minimum over arrival times.
-    arrival = np.full(frames + span - 1, np.inf)
-    arrival[span - 1 : frames] = generator.permutation(frames - span + 1)
-    covered_at = np.lib.stride_tricks.sliding_window_view(arrival, span).min(axis=1)
-    in_order = np.sort(covered_at)
-    # Keep whole spans while they fit ...
-    last = in_order[wanted - 1]
-    if in_order[min(wanted, frames - 1)] > last or wanted == frames:
-        return covered_at <= last
-    mask = covered_at < last
-    # ... then go on with those that do not add more than is missing.
-    grow(mask, wanted - int(mask.sum()), span, generator)
-    return mask
-
-
-def grow(mask: np.ndarray, missing: int, span: int, generator: np.random.Generator) -> None:
-    """Mask `missing` more frames, fewer than a span, by random spans that lean on what is masked."""
+    # Spans in random order, each of those that mask something new and not more than is missing. Plain bytes are several
+    # times faster here than arrays.
+    mask, missing = bytearray(frames), wanted
+    starts = generator.permutation(frames - span + 1).tolist()
     while missing:
-        gains = np.lib.stride_tricks.sliding_window_view(~mask, span).sum(axis=1)
-        start = int(generator.choice(np.flatnonzero((gains > 0) & (gains <= missing))))
-        mask[start : start + span] = True
-        missing -= int(gains[start])
+        for start in starts:
+            new = mask.count(0, start, start + span)
+            if 0 < new <= missing:
+                mask[start : start + span] = b"\1" * span
+                missing -= new
+                if not missing:
+                    break
+    return np.frombuffer(mask, dtype=bool)
 
 
 def overlapping_mask(frames: int, config: MaskConfig, generator: np.random.Generator) -> np.ndarray:

@@ -11,7 +11,8 @@ from sjepa.errors import UserError
 from sjepa.model import formats
 from sjepa.model.encoder_config import EncoderConfig
 from sjepa.model.frontend import RECEPTIVE_FIELD, FeatureExtractor, frame_counts
-from sjepa.model.transformer import ConvPosition, LayerNorm, TransformerLayer, TransformerStack
+from sjepa.model.position import ConvPosition
+from sjepa.model.transformer import LayerNorm, TransformerLayer, TransformerStack
 
 
 class EncoderOutput(NamedTuple):
@@ -98,10 +99,7 @@ class Encoder(nn.Module):
             inside = torch.arange(x.shape[1], device=x.device) < frames[:, None]
             x = x * inside.unsqueeze(2)
             key_mask = inside[:, None, None, :]
-        if mask is not None:
-            x = x.masked_fill(mask.unsqueeze(2), 0.0)
-        x = x + self.encoder.pos_conv_embed(x)
-        x = self.encoder.dropout(self.encoder.layer_norm(x))
+        x = self.encoder(x, mask)
         hidden_states = [x]
         needed = self.config.layers if until is None else until + 1
         for index, layer in enumerate(self.encoder.layers[:needed]):
@@ -115,11 +113,11 @@ class Encoder(nn.Module):
         formats.save_folder(Path(folder), self.state_dict(), formats.to_hugging_face(self.config))
 
     @classmethod
-    def from_pretrained(cls, folder: str | Path) -> "Encoder":
-        """Load an encoder from a folder, in evaluation mode."""
-        weights, settings = formats.load_folder(Path(folder))
-        encoder = cls(EncoderConfig(**formats.from_hugging_face(settings)))
-        formats.load_strictly(encoder, weights, str(folder))
+    def from_pretrained(cls, path: str | Path) -> "Encoder":
+        """Load a run's encoder, a Hugging Face HuBERT folder, or a file of weights that fairseq or torchaudio named."""
+        weights, fields = formats.read_encoder(Path(path))
+        encoder = cls(EncoderConfig(**fields))
+        formats.load_strictly(encoder, weights, str(path))
         return encoder.eval()
 
 

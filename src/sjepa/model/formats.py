@@ -1,18 +1,22 @@
-"""Weights and configs on disk: safetensors and JSON under Hugging Face's HuBERT names."""
+"""Weights and configs on disk: safetensors and JSON under Hugging Face's HuBERT names; foreign files are read only."""
 
+import hashlib
 import json
 import os
+import pickle
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import safetensors
 import safetensors.torch
+import torch
 from torch import Tensor, nn
 
 from sjepa.errors import UserError
 from sjepa.files import write_whole
 from sjepa.model.encoder_config import EncoderConfig
+from sjepa.model.foreign import fields_from_shapes, to_our_names
 from sjepa.model.frontend import KERNELS, STRIDES
 
 # Our config field -> Hugging Face's.
@@ -42,11 +46,10 @@ FIXED: dict[str, Any] = {
     "conv_pos_batch_norm": False,
     "layer_norm_eps": 1e-5,
 }
-# Spellings of the position convolution's weight norm before torch had parametrizations.
-LEGACY = {
-    "pos_conv_embed.conv.weight_g": "pos_conv_embed.conv.parametrizations.weight.original0",
-    "pos_conv_embed.conv.weight_v": "pos_conv_embed.conv.parametrizations.weight.original1",
-}
+# Files of weights in a Hugging Face folder, the first that is there.
+WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
+# Where training programs put the weights in a file that holds more.
+NESTED = ("model", "state_dict", "model_weight")
 
 
 def to_hugging_face(config: EncoderConfig) -> dict[str, Any]:
@@ -84,26 +87,71 @@ def save_folder(folder: Path, weights: dict[str, Tensor], settings: dict[str, An
     write_whole(folder / "config.json", json.dumps(settings, indent=2, sort_keys=True) + "\n")
 
 
-def load_folder(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    if (folder / "encoder" / "config.json").is_file():  # a run
-        folder = folder / "encoder"
-    for name in ("config.json", "model.safetensors"):
-        if not (folder / name).is_file():
-            raise UserError(f"{folder} is not an encoder folder: it has no {name}")
+def read_encoder(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Weights under our names, and fields of our EncoderConfig.
+
+    From a run, a Hugging Face HuBERT folder, or one file of weights (safetensors, or torch without pickled objects)
+    under names of Hugging Face, fairseq or torchaudio. Sizes come from config.json, or from the weights without one.
+    """
+    if path.is_file():
+        weights = to_our_names(read_weights(path), str(path))
+        beside = path.parent / "config.json"
+        settings = read_json(beside) if beside.is_file() else {}
+        known = settings.get("model_type") == FIXED["model_type"]
+        return weights, from_hugging_face(settings) if known else fields_from_shapes(weights, str(path))
+    if not path.exists():
+        raise UserError(f"there is no encoder {path}: give a run, a Hugging Face folder, or a file of weights")
+    folder = path / "encoder" if (path / "encoder" / "config.json").is_file() else path  # of a run
+    if (path / "config.toml").is_file() and folder == path:
+        raise UserError(f"{path} is a run without an encoder yet: `sjepa pretrain --out {path}` finishes it")
+    if not (folder / "config.json").is_file():
+        raise UserError(f"{folder} is not an encoder folder: it has no config.json")
+    file = next((folder / name for name in WEIGHT_FILES if (folder / name).is_file()), None)
+    if file is None:
+        raise UserError(f"{folder} is not an encoder folder: it has no {' or '.join(WEIGHT_FILES)}")
+    weights = read_weights(file)
+    return to_our_names(weights, str(file)), from_hugging_face(read_json(folder / "config.json"))
+
+
+def read_json(file: Path) -> dict[str, Any]:
     try:
-        settings = json.loads((folder / "config.json").read_text())
-        weights = safetensors.torch.load_file(folder / "model.safetensors")
-    except (ValueError, safetensors.SafetensorError) as error:
-        raise UserError(f"{folder} cannot be read: {error}") from error
-    return weights, settings
+        settings = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{file} cannot be read: {error}") from error
+    return settings if isinstance(settings, dict) else {}
+
+
+def read_weights(file: Path) -> dict[str, Tensor]:
+    """Tensors of a file, never its pickled code: what is not plain tensors is refused."""
+    try:
+        # safetensors files are told by their first bytes: a length, then JSON.
+        with file.open("rb") as opened:
+            plain = opened.read(9)[8:] == b"{"
+        found: Any = safetensors.torch.load_file(file) if plain or file.suffix == ".safetensors" else load_tensors(file)
+    except (OSError, safetensors.SafetensorError) as error:
+        raise UserError(f"{file} cannot be read: {error}") from error
+    found = found if isinstance(found, dict) else {}
+    found = next((found[name] for name in NESTED if isinstance(found.get(name), dict)), found)
+    weights = {name: tensor for name, tensor in found.items() if isinstance(tensor, Tensor)}
+    if not weights:
+        raise UserError(f"{file} holds no weights")
+    return weights
+
+
+def load_tensors(file: Path) -> Any:
+    try:
+        return torch.load(file, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise UserError(
+            f"{file} holds pickled objects besides tensors, which could run code: save its state dict alone first "
+            "(docs/use.md, Checkpoints of other programs)"
+        ) from error
+    except Exception as error:  # bytes that are no pickle make the reader stumble anywhere
+        raise UserError(f"{file} is not a file of weights") from error
 
 
 def load_strictly(module: nn.Module, weights: dict[str, Tensor], source: str) -> None:
-    """Load weights whose names must all fit; only HuBERT's mask embedding, which we do not have, may be left over."""
-    for old, new in LEGACY.items():
-        weights = {name.replace(old, new): tensor for name, tensor in weights.items()}
-    weights = {name.removeprefix("hubert."): tensor for name, tensor in weights.items()}
-    weights.pop("masked_spec_embed", None)
+    """Load weights under our names, which must all fit."""
     wanted = module.state_dict()
     missing, unknown = sorted(wanted.keys() - weights.keys()), sorted(weights.keys() - wanted.keys())
     if missing or unknown:
@@ -112,6 +160,15 @@ def load_strictly(module: nn.Module, weights: dict[str, Tensor], source: str) ->
     if wrong:
         raise UserError(f"{source}: weights of another size: {preview(wrong)}")
     module.load_state_dict(weights)
+
+
+def fingerprint(module: nn.Module) -> str:
+    """A hash of all weights."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(module.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:16]
 
 
 def preview(names: list[str], most: int = 3) -> str:

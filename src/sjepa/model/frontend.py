@@ -11,10 +11,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sjepa.model.activation import gelu
+
 KERNELS = (10, 3, 3, 3, 3, 2, 2)
 STRIDES = (5, 2, 2, 2, 2, 2, 2)
 STRIDE = 320  # samples between frames: 20 ms at 16 kHz
 RECEPTIVE_FIELD = 400  # samples that one frame sees: frame t covers [320 t, 320 t + 400)
+# Frames of a piece without gradients on a CPU: at 512 channels no buffer exceeds 32 MB, above which the C library gives
+# memory back to the system each time, and getting it again costs more than GELU.
+CPU_FRAMES = 240
 
 
 def frame_count(samples: int) -> int:
@@ -47,21 +52,34 @@ class FeatureExtractor(nn.Module):
 
     def forward(self, waveforms: Tensor, lengths: Tensor | None = None) -> Tensor:  # (B, N) -> (B, T, C)
         batch, samples = waveforms.shape
-        frames = frame_count(samples)
         first, *others = cast(list[ConvLayer], list(self.conv_layers))
-        rows = 64 * (frames + 1)  # one spare frame an utterance keeps every layer's rows even
-        x = first_layer(waveforms, normalized_weight(first, waveforms, lengths), rows).flatten(0, 1)
-        for layer in others:
-            x = F.gelu(halve(x, layer.conv.weight))
-        # The last utterance's spare frame has been eaten by the 3-tap layers; put a row back so that all are alike.
-        return F.pad(x, (0, 0, 0, 1)).view(batch, frames + 1, -1)[:, :frames]
+        weight = normalized_weight(first, waveforms, lengths)
+        by_tap = [layer.conv.weight.permute(2, 1, 0) for layer in others]  # (taps, C, C') each
+        if waveforms.is_cuda or torch.is_grad_enabled() or torch.compiler.is_compiling():
+            return convolve(waveforms, weight, by_tap)
+        by_tap = [matrices.contiguous() for matrices in by_tap]
+        hop = STRIDE * max(32, CPU_FRAMES // batch)
+        starts = range(0, STRIDE * frame_count(samples), hop)
+        pieces = (waveforms[:, start : start + hop + RECEPTIVE_FIELD - STRIDE] for start in starts)
+        return torch.cat([convolve(piece, weight, by_tap) for piece in pieces], dim=1)
 
 
-def halve(x: Tensor, weight: Tensor) -> Tensor:
-    """A stride-2 convolution with 2 or 3 taps over rows: (R, C) -> about (R / 2, C')."""
-    channels, taps = x.shape[1], weight.shape[2]
+def convolve(waveforms: Tensor, weight: Tensor, by_tap: list[Tensor]) -> Tensor:
+    """All layers: the first by a weight an utterance, (B, 16, C), the others by a matrix a tap, (taps, C, C')."""
+    batch, samples = waveforms.shape
+    frames = frame_count(samples)
+    rows = 64 * (frames + 1)  # one spare frame an utterance keeps every layer's rows even
+    x = first_layer(waveforms, weight, rows).flatten(0, 1)
+    for matrices in by_tap:
+        x = gelu(halve(x, matrices))
+    # The last utterance's spare frame has been eaten by the 3-tap layers; put a row back so that all are alike.
+    return F.pad(x, (0, 0, 0, 1)).view(batch, frames + 1, -1)[:, :frames]
+
+
+def halve(x: Tensor, by_tap: Tensor) -> Tensor:
+    """A stride-2 convolution with 2 or 3 taps over rows: (R, C), (taps, C, C') -> about (R / 2, C')."""
+    channels, taps = x.shape[1], len(by_tap)
     rows = (x.shape[0] - taps) // 2 + 1
-    by_tap = weight.permute(2, 1, 0)  # (taps, C, C')
     y = x[: 2 * rows].view(rows, 2 * channels) @ by_tap[:2].flatten(0, 1)
     if taps == 3:
         third = x[2 : 2 * rows + 1 : 2]
@@ -120,4 +138,4 @@ def first_layer(waveforms: Tensor, weight: Tensor, rows: int) -> Tensor:
 
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else torch.float32
         return kernels.first_layer(padded, weight, rows, dtype)
-    return F.gelu(torch.baddbmm(weight[:, kernel : kernel + 1], padded.unfold(1, kernel, stride), weight[:, :kernel]))
+    return gelu(torch.baddbmm(weight[:, kernel : kernel + 1], padded.unfold(1, kernel, stride), weight[:, :kernel]))

@@ -1,7 +1,7 @@
 """GPU kernels for what a compiler leaves slow: the first layer, and GELU with dropout.
 
 Each has a plain twin that runs everywhere else and is chosen beside it: `frontend.first_layer` and
-`transformer.gelu_dropout`. `benchmarks/kernels.py` holds the twins against each other on a GPU.
+`transformer.gelu_dropout`. `benchmarks/gpu_kernels.py` holds the twins against each other on a GPU.
 """
 # mypy: disallow-untyped-defs=False
 
@@ -12,14 +12,24 @@ from torch import Tensor
 
 
 @triton.jit
-def half_erf(u):
-    """(1 + erf(u / sqrt 2)) / 2, the share of GELU that lets u through."""
-    return 0.5 + 0.5 * tl.erf(u * 0.7071067811865476)
+def share_and_bell(u):
+    """Phi(u), the share of GELU that lets u through, and exp(-u^2 / 2); see `activation.share_and_bell`."""
+    bell = tl.exp(-0.5 * u * u)
+    t = 1.0 / (1.0 + 0.2316418881 * tl.abs(u))
+    tail = t * (0.127414796 + t * (-0.142248368 + t * (0.7107068705 + t * (-0.7265760135 + t * 0.5307027145)))) * bell
+    return tl.where(u < 0, tail, 1.0 - tail), bell
+
+
+@triton.jit
+def gelu(u):
+    share, _ = share_and_bell(u)
+    return u * share
 
 
 @triton.jit
 def gelu_slope(u):
-    return half_erf(u) + u * tl.exp(-0.5 * u * u) * 0.3989422804014327
+    share, bell = share_and_bell(u)
+    return share + u * bell * 0.3989422804014327
 
 
 # ---- The first layer. Its weight has 16 rows an utterance: taps 0 to 9, the shift as row 10, then zeros.
@@ -50,7 +60,7 @@ def first_layer_forward(
         row = tl.program_id(1) * SPAN + start + tl.arange(0, ROWS)
         u = tl.dot(windows_of(x + utterance * samples, row, rows), w, input_precision=PRECISION)
         place = out + (utterance * rows + row[:, None]) * CHANNELS + column[None, :]
-        tl.store(place, (u * half_erf(u)).to(out.dtype.element_ty), mask=row[:, None] < rows)
+        tl.store(place, gelu(u).to(out.dtype.element_ty), mask=row[:, None] < rows)
 
 
 @triton.jit
@@ -151,7 +161,7 @@ def gelu_dropout_kernel(x, gradient, out, seed, size, threshold, scale, BACKWARD
     if BACKWARD:
         value = gelu_slope(u) * tl.load(gradient + place, mask=inside, other=0.0).to(tl.float32)
     else:
-        value = u * half_erf(u)
+        value = gelu(u)
     value = tl.where(kept(tl.load(seed), index, threshold, EIGHTHS), value * scale, 0.0)
     tl.store(out + place, value.to(out.dtype.element_ty), mask=inside)
 

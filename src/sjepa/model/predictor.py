@@ -1,6 +1,8 @@
 """The predictor h and the cluster head g: used in training only, discarded afterwards."""
 
+import math
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +24,8 @@ class PredictorConfig:
     """Dropout throughout the layer."""
     positions: int = 750
     """Learned positions: the longest utterance in frames (750 are 15 s)."""
+    position_start: Literal["sinusoid", "normal"] = "sinusoid"
+    """What the learned positions start as: sinusoids, or noise of deviation 0.02, which says almost nothing."""
 
 
 class Predictor(nn.Module):
@@ -32,7 +36,8 @@ class Predictor(nn.Module):
         if hidden_size % config.heads:
             raise UserError(f"predictor.heads: {config.heads} does not divide encoder.hidden_size {hidden_size}")
         self.mask_token = nn.Parameter(torch.empty(hidden_size).normal_(std=0.02))
-        self.positions = nn.Parameter(torch.empty(config.positions, hidden_size).normal_(std=0.02))
+        start = torch.empty(config.positions, hidden_size).normal_(std=0.02)
+        self.positions = nn.Parameter(sinusoids(*start.shape) if config.position_start == "sinusoid" else start)
         # ReLU, post-norm: the defaults of torch's TransformerEncoderLayer, which the paper's wording describes.
         self.layer = TransformerLayer(
             hidden_size,
@@ -49,6 +54,13 @@ class Predictor(nn.Module):
     def forward(self, z: Tensor, mask: Tensor) -> Tensor:  # (B, T, D), True where masked -> (B, T, D)
         x = torch.where(mask.unsqueeze(2), self.mask_token.to(z.dtype), z)
         return self.projection(self.layer(x + self.positions[: x.shape[1]]))
+
+
+def sinusoids(positions: int, size: int) -> Tensor:
+    """Sines and cosines of falling frequency: a shift in time is a rotation, which attention learns easily."""
+    frequency = torch.exp(torch.arange(0, size, 2) * (-math.log(10_000.0) / size))
+    angle = torch.arange(positions)[:, None] * frequency
+    return torch.stack([angle.sin(), angle.cos()], dim=2).flatten(1)[:, :size]
 
 
 class ClusterHead(nn.Module):

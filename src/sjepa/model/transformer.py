@@ -1,12 +1,13 @@
-"""Convolutional position encoding and post-norm transformer layers."""
+"""Post-norm transformer layers, and the stack of them with what comes before the first."""
 
-import math
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.utils.parametrizations import weight_norm
+
+from sjepa.model.activation import gelu
+from sjepa.model.position import ConvPosition
 
 Activation = Literal["gelu", "relu"]
 
@@ -44,7 +45,7 @@ def gelu_dropout(x: Tensor, p: float) -> Tensor:
         from sjepa.model import kernels
 
         return kernels.gelu_dropout(x, torch.randint(2**31, (1,), device=x.device), p)
-    return F.dropout(F.gelu(x), p)
+    return F.dropout(gelu(x), p)
 
 
 class FeedForward(nn.Module):
@@ -87,72 +88,6 @@ class TransformerLayer(nn.Module):
         return self.final_layer_norm(x + self.dropout(self.feed_forward(x)))
 
 
-class ConvPosition(nn.Module):
-    """Relative position from a wide grouped convolution, weight-normalised over each tap."""
-
-    def __init__(self, hidden_size: int, kernel: int, groups: int):
-        super().__init__()
-        conv = nn.Conv1d(hidden_size, hidden_size, kernel, padding=kernel // 2, groups=groups)
-        nn.init.normal_(conv.weight, std=math.sqrt(4 / (kernel * hidden_size)))
-        assert conv.bias is not None
-        nn.init.zeros_(conv.bias)
-        self.conv = weight_norm(conv, dim=2)
-
-    def forward(self, x: Tensor) -> Tensor:  # (B, T, D)
-        weights = self.conv.parametrizations.weight
-        gain, direction = weights.original0, weights.original1
-        # torch's own weight norm over the last dimension is slow.
-        weight = direction * (gain / torch.linalg.vector_norm(direction, dim=(0, 1), keepdim=True))
-        convolve = convolve_by_blocks if x.is_cuda else convolve_by_fft
-        return F.gelu(convolve(x, weight, self.conv.groups) + self.conv.bias)
-
-
-def convolve_by_blocks(x: Tensor, weight: Tensor, groups: int, block: int = 16) -> Tensor:
-    """Same-length grouped convolution along time as one batched product, for GPUs.
-
-    x is (B, T, D), weight (D, D / groups, kernel) with an even kernel. A block of 16 output frames reads
-    16 + kernel - 1 input frames; one matrix a group holds the kernel at all 16 places.
-    """
-    batch, frames, hidden = x.shape
-    width, kernel = weight.shape[1], weight.shape[2]
-    blocks, reach = -(-frames // block), -(-(block + kernel - 1) // block)  # each block reads `reach` blocks
-    x = x.to(torch.get_autocast_dtype(x.device.type) if torch.is_autocast_enabled(x.device.type) else x.dtype)
-    padded = F.pad(x, (0, 0, kernel // 2, (blocks + reach) * block - kernel // 2 - frames))
-    pieces = padded.view(batch, blocks + reach, block, groups, width)
-    windows = torch.stack([pieces[:, m : m + blocks] for m in range(reach)], dim=2)  # (B, blocks, reach, 16, G, width)
-    windows = windows.permute(4, 0, 1, 2, 3, 5).reshape(groups, batch * blocks, reach * block * width)
-    # Each row of a (16, span + 1) table that is cut to (16, span) starts one place later than the row before.
-    span = reach * block
-    table = F.pad(weight.to(x.dtype), (0, span + 1 - kernel)).unsqueeze(2).expand(-1, -1, block, -1)
-    table = table.reshape(hidden, width, block * (span + 1))[..., : block * span].view(
-        groups, width, width, block, span
-    )
-    table = table.permute(0, 4, 2, 3, 1).reshape(groups, span * width, block * width)
-    y = torch.bmm(windows, table).view(groups, batch, blocks * block, width)
-    return y.permute(1, 2, 0, 3).reshape(batch, blocks * block, hidden)[:, :frames]
-
-
-def convolve_by_fft(x: Tensor, weight: Tensor, groups: int) -> Tensor:
-    """The same by overlap-save FFT, for CPUs: a thirtieth of the arithmetic."""
-    batch, frames, hidden = x.shape
-    width, kernel = weight.shape[1], weight.shape[2]
-    size = 2 * kernel  # of the transform: `hop` frames of output from each block
-    hop = size - kernel + 1
-    blocks = -(-frames // hop)
-    before = kernel // 2
-    padded = F.pad(x.transpose(1, 2), (before, blocks * hop + kernel - 1 - before - frames))
-    spectra = torch.fft.rfft(padded.unfold(2, size, hop))  # (B, D, blocks, frequencies)
-    # Convolution layers correlate, so the kernel is flipped to make a true convolution.
-    filters = torch.fft.rfft(weight.flip(2), size)  # (D, width, frequencies)
-    frequencies = spectra.shape[-1]
-    spectra = spectra.view(batch, groups, width, blocks, frequencies).permute(4, 1, 0, 3, 2)
-    filters = filters.view(groups, width, width, frequencies).permute(3, 0, 2, 1)
-    products = torch.bmm(spectra.reshape(-1, batch * blocks, width), filters.reshape(-1, width, width))
-    products = products.view(frequencies, groups, batch, blocks, width).permute(2, 1, 4, 3, 0)
-    y = torch.fft.irfft(products, size)[..., kernel - 1 :]  # (B, groups, width, blocks, hop)
-    return y.reshape(batch, hidden, blocks * hop)[:, :, :frames].transpose(1, 2)
-
-
 class TransformerStack(nn.Module):
     """What Hugging Face calls `encoder`: position, norm and the layers."""
 
@@ -162,3 +97,9 @@ class TransformerStack(nn.Module):
         self.layer_norm = LayerNorm(hidden_size)
         self.dropout = nn.Dropout(dropout)
         self.layers = nn.ModuleList(layers)
+
+    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """The input of layer 0; masked frames are hidden from here on. The encoder runs the layers itself."""
+        if mask is not None:
+            x = x.masked_fill(mask.unsqueeze(2), 0.0)
+        return self.dropout(self.layer_norm(x + self.pos_conv_embed(x)))

@@ -106,6 +106,11 @@ class Targets(nn.Module):
     def target_encoder(self) -> Encoder | None:
         return self.features.encoder if isinstance(self.features, EncoderFeatures) else None
 
+    @torch.no_grad()
+    def hear(self, clean: Tensor) -> Tensor:
+        """The features (B, T, D) of clean audio that q is made from."""
+        return self.features(clean)
+
     def frames_to_fit(self, clean: Tensor) -> Tensor:
         """What the codebook's reservoir samples."""
         return (
@@ -139,9 +144,8 @@ class Targets(nn.Module):
         return curve
 
     @torch.no_grad()
-    def forward(self, clean: Tensor) -> Tensor:
-        """q (B, T, K) of clean audio. An online codebook then learns from the same frames."""
-        features = self.features(clean)
+    def forward(self, features: Tensor) -> Tensor:
+        """q (B, T, K) of the features (B, T, D) of clean audio. An online codebook then learns from the same frames."""
         powers = self.codebook.powers(features.flatten(0, 1))
         joint = self.codebook.log_joint(powers)
         posterior = torch.softmax(joint, dim=1)

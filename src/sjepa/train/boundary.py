@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from sjepa import distributed
+from sjepa.audio.io import SAMPLE_RATE
 from sjepa.data.loader import BatchReader, load
 from sjepa.data.sampler import BatchPlan
 from sjepa.phases import Phase
@@ -45,9 +46,9 @@ def sample_frames(run: Run, targets: Targets, reader: BatchReader, plan: BatchPl
                 break
             spec, batch = epoch[index], next(batches)
             with autocast(run.config, run.device):
-                frames = targets.frames_to_fit(batch.waveforms.float() / 32768.0)
+                frames = targets.frames_to_fit(batch.clean)
             reservoir.add(frames.float(), spec.utterances[distributed.rank() :: distributed.world_size()])
-            heard += spec.samples * len(spec.utterances) / 16_000
+            heard += spec.samples * len(spec.utterances) / SAMPLE_RATE
             progress.advance()
     batches.close()
     return reservoir.gather()

@@ -1,7 +1,9 @@
-"""How a step is computed: precision and compilation, decided in one place."""
+"""How a step is computed: precision, compilation and streams, decided in one place."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
-from torch import nn
 
 from sjepa.config import Config
 from sjepa.model.encoder import Encoder
@@ -16,9 +18,33 @@ def compiles(config: Config, device: torch.device) -> bool:
     return config.train.compile and device.type == "cuda"
 
 
-def compile_parts(encoder: Encoder, *others: nn.Module) -> None:
+def compile_parts(encoder: Encoder) -> None:
     """Compile part by part: LayerDrop and the active layer then choose among compiled layers without recompiling."""
     torch._dynamo.config.recompile_limit = 64  # one for each bucket's shape and mode
-    stack = encoder.encoder
-    for part in (encoder.feature_extractor, encoder.feature_projection, stack.pos_conv_embed, *stack.layers, *others):
+    for part in (encoder.feature_extractor, encoder.feature_projection, encoder.encoder, *encoder.encoder.layers):
         part.compile(dynamic=False)
+
+
+def graphs_compiled() -> int:
+    """Graphs that this process has compiled: it should stop rising once every bucket has been seen."""
+    return int(torch._dynamo.utils.counters["stats"]["unique_graphs"])
+
+
+class Beside:
+    """A second stream on a GPU, for work that the stream of the step need not wait for until it joins."""
+
+    def __init__(self, device: torch.device):
+        self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        if self.stream is None:
+            yield
+        else:
+            self.stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self.stream):
+                yield
+
+    def join(self) -> None:
+        if self.stream is not None:
+            torch.cuda.current_stream().wait_stream(self.stream)

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from sjepa import distributed
-from sjepa.audio.augment import augment
+from sjepa.audio.io import SAMPLE_RATE
 from sjepa.config import Config
 from sjepa.data.corpus import Corpus
-from sjepa.data.loader import Batch, BatchReader, load, plan_batches
+from sjepa.data.loader import Batch, BatchReader, load, plan_batches, to_float
 from sjepa.data.mixture import Mixture
 from sjepa.data.opening import end_to_end, open_corpus
 from sjepa.data.sampler import BatchPlan
@@ -26,6 +26,8 @@ from sjepa.train.metrics import Log, Speed
 from sjepa.train.run import Run, check_directory, open_directory, seed_from
 from sjepa.train.stopping import stop_agreed, stop_requests
 
+CLUSTERS_EVERY = 10  # logged lines between lines with every component's share
+
 
 def pretrain(config: Config, data: str | Path, out: str | Path, show: bool = True) -> bool:
     """Train an encoder on a folder of audio, or continue; True when the run is complete, False when it was stopped."""
@@ -36,11 +38,14 @@ def pretrain(config: Config, data: str | Path, out: str | Path, show: bool = Tru
     if device.type == "cpu" and config.encoder.hidden_size >= 512:
         say("There is no GPU here: an encoder of this size trains very slowly; --preset tiny is made for a CPU")
     corpus = open_corpus(data, settings.max_seconds, settings.cache, settings.memory_gb, show)
-    distributed.in_main_rank(lambda: open_directory(out, config, str(data), corpus.fingerprint()))
     run = Run.start(config, device)
     if run.restore(out, say):
         done = run.step >= config.phases()[-1].end
         say(f"{out} is complete" if done else f"Continuing {out} at step {run.step:,}")
+    elif config.init_from:
+        run.begin_from(config.init_from)
+        say(f"The encoder starts from {config.init_from}")
+    distributed.in_main_rank(lambda: open_directory(out, config, str(data), corpus.fingerprint()))
     log = Log(out, run.log_bytes, run.step)
     noise = load_noise(config, device, show)
     plan = plan_batches(corpus, settings, config.seed, ranks)
@@ -61,14 +66,14 @@ def pretrain(config: Config, data: str | Path, out: str | Path, show: bool = Tru
             asked = time.perf_counter()
             batch = next(batches)
             speed.waited += time.perf_counter() - asked
-            speed.audio += batch.waveforms.numel() / 16_000 * ranks
-            clean = train_step(run, phase, batch, noise)
+            speed.audio += batch.seconds * ranks
+            train_step(run, phase, batch, noise)
             run.step, run.position = step + 1, batch.position
             run.meter.add_crop(batch.cropped, batch.available)
             count_bad(run, batch, corpus, out)
 
             if phase.layer_check(step):
-                check_layers(run, clean, log)
+                check_layers(run, batch.clean, log)
             progress.advance()
             last = run.step in (phase.end, total)
             stopping = stop_agreed(stop, run.step % config.train.log_every == 0)
@@ -87,24 +92,23 @@ def pretrain(config: Config, data: str | Path, out: str | Path, show: bool = Tru
     return True
 
 
-def train_step(run: Run, phase: Phase, batch: Batch, noise: Tensor | None) -> Tensor:
-    """One minibatch: targets, masked prediction, KL, update. Returns the clean waveforms."""
+def train_step(run: Run, phase: Phase, batch: Batch, noise: Tensor | None) -> None:
+    """One minibatch: targets, masked prediction, KL, update."""
     config, step = run.config, run.step
-    clean = batch.waveforms.float() / 32768.0
-    augmented = augment(clean, batch.draws, noise) if phase.augmented(step) else clean
-    keep, visible, decay = layers_kept(config, step), phase.visible_loss(step), phase.decay(step)
+    keep, augmented = layers_kept(config, step), phase.augmented(step)
+    visible, decay = phase.visible_loss(step), phase.decay(step) if run.targets.online else 1.0
     run.set_learning_rate(phase.lr(step))
     torch.manual_seed(seed_from(config.seed, step, distributed.rank()))  # dropout
 
-    def work(clean: Tensor, augmented: Tensor, mask: Tensor) -> None:
-        learn(run, clean, augmented, mask, keep, visible, decay)
+    def work(waveforms: Tensor, mask: Tensor, draws: Tensor) -> None:
+        clean = to_float(waveforms)
+        learn(run, clean, run.augment(clean, draws, noise) if augmented else clean, mask, keep, visible, decay)
 
     if run.graphs is None:
-        work(clean, augmented, batch.mask)
+        work(*batch.inputs)
     else:
-        kind = (tuple(keep), visible, decay, run.layer.active)
-        run.graphs.run(kind, [clean, augmented, batch.mask], work)
-    return clean
+        layer = run.layer.active if run.targets.target_encoder is not None else None
+        run.graphs.run((tuple(keep), augmented, visible, decay, layer), batch.inputs, work)
 
 
 def learn(
@@ -115,8 +119,11 @@ def learn(
     model.train()
     run.optimizer.zero_grad(set_to_none=True)
     with autocast(config, run.device):
-        q = run.targets(clean)  # the online mixture is updated here, after its posterior is taken
+        features = run.targets.hear(clean)
+        with run.beside():
+            q = run.targets(features)  # the online mixture is updated here, after its posterior is taken
         logits = model(augmented, mask, keep)
+        run.beside.join()
     kl_masked, kl_visible, sums = run.frame_sums(q, logits, mask)
     masked, visible = sums[4], sums[5]
     # One mean over S of all ranks together.
@@ -165,6 +172,9 @@ def write_line(run: Run, phase: Phase, log: Log, speed: Speed, progress: Bar) ->
         "active_layer": run.layer.active if run.targets.target_encoder is not None else None,
         "effective_rank": run.layer.smoothed,
     }
+    share = values.pop("share")
+    if run.step % (CLUSTERS_EVERY * run.config.train.log_every) == 0 or run.step == phase.end:
+        log.write("clusters", run.step, phase=phase.number, share=share)
     found = alarms(values, run.targets.components, (run.step - phase.start) / phase.config.steps)
     pace = speed.read()
     log.write("train", run.step, **values, alarms=found, speed=pace)
@@ -183,8 +193,8 @@ def write_line(run: Run, phase: Phase, log: Log, speed: Speed, progress: Bar) ->
 def describe_plan(corpus: Corpus | Mixture, plan: BatchPlan, log: Log) -> None:
     """Say and log what an epoch hears of the corpus."""
     epoch = plan.epoch(0)
-    available = corpus.length[epoch.utterances].sum(dtype=np.int64) / 16_000
-    heard = epoch.heard() / 16_000
+    available = corpus.length[epoch.utterances].sum(dtype=np.int64) / SAMPLE_RATE
+    heard = epoch.heard() / SAMPLE_RATE
     facts = {"utterances": len(corpus), "hours": corpus.hours, "batches": len(epoch), "epoch_hours": heard / 3600}
     # Nothing is padded: a batch has one length.
     loss = {"crop_loss": 1 - heard / available, "padding_waste": 0.0, "too_short": plan.too_short}

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from sjepa import distributed
+from sjepa.train.compute import graphs_compiled
 from sjepa.train.loss import SUMS
 
 STEP = ("gradient_norm", "steps", "skipped")
@@ -78,6 +79,7 @@ class Meter:
             "skipped_steps": int(step["skipped"]),
             "bad_in_row": worst,
             "crop_loss": cropped / max(available, 1e-9),
+            "share": [float(f"{value:.3g}") for value in share.tolist()],
         }
 
 
@@ -135,7 +137,7 @@ class Speed:
     def read(self) -> dict[str, float]:
         elapsed = max(1e-9, time.perf_counter() - self.began)
         if self.device.type == "cuda":
-            memory = torch.cuda.max_memory_allocated() / 2**30
+            memory = torch.cuda.max_memory_reserved() / 2**30
         else:
             import resource
 
@@ -144,6 +146,7 @@ class Speed:
             "audio_per_second": self.audio / elapsed,
             "waiting": self.waited / elapsed,
             "memory_gb": memory,
+            "compiled": graphs_compiled(),
             "seconds": elapsed,
         }
         self.restart()

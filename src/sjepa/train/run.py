@@ -14,15 +14,17 @@ import torch
 from torch import Tensor
 
 from sjepa import distributed
+from sjepa.audio.augment import augment
 from sjepa.config import Config, differences, load_toml, to_toml
 from sjepa.errors import UserError
 from sjepa.files import write_whole
+from sjepa.model import formats
 from sjepa.model.sjepa import SJEPA
 from sjepa.phases import Phase
 from sjepa.targets.layer import LayerChoice
 from sjepa.targets.providers import Targets
 from sjepa.train import checkpoint
-from sjepa.train.compute import compile_parts, compiles
+from sjepa.train.compute import Beside, compile_parts, compiles
 from sjepa.train.graphs import StepGraphs
 from sjepa.train.loss import frame_sums
 from sjepa.train.metrics import Meter
@@ -51,8 +53,10 @@ class Run:
     device: torch.device
     optimizer: torch.optim.AdamW
     frame_sums: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]] = frame_sums
+    augment: Callable[[Tensor, Tensor, Tensor | None], Tensor] = augment
     targets: Targets = field(init=False)
     meter: Meter = field(init=False)
+    beside: Beside = field(init=False)
     graphs: StepGraphs | None = None
     phase: int = 0  # the phase whose targets are installed; none at first
     step: int = 0
@@ -66,10 +70,23 @@ class Run:
         model = SJEPA(config.encoder, config.predictor, 1, config.train.visible_path).to(device)
         distributed.broadcast_module(model)
         run = Run(config, model, LayerChoice(config.layer), device, make_optimizer(config, model, device))
+        run.beside = Beside(device)
         if compiles(config, device):
-            compile_parts(model.encoder, model.predictor, model.head)
+            compile_parts(model.encoder)
+            model.predict = torch.compile(model.predict, dynamic=False)  # type: ignore[method-assign]
             run.frame_sums = torch.compile(frame_sums, dynamic=False)
+            run.augment = torch.compile(augment, dynamic=False)
         return run
+
+    def begin_from(self, source: str) -> None:
+        """Take an encoder's weights from elsewhere; predictor and head stay new."""
+        weights, fields = formats.read_encoder(Path(source))
+        ours = {name: getattr(self.config.encoder, name) for name in fields}
+        sizes = ("hidden_size", "layers", "heads", "inner_size", "conv_channels", "position_kernel", "position_groups")
+        other = [f"--encoder.{name.replace('_', '-')} {fields[name]}" for name in sizes if fields[name] != ours[name]]
+        if other:
+            raise UserError(f"{source} holds an encoder of another size than the run's: set {' '.join(other)}")
+        formats.load_strictly(self.model.encoder, weights, source)
 
     def phase_at(self, step: int) -> Phase:
         return next(phase for phase in self.config.phases() if step < phase.end or phase.number == 2)
@@ -89,8 +106,10 @@ class Run:
             temperature=settings.temperature,
             seed=seed_from(self.config.seed, phase.number),
         )
-        if compiles(self.config, self.device) and targets.target_encoder is not None:
-            compile_parts(targets.target_encoder)
+        if compiles(self.config, self.device):
+            targets.compile(dynamic=False)
+            if targets.target_encoder is not None:
+                compile_parts(targets.target_encoder)
         return targets.to(self.device)
 
     def install(self, targets: Targets, phase: int) -> None:

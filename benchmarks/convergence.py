@@ -1,0 +1,109 @@
+"""Does a run of the fast step follow the plain implementation's loss curve?
+
+python benchmarks/convergence.py --data AUDIO [--preset half-hour] [--steps 300] [--out FILE]
+
+The same first phase three times from the same weights, on the same batches and masks, without dropout: as it trains
+(on a GPU compiled, in bf16, as CUDA graphs), the same again, and plainly: Hugging Face's HubertModel as the encoder,
+fp32, nothing compiled.
+"""
+
+import argparse
+import dataclasses
+import json
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import HubertConfig, HubertModel
+
+from sjepa.config import Config, load_preset
+from sjepa.data.loader import BatchReader, load, plan_batches
+from sjepa.data.opening import open_corpus
+from sjepa.model.encoder import Encoder, EncoderOutput, ScaleGradient
+from sjepa.model.formats import to_hugging_face
+from sjepa.train.boundary import begin_phase
+from sjepa.train.loop import train_step
+from sjepa.train.metrics import Log
+from sjepa.train.run import Run, make_optimizer
+
+
+class Plain(nn.Module):
+    """Hugging Face's layers in the order of ours."""
+
+    def __init__(self, encoder: Encoder):
+        super().__init__()
+        self.config = encoder.config
+        self.model = HubertModel(HubertConfig(**to_hugging_face(encoder.config)))
+        missing, unknown = self.model.load_state_dict(encoder.state_dict(), strict=False)
+        assert not unknown, unknown
+        assert set(missing) <= {"masked_spec_embed"}, missing
+
+    def forward(self, waveforms: Tensor, mask: Tensor, keep: Sequence[bool]) -> EncoderOutput:
+        features = self.model.feature_extractor(waveforms).transpose(1, 2)
+        features = ScaleGradient.apply(features, self.config.feature_gradient_scale)
+        hidden = self.model.feature_projection(features).masked_fill(mask.unsqueeze(2), 0.0)
+        return EncoderOutput([self.model.encoder(hidden).last_hidden_state], None)
+
+
+def curve(config: Config, data: str, plain: bool, every: int) -> list[float]:
+    """Mean losses of `every` steps each."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    fast = dataclasses.replace(config.train, precision="fp32", compile=False)
+    config = dataclasses.replace(config, train=fast) if plain else config
+    run = Run.start(config, device)
+    if plain:
+        run.model.encoder = Plain(run.model.encoder).to(device)  # type: ignore[assignment]
+        run.optimizer = make_optimizer(config, run.model, device)
+    corpus = open_corpus(data, config.batches.max_seconds, "memory", 0.0, False)
+    plan = plan_batches(corpus, config.batches, config.seed, 1)
+    reader = BatchReader(corpus, config.mask, config.augment, seed=config.seed, rank=0, ranks=1)
+    phase, losses = config.phases()[0], []
+    with tempfile.TemporaryDirectory() as folder:
+        begin_phase(run, phase, reader, plan, Log(Path(folder), 0, 0), False)
+    batches = load(reader, plan, (0, 0), 0, device)
+    for step in range(phase.end):
+        run.step = step
+        train_step(run, phase, next(batches), None)
+        if (step + 1) % every == 0:
+            losses.append(run.meter.read()["loss"])
+    batches.close()
+    return losses
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--data", required=True)
+    parser.add_argument("--preset", default="half-hour")
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    config = load_preset(arguments.preset)
+    middle = config.batches.buckets[len(config.batches.buckets) // 2]  # one length, so that little is compiled
+    none: dict[str, Any] = {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0, "layerdrop": 0.0}
+    config = dataclasses.replace(
+        config,
+        encoder=dataclasses.replace(config.encoder, **none),
+        predictor=dataclasses.replace(config.predictor, dropout=0.0),
+        phase1=dataclasses.replace(config.phase1, steps=arguments.steps),
+        batches=dataclasses.replace(config.batches, buckets=(middle,), seconds=min(60.0, config.batches.seconds)),
+    )
+    every = max(1, arguments.steps // 20)
+    curves = {
+        name: curve(config, arguments.data, name == "plain", every) for name in ("as it trains", "again", "plain")
+    }
+    reference = torch.tensor(curves["plain"])
+    away = {
+        name: float(((torch.tensor(losses) - reference).abs() / reference).max()) for name, losses in curves.items()
+    }
+    for name, losses in curves.items():
+        print(f"{name:<13}", " ".join(f"{loss:.4f}" for loss in losses), f"  at most {away[name]:.2%} from plain")
+    if arguments.out:
+        facts = {"preset": arguments.preset, "steps_each": every, "torch": torch.__version__}
+        arguments.out.write_text(json.dumps(facts | {"curves": curves, "largest_difference": away}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

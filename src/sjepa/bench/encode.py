@@ -1,0 +1,110 @@
+"""`sjepa bench encode`: the encoder's inference beside Hugging Face's HubertModel with the same weights."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import tyro
+from torch import Tensor
+
+from sjepa.audio.io import SAMPLE_RATE
+from sjepa.bench.contest import figures, in_turn
+from sjepa.bench.output import machine, save, show
+from sjepa.config import load_preset
+from sjepa.errors import UserError
+from sjepa.model.encoder import Encoder
+from sjepa.model.formats import to_hugging_face
+
+
+@dataclass(frozen=True)
+class BenchEncode:
+    """Time the encoder on random audio: one clip in fp32 on a CPU, batches in bf16 on a GPU."""
+
+    preset: str = "paper"
+    """Size of the encoder; its weights are random."""
+    batch: int = 0
+    """Clips in a batch; 24 on a GPU, 1 on a CPU."""
+    seconds: float = 15.0
+    """Length of a clip."""
+    rounds: int = 15
+    """Timed calls of each, in turn; the median counts."""
+    threads: int = 2
+    """Threads on a CPU."""
+    out: Path | None = None
+    """JSON file for the figures."""
+
+
+def run(arguments: list[str]) -> None:
+    command = tyro.cli(BenchEncode, prog="sjepa bench encode", args=arguments)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    before = torch.get_num_threads()
+    torch.set_num_threads(command.threads)
+    try:
+        results = measure(command, device)
+    finally:
+        torch.set_num_threads(before)
+    shown(results)
+    save(results, command.out)
+
+
+@torch.inference_mode()
+def measure(command: BenchEncode, device: torch.device) -> dict[str, Any]:
+    gpu = device.type == "cuda"
+    batch = command.batch or (24 if gpu else 1)
+    torch.manual_seed(0)
+    encoder = Encoder(load_preset(command.preset).encoder).to(device).eval()
+    theirs = hugging_face(encoder, device)
+    audio = 0.1 * torch.randn(batch, round(command.seconds * SAMPLE_RATE), device=device)
+
+    def in_bf16(work: Callable[[], Tensor]) -> Tensor:
+        with torch.autocast(device.type, torch.bfloat16, enabled=gpu):
+            return work()
+
+    contestants = {
+        "sjepa": lambda: in_bf16(lambda: encoder(audio).last),
+        "transformers": lambda: in_bf16(lambda: theirs(audio).last_hidden_state),
+    }
+    one, other = (work().float() for work in contestants.values())
+    timed = figures(in_turn(contestants, device, command.rounds), ours="sjepa")
+    rates = {name: batch * command.seconds / figure["ms"] * 1e3 for name, figure in timed.items()}
+    return machine(device) | {
+        "preset": command.preset,
+        "batch": batch,
+        "seconds": command.seconds,
+        "rounds": command.rounds,
+        "precision": "bf16" if gpu else "fp32",
+        "encode": {name: timed[name] | {"audio_per_second": rates[name]} for name in timed},
+        "ratio": timed["transformers"]["ratio"],
+        "largest_difference": float((one - other).abs().max()),
+        "largest_output": float(other.abs().max()),
+    }
+
+
+def hugging_face(encoder: Encoder, device: torch.device) -> Any:
+    """The same network by transformers, attention by torch's fused kernel."""
+    try:
+        import transformers
+    except ImportError:
+        raise UserError("the comparison needs transformers: pip install 'sjepa[superb]'") from None
+    settings: Any = transformers.HubertConfig(**to_hugging_face(encoder.config))
+    settings._attn_implementation = "sdpa"
+    model: Any = transformers.HubertModel(settings)
+    missing, unknown = model.load_state_dict(encoder.state_dict(), strict=False)
+    assert not unknown
+    assert set(missing) <= {"masked_spec_embed"}
+    return model.to(device).eval()
+
+
+def shown(results: dict[str, Any]) -> None:
+    title = (
+        f"{results['device']}, {results['threads']} threads, torch {results['torch']}: "
+        f"{results['batch']} x {results['seconds']:g} s, {results['precision']}"
+    )
+    rows = [
+        [name, f"{row['ms']:,.1f}", f"{row['audio_per_second']:,.1f}", f"{row['ratio']:.2f}"]
+        for name, row in results["encode"].items()
+    ]
+    show(title, ["encoder", "ms", "audio s/s", "times sjepa's"], rows)
+    print(f"largest difference {results['largest_difference']:.1e} at outputs up to {results['largest_output']:.1f}")

@@ -1,0 +1,87 @@
+"""Relative position from a wide grouped convolution, computed as matrix products."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.utils.parametrizations import weight_norm
+
+from sjepa.model.activation import gelu
+
+
+class ConvPosition(nn.Module):
+    """Relative position from a wide grouped convolution, weight-normalised over each tap."""
+
+    def __init__(self, hidden_size: int, kernel: int, groups: int):
+        super().__init__()
+        conv = nn.Conv1d(hidden_size, hidden_size, kernel, padding=kernel // 2, groups=groups)
+        nn.init.normal_(conv.weight, std=math.sqrt(4 / (kernel * hidden_size)))
+        assert conv.bias is not None
+        nn.init.zeros_(conv.bias)
+        self.conv = weight_norm(conv, dim=2)
+
+    def forward(self, x: Tensor) -> Tensor:  # (B, T, D)
+        weights = self.conv.parametrizations.weight
+        gain, direction = weights.original0, weights.original1
+        # torch's own weight norm over the last dimension is slow, and so is its vector norm on a CPU.
+        weight = direction * (gain / direction.square().sum((0, 1), keepdim=True).sqrt())
+        convolve = convolve_by_blocks if x.is_cuda else convolve_by_fourier
+        return gelu(convolve(x, weight, self.conv.groups) + self.conv.bias)
+
+
+def convolve_by_blocks(x: Tensor, weight: Tensor, groups: int, block: int = 16) -> Tensor:
+    """Same-length grouped convolution along time as one batched product, for GPUs.
+
+    x is (B, T, D), weight (D, D / groups, kernel) with an even kernel. A block of 16 output frames reads
+    16 + kernel - 1 input frames; one matrix a group holds the kernel at all 16 places.
+    """
+    batch, frames, hidden = x.shape
+    width, kernel = weight.shape[1], weight.shape[2]
+    blocks, reach = -(-frames // block), -(-(block + kernel - 1) // block)  # each block reads `reach` blocks
+    x = x.to(torch.get_autocast_dtype(x.device.type) if torch.is_autocast_enabled(x.device.type) else x.dtype)
+    padded = F.pad(x, (0, 0, kernel // 2, (blocks + reach) * block - kernel // 2 - frames))
+    pieces = padded.view(batch, blocks + reach, block, groups, width)
+    windows = torch.stack([pieces[:, m : m + blocks] for m in range(reach)], dim=2)  # (B, blocks, reach, 16, G, width)
+    windows = windows.permute(4, 0, 1, 2, 3, 5).reshape(groups, batch * blocks, reach * block * width)
+    # Each row of a (16, span + 1) table that is cut to (16, span) starts one place later than the row before.
+    span = reach * block
+    table = F.pad(weight.to(x.dtype), (0, span + 1 - kernel)).unsqueeze(2).expand(-1, -1, block, -1)
+    table = table.reshape(hidden, width, block * (span + 1))[..., : block * span].view(
+        groups, width, width, block, span
+    )
+    table = table.permute(0, 4, 2, 3, 1).reshape(groups, span * width, block * width)
+    y = torch.bmm(windows, table).view(groups, batch, blocks * block, width)
+    return y.permute(1, 2, 0, 3).reshape(batch, blocks * block, hidden)[:, :frames]
+
+
+def convolve_by_fourier(x: Tensor, weight: Tensor, groups: int) -> Tensor:
+    """Same-length grouped convolution along time by overlap-save Fourier transforms: less arithmetic.
+
+    x is (B, T, D), weight (D, D / groups, kernel) with an even kernel. The transforms are short enough to be matrix
+    products, which leave frequencies first, as the products of spectra and filters need them.
+    """
+    batch, frames, hidden = x.shape
+    width, kernel = weight.shape[1], weight.shape[2]
+    size = 2 * (3 * kernel // 4)  # of the transform: `hop` frames of output from each block
+    hop = size - kernel + 1
+    blocks, before, frequencies = -(-frames // hop), kernel // 2, size // 2 + 1
+    time, frequency = (torch.arange(n, dtype=torch.float64, device=x.device) for n in (size, frequencies))
+    angles = (2 * math.pi / size) * frequency[:, None] * time
+    transform = torch.cat([angles.cos(), -angles.sin()])  # real parts, then imaginary: (2 frequencies, size)
+    # Frequencies other than 0 and the last stand for their mirror images too.
+    inverse = transform * torch.where(frequency % (size // 2) == 0, 1.0, 2.0).repeat(2)[:, None] / size
+    transform, inverse = transform.to(x.dtype), inverse[:, :hop].to(x.dtype)
+
+    padded = F.pad(x, (0, 0, before, blocks * hop + kernel - 1 - before - frames))
+    spectra = torch.einsum("fs,bnds->fbnd", transform, padded.unfold(1, size, hop))
+    spectra = spectra.reshape(2, frequencies, batch * blocks, groups, width).permute(1, 3, 0, 2, 4)
+    spectra = spectra.reshape(frequencies * groups, 2 * batch * blocks, width)
+    filters = transform[:, :kernel] @ weight.reshape(hidden * width, kernel).t()
+    filters = filters.view(2, frequencies * groups, width, width).transpose(2, 3)
+    shape = (frequencies, groups, 2, batch, blocks, width)
+    by_real, by_imaginary = (torch.bmm(spectra, part).view(shape) for part in filters)
+    # Convolution layers correlate: the filter's conjugate multiplies.
+    real, imaginary = by_real[:, :, 0] + by_imaginary[:, :, 1], by_real[:, :, 1] - by_imaginary[:, :, 0]
+    y = torch.einsum("ft,fgbnd->bntgd", inverse, torch.cat([real, imaginary]))
+    return y.reshape(batch, blocks * hop, hidden)[:, :frames]

@@ -1,0 +1,47 @@
+"""A run that starts where another ended its first phase: several second phases then share one first."""
+
+import json
+import shutil
+import sys
+import time
+from pathlib import Path
+
+from sjepa.config import Config, differences, load_toml, to_toml
+from sjepa.errors import UserError
+from sjepa.files import write_whole
+from sjepa.train import checkpoint
+
+# What the first phase does not depend on.
+MAY_DIFFER = ("phase2.", "ema.", "layer.choice ", "gmm.k ", "gmm.decay ", "gmm.minimum_count ")
+
+
+def branch(source: Path, out: Path, config: Config) -> None:
+    """Make `out` a run that has just ended phase 1, with the state, log and results that `source` had then."""
+    if not (source / "config.toml").is_file():
+        raise UserError(f"--branch-from {source}: this is not a run")
+    if out.exists() and any(out.iterdir()):
+        raise UserError(f"{out} is not empty: choose another --out for the branch")
+    past = load_toml(source / "config.toml")
+    changed = [line for line in differences(past, config) if not line.startswith(MAY_DIFFER)]
+    if changed:
+        raise UserError(f"a branch of {source} shares its first phase, so these cannot differ: {'; '.join(changed)}")
+    boundary = checkpoint.folder_of(source, past.phase1.steps)
+    if not (boundary / "state.json").is_file():
+        raise UserError(f"{source} has not finished phase 1: there is no checkpoint of step {past.phase1.steps:,} yet")
+    logged = json.loads((boundary / "state.json").read_text())["log_bytes"]
+    out.mkdir(parents=True, exist_ok=True)
+    shutil.copytree(boundary, out / "checkpoints" / boundary.name)
+    shutil.copytree(source / "encoder-phase1", out / "encoder-phase1")
+    for name in ("gmm-phase1.safetensors", "README.txt"):
+        shutil.copy2(source / name, out / name)
+    with (source / "metrics.jsonl").open("rb") as log:
+        (out / "metrics.jsonl").write_bytes(log.read(logged))
+    facts = json.loads((source / "run.json").read_text())
+    facts |= {
+        "branched_from": str(source),
+        "command": " ".join(sys.argv),
+        "started": time.strftime("%Y-%m-%d %H:%M:%S"),
+    }
+    (out / "run.json").write_text(json.dumps(facts, indent=1) + "\n")
+    # Last, because its presence makes the folder a run.
+    write_whole(out / "config.toml", to_toml(config))

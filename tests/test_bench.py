@@ -1,0 +1,84 @@
+"""`sjepa bench gmm` and `sjepa bench encode` at small sizes: they run, and both sides compute the same thing."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from test_gmm import random_mixture, slow_posterior
+
+from sjepa.bench import encode, gmm
+from sjepa.bench.contest import figures, in_turn
+from sjepa.bench.mixtures import draw_frames, naive_posterior, naive_update
+
+
+@pytest.fixture(autouse=True)
+def same_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def test_mixtures_agree_with_the_loop_and_with_scikit_learn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "new" / "gmm.json"
+    sizes = "--seconds 1 --batch 1 --components 6 --dimension 5 --fit-frames 600 --fit-components 4 --fit-dimension 3"
+    gmm.run([*sizes.split(), "--fit-iterations", "3", "--rounds", "2", "--out", str(out)])
+    results = json.loads(out.read_text())
+    assert results["online"]["frames"] == 49
+    assert results["online"]["largest_difference"]["posterior"] < 1e-5
+    assert results["online"]["largest_difference"]["batch_means"] < 1e-3
+    for work in ("posterior", "posterior and update"):
+        assert {"sjepa", "as written"} == results["online"][work].keys()
+    fit = results["fit"]
+    assert len(fit["em"]) == 5
+    assert fit["em"]["sjepa"]["ratio"] == 1.0
+    assert fit["ratio"] == min(row["ratio"] for name, row in fit["em"].items() if name != "sjepa")
+    assert max(fit["largest_difference"].values()) < 1e-4
+    assert "scikit-learn float64, 1 thread" in capsys.readouterr().out
+
+
+def test_the_loop_that_mixtures_are_timed_against_is_the_papers() -> None:
+    mixture, frames = random_mixture(6, 5, 0), draw_frames(80, 6, 5, seed=2)
+    slow = slow_posterior(mixture, frames)
+    torch.testing.assert_close(naive_posterior(mixture, frames).double(), slow, rtol=1e-4, atol=1e-5)
+    other = random_mixture(6, 5, 0)
+    q = slow_posterior(mixture, frames).float()
+    naive_update(mixture, frames, q, 0.9, 0.01)
+    other.update_online(other.statistics(other.powers(frames), q), 0.9, 0.01)
+    for name in ("weights", "means", "variances"):
+        torch.testing.assert_close(getattr(mixture, name), getattr(other, name), rtol=1e-4, atol=1e-5)
+
+
+def test_the_encoder_gives_what_transformers_gives(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "encode.json"
+    encode.run(["--preset", "tiny", "--seconds", "1.5", "--rounds", "2", "--threads", "1", "--out", str(out)])
+    results = json.loads(out.read_text())
+    assert results["largest_difference"] < 1e-4 * results["largest_output"]
+    assert results["encode"].keys() == {"sjepa", "transformers"}
+    row = results["encode"]["transformers"]
+    assert row["audio_per_second"] == pytest.approx(1.5 / row["ms"] * 1e3)
+    assert results["ratio"] == row["ratio"]
+    assert "audio s/s" in capsys.readouterr().out
+
+
+def test_contestants_take_turns_and_the_first_call_is_not_timed() -> None:
+    calls: list[str] = []
+    times = in_turn({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, torch.device("cpu"), 3)
+    assert "".join(calls) == "ab" * 4
+    assert all(len(taken) == 3 for taken in times.values())
+    assert figures({"a": [1.0, 2.0, 9.0], "b": [2.0, 6.0, 9.0]}, ours="a") == {
+        "a": {"ms": 2.0, "ratio": 1.0},
+        "b": {"ms": 6.0, "ratio": 2.0},
+    }
+
+
+def test_the_subjects_of_bench_are_listed_and_unknown_ones_get_a_suggestion() -> None:
+    call = [sys.executable, "-m", "sjepa", "bench"]
+    listed = subprocess.run(call, capture_output=True, text=True).stdout
+    assert all(f"\n  {name} " in listed for name in ("step", "gmm", "encode", "data"))
+    refused = subprocess.run([*call, "encoder"], capture_output=True, text=True)
+    assert refused.returncode == 2
+    assert "there is no subject 'encoder' (did you mean encode?)" in refused.stderr
