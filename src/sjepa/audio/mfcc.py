@@ -12,7 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-SAMPLE_RATE = 16_000
+from sjepa.audio.io import SAMPLE_RATE
+
 WINDOW = 400
 FFT = 512
 LIFTER = 22.0

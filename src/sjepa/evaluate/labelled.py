@@ -25,6 +25,8 @@ class Labelled:
     """100 labels a second."""
     segments: Sequence[tuple[float, float, str]] = ()
     """Or phones with start and end in seconds."""
+    words: Sequence[tuple[float, float, str]] = ()
+    """Words likewise, where their times are known."""
 
     @property
     def speaker(self) -> str:
@@ -65,4 +67,5 @@ def read_labelled(data: Path, subset: str = "dev-clean") -> list[Labelled]:
 
 def synthetic(data: Path, row: dict[str, Any]) -> Labelled:
     utterance = Utterance(row["id"], data / row["path"], row["text"], row["speaker"])
-    return Labelled(utterance, row["gender"], segments=[tuple(phone) for phone in row["phones"]])
+    segments, words = ([tuple(part) for part in row.get(key, ())] for key in ("phones", "words"))
+    return Labelled(utterance, row["gender"], segments=segments, words=words)

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sjepa.audio.io import SAMPLE_RATE
 from sjepa.errors import UserError
 
 FRAME_SHIFT, FRAME_CENTRE = 320, 200  # samples: frame t is centred at 320 t + 200
@@ -26,7 +27,7 @@ class Scores(NamedTuple):
 def frame_labels(segments: Sequence[tuple[float, float, str]], frames: int) -> list[str]:
     """Label of the segment that holds each frame's centre."""
     ends = np.array([end for _, end, _ in segments])
-    centres = (FRAME_SHIFT * np.arange(frames) + FRAME_CENTRE) / 16_000
+    centres = (FRAME_SHIFT * np.arange(frames) + FRAME_CENTRE) / SAMPLE_RATE
     inside = np.minimum(np.searchsorted(ends, centres, side="right"), len(segments) - 1)
     return [segments[i][2] for i in inside]
 

@@ -16,7 +16,7 @@ from sjepa.audio.mfcc import MfccConfig, log_mel, mfcc
 from sjepa.errors import UserError
 from sjepa.model.encoder import Encoder
 from sjepa.model.encoder_config import EncoderConfig
-from sjepa.model.formats import from_hugging_face
+from sjepa.model.formats import fingerprint, from_hugging_face
 from sjepa.model.frontend import RECEPTIVE_FIELD, STRIDE, frame_count
 
 ARCHITECTURES = ("hubert", "wavlm", "wav2vec2")  # Hugging Face model types with hidden states at stride 320
@@ -57,13 +57,7 @@ class Upstream:
 
     def fingerprint(self) -> str:
         """A hash of all weights: equal before and after means that frozen was frozen."""
-        if self.network is None:
-            return NOTHING
-        digest = hashlib.sha256()
-        for name, tensor in sorted(self.network.state_dict().items()):
-            digest.update(name.encode())
-            digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
-        return digest.hexdigest()[:16]
+        return NOTHING if self.network is None else fingerprint(self.network)
 
 
 def about(upstream: Upstream) -> dict[str, Any]:

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 from sjepa.audio.io import EXTENSIONS
+from sjepa.data.layouts.librispeech import read_sexes, read_transcripts
 from sjepa.errors import UserError
 from sjepa.evaluate.superb.records import Fold, Utterance, by_group, folder_in
 
@@ -21,8 +22,7 @@ def read_subset(root: Path, subset: str) -> list[Utterance]:
             continue
         audio = {path.stem: path for path in sorted(chapter.iterdir()) if path.suffix in EXTENSIONS}
         transcript = chapter / f"{chapter.parent.name}-{chapter.name}.trans.txt"
-        lines = transcript.read_text(encoding="utf-8").splitlines() if transcript.is_file() else []
-        texts = dict(line.strip().split(" ", 1) for line in lines if " " in line.strip())
+        texts = {name: text.strip() for name, text in read_transcripts(str(transcript)).items() if text.strip()}
         missing = sorted(texts.keys() - audio.keys())
         if missing:
             raise UserError(f"labels without audio: {transcript} names {missing[0]}, which is not in {chapter}")
@@ -51,9 +51,7 @@ def speaker_sex(root: Path) -> dict[str, str]:
     """Sex of each speaker from SPEAKERS.TXT."""
     for folder in (root, root / "LibriSpeech", root.parent):
         if (folder / "SPEAKERS.TXT").is_file():
-            lines = (folder / "SPEAKERS.TXT").read_text(encoding="utf-8").splitlines()
-            fields = [[field.strip() for field in line.split("|")] for line in lines if not line.startswith(";")]
-            return {row[0]: row[1] for row in fields if len(row) > 1}
+            return read_sexes(folder / "SPEAKERS.TXT")
     raise UserError(f"there is no SPEAKERS.TXT in {root}, nor in LibriSpeech below it")
 
 

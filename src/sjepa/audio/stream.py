@@ -1,0 +1,32 @@
+"""Long recordings a block at a time: mono at 16 kHz, never the whole in memory."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from sjepa.audio.io import SAMPLE_RATE, BadAudioError, decoding
+
+BLOCK_SECONDS = 10
+
+
+def stream_audio(path: str | Path) -> Iterator[np.ndarray]:
+    """Blocks of float32 samples at 16 kHz, channels averaged: the same samples as `read_audio` gives at once."""
+    with decoding(path, "") as file:
+        rate, resampler = file.samplerate, None
+        if rate != SAMPLE_RATE:
+            import soxr
+
+            resampler = soxr.ResampleStream(rate, SAMPLE_RATE, 1, dtype="float32")
+        while True:
+            block = file.read(BLOCK_SECONDS * rate, dtype="float32", always_2d=True)
+            mono = block[:, 0] if block.shape[1] == 1 else block.mean(axis=1, dtype=np.float32)
+            if not np.isfinite(mono).all():
+                raise BadAudioError("holds samples that are not numbers (NaN or infinite)")
+            ended = len(block) < BLOCK_SECONDS * rate
+            if resampler is not None:
+                mono = resampler.resample_chunk(np.ascontiguousarray(mono), last=ended)
+            if len(mono):
+                yield np.ascontiguousarray(mono)
+            if ended:
+                return
