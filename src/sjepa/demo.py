@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from sjepa.analysis.missing import analyse_missing
 from sjepa.audio.io import read_audio
 from sjepa.audio.mfcc import MfccConfig, mfcc
 from sjepa.config import Config, load_preset
@@ -41,6 +42,7 @@ def demo(out: Path) -> None:
         return
     results = compare(config, corpus, out / "run")
     (out / "comparison.json").write_text(json.dumps(results, indent=1) + "\n")
+    analyse_missing(out / "run", corpus, "", utterances=8, heard=100)
     page = write_page(out / "run", out / "demo.html", results, title="S-JEPA on two CPU cores")
     print(
         f"\nDone in {(time.monotonic() - began) / 60:.1f} minutes. What was learned (linear probes on frozen features):"

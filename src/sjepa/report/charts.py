@@ -3,18 +3,15 @@
 import math
 from collections.abc import Mapping, Sequence
 from html import escape
-from itertools import pairwise
 from typing import Any
 
-Event = dict[str, Any]
+from sjepa.analysis.events import Event, active_layers, decay_switches, endings, last_step, of_kind, spans
+from sjepa.analysis.style import GRID, INK, MASKED, MUTED, PLAIN, PREDICTOR, RULE, SHADE, TARGET, VISIBLE, WARNING, ramp
+
 Chart = dict[str, Any]
 """`data` and `layout`, as Plotly.newPlot takes them."""
 
-# Okabe and Ito's colours, which colour-blind readers can tell apart; one colour keeps one meaning on the whole page.
-MASKED, VISIBLE, TARGET, PREDICTOR, PLAIN = "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#0072B2"
-INK, MUTED, RULE, GRID, SHADE = "#1b1f24", "#667079", "#9aa3ab", "#e9ecef", "#f4f7fa"
 EARLIER, BASELINE = "#8fc1de", "#c3c9cf"  # bars: an earlier state of the trained system, and everything else
-RAMP = ("#440154", "#414487", "#2a788e", "#22a884", "#7ad151")  # viridis without its palest end
 FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif'
 
 
@@ -57,6 +54,9 @@ def effective_ranks(events: Sequence[Event]) -> Chart:
     layout["yaxis2"] = {"domain": [0, 0.09], "range": [0, 1], "showgrid": False, "zeroline": False, "fixedrange": True}
     layout["yaxis2"] |= {"tickvals": [0.5], "ticktext": ["active"], "tickfont": {"color": MUTED, "size": 12}}
     layout["xaxis"]["anchor"] = "y2"
+    for step, decay in decay_switches(events):
+        layout["shapes"].append(upright(step, "dot"))
+        layout["annotations"].append(note(step, f"{decay:g}", y=0.0) | {"font": {"size": 10, "color": MUTED}})
     for start, end, layer, used in active_layers(events):
         strip: dict[str, Any] = {"type": "rect", "xref": "x", "yref": "y2", "x0": start, "x1": end, "y0": 0, "y1": 1}
         layout["shapes"].append(
@@ -102,7 +102,7 @@ def entropy(events: Sequence[Event]) -> Chart:
 def components(events: Sequence[Event]) -> Chart:
     traces = [
         curve(events, "target_perplexity", "in use (perplexity)", TARGET, form=".1f"),
-        curve(events, "dead_components", "dead", "#D55E00", form="d"),
+        curve(events, "dead_components", "dead", WARNING, form="d"),
         components_line(events, "K", float, "d"),
     ]
     return over_steps(events, traces, y={"title": {"text": "components"}, "rangemode": "tozero"})
@@ -142,62 +142,6 @@ def bars(scores: Mapping[str, float], chance: float | None) -> Chart:
         layout["shapes"].append(upright(chance, "dot", INK))
         layout["annotations"].append(note(chance, f"chance {chance:.1%}", anchor="center"))
     return {"data": [trace], "layout": layout}
-
-
-def of_kind(events: Sequence[Event], kind: str) -> list[Event]:
-    return [event for event in events if event.get("event") == kind]
-
-
-def last_step(events: Sequence[Event]) -> int:
-    return max(event["step"] for event in events)
-
-
-def spans(events: Sequence[Event]) -> list[tuple[int, int, int]]:
-    """Number, first and last step of every phase so far."""
-    begun = of_kind(events, "phase")
-    ends = [phase["step"] for phase in begun[1:]] + [last_step(events)]
-    return [(phase["phase"], phase["step"], end) for phase, end in zip(begun, ends, strict=True)]
-
-
-def endings(events: Sequence[Event]) -> dict[int, list[str]]:
-    """Steps at which the visible loss or augmentation ended, to the nearest logged line."""
-    watched = {"visible_loss": "visible loss", "augmented": "augmentation"}
-    found: dict[int, list[str]] = {}
-    for before, after in pairwise(of_kind(events, "train")):
-        ended = [word for key, word in watched.items() if before.get(key) and not after.get(key)]
-        if ended:
-            found[before["step"]] = ended
-    return found
-
-
-def active_layers(events: Sequence[Event]) -> list[tuple[int, int, int, bool]]:
-    """Stretches (start, end, layer, used): the layer with the highest rank, and whether the targets read it."""
-    stretches: list[tuple[int, int, int, bool]] = []
-    used, known = False, [event for event in events if event.get("event") in ("phase", "layers")]
-    ends = [event["step"] for event in known[1:]] + [last_step(events)]
-    for event, end in zip(known, ends, strict=True):
-        layer = event.get("active_layer")
-        if event["event"] == "phase":
-            used = layer is not None
-        if layer is None or end == event["step"]:
-            continue
-        if stretches and stretches[-1][1:] == (event["step"], layer, used):
-            stretches[-1] = (stretches[-1][0], end, layer, used)
-        else:
-            stretches.append((event["step"], end, layer, used))
-    return stretches
-
-
-def ramp(layers: int) -> list[str]:
-    """A colour for each layer, dark to light with depth."""
-    stops = [tuple(int(colour[i : i + 2], 16) for i in (1, 3, 5)) for colour in RAMP]
-    colours = []
-    for layer in range(layers):
-        place = layer / max(1, layers - 1) * (len(stops) - 1)
-        below = min(int(place), len(stops) - 2)
-        mixed = [round(a + (place - below) * (b - a)) for a, b in zip(stops[below], stops[below + 1], strict=True)]
-        colours.append("#" + "".join(f"{part:02x}" for part in mixed))
-    return colours
 
 
 def scatter(x: Sequence[Any], y: Sequence[Any], name: str, colour: str, form: str = ".3f", width: float = 2) -> Event:

@@ -1,0 +1,1 @@
+"""Figures of a run: each subject writes JSON first and draws from it."""

@@ -1,0 +1,177 @@
+"""Does effective rank find the best layer? A CTC head on each frozen layer at the end of phase 1, against its rank."""
+
+import itertools
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import nn
+
+from sjepa.audio.io import probe
+from sjepa.errors import UserError
+from sjepa.evaluate.labelled import Labelled, corpus_name, read_labelled
+from sjepa.evaluate.superb import metrics
+from sjepa.evaluate.superb.features import FeatureStore, padded, testing_batches, training_batches
+from sjepa.evaluate.superb.librispeech import SILENCES, phone_sequence
+from sjepa.evaluate.superb.records import Fold, Utterance, by_group
+from sjepa.evaluate.superb.tasks import Recipe, Score, SequenceTask
+from sjepa.evaluate.superb.text import Characters, Phones
+from sjepa.evaluate.upstream import Device, Upstream, load_upstream
+from sjepa.progress import bar, track
+from sjepa.targets.layer import effective_rank
+
+Labels = Literal["phones", "words"]
+BATCH, CLIP = 16, 1.0
+RATE = {"phones": 1e-2, "words": 1e-3}
+LSTM = 256  # width of the head for words; phones have two linear layers
+SHARES = (0.8, 0.2)  # of the speakers: to train on, to score
+
+
+def calibrate(
+    run: Path,
+    data: Path,
+    *,
+    subset: str = "dev-clean",
+    labels: Labels = "phones",
+    steps: int = 1000,
+    frames: int = 2000,
+    seed: int = 0,
+    device: Device = "auto",
+) -> dict[str, Any]:
+    """Error rate of a head on every layer of the encoder as phase 1 left it, beside the layers' effective ranks."""
+    folder = run / "encoder-phase1"
+    if not folder.is_dir():
+        raise UserError(f"{run} has no encoder-phase1: the calibration needs a run that has finished phase 1")
+    upstream = load_upstream(str(folder), device)
+    corpus = read_labelled(data, subset)
+    train, held_out = divide(corpus, labels, seed)
+    task = make_task(train, held_out, labels, steps)
+    store = FeatureStore(upstream, cache_gb=2.0)
+    heads = train_heads(store, task, train, steps, seed)
+    scores, ranks = score(store, task, heads, held_out, frames, seed)
+    spearman, p = rank_correlation(ranks, [-value for value in scores], seed)
+    return {
+        "corpus": corpus_name(data, subset),
+        "labels": labels,
+        "metric": task.selection,
+        "steps": steps,
+        "train_utterances": len(train),
+        "held_out_utterances": len(held_out),
+        "seed": seed,
+        "scores": [round(value, 3) for value in scores],
+        "ranks": [round(value, 3) for value in ranks],
+        "best_layer": int(np.argmin(scores)),
+        "highest_rank_layer": int(np.argmax(ranks)),
+        "spearman": round(spearman, 4),
+        "p": round(p, 5),
+    }
+
+
+def divide(corpus: list[Labelled], labels: Labels, seed: int) -> tuple[list[Utterance], list[Utterance]]:
+    """Labelled utterances of some speakers to train on, and of others to score."""
+    utterances = [Utterance(i.utterance.name, i.utterance.path, spelled(i, labels), i.speaker) for i in corpus]
+    train, held_out = by_group([u for u in utterances if u.label], SHARES, seed, "the corpus")
+    return train, held_out
+
+
+def spelled(item: Labelled, labels: Labels) -> str:
+    if labels == "words":
+        kept = "".join(c for c in str(item.utterance.label).upper() if c.isalpha() or c in "' ")
+        return " ".join(kept.encode("ascii", "ignore").decode().split())
+    if item.segments:
+        return " ".join(phone for _, _, phone in item.segments if phone not in SILENCES)
+    return phone_sequence(list(item.phones))
+
+
+def make_task(train: list[Utterance], held_out: list[Utterance], labels: Labels, steps: int) -> SequenceTask:
+    recipe = Recipe(steps, RATE[labels], BATCH, 1, steps, "calibration")
+    fold = Fold("calibration", train, held_out, held_out)
+    if labels == "words":
+        scores: dict[str, Score] = {"wer": metrics.word_error_rate, "cer": metrics.character_error_rate}
+        return SequenceTask("calibration", recipe, [fold], Characters(), scores, LSTM)
+    known = sorted({phone for u in train + held_out for phone in str(u.label).split()})
+    return SequenceTask("calibration", recipe, [fold], Phones(tuple(known)), {"per": metrics.word_error_rate})
+
+
+def samples_of(utterances: list[Utterance]) -> np.ndarray:
+    return np.array([probe(u.path).samples for u in track(utterances, "Reading headers", len(utterances))])
+
+
+def train_heads(
+    store: FeatureStore, task: SequenceTask, train: list[Utterance], steps: int, seed: int
+) -> nn.ModuleList:
+    """A head a layer, all from the same start and on the same batches; none sees another's gradient."""
+    upstream: Upstream = store.upstream
+    heads = nn.ModuleList()
+    for _ in range(upstream.states - 1):
+        torch.manual_seed(seed)
+        heads.append(task.head(upstream.dimension).to(upstream.device))
+    optimizer = torch.optim.Adam(heads.parameters(), lr=task.recipe.lr)
+    indices = itertools.islice(training_batches(samples_of(train), BATCH, seed), steps)
+    plan = (([train[i] for i in batch], -1) for batch in indices)
+    with bar(f"A head on each of {len(heads)} layers", steps) as progress:
+        for number, (utterances, features) in enumerate(store.batches(plan)):
+            torch.manual_seed(seed * 10**9 + number)
+            states, frames = padded(features)
+            losses = []
+            for layer, head in enumerate(heads):
+                outputs = head(states[:, layer + 1].float(), frames)
+                losses.append(task.loss(outputs, frames, [u.label for u in utterances]))
+            torch.stack(losses).sum().backward()
+            for head in heads:
+                nn.utils.clip_grad_norm_(head.parameters(), CLIP)
+            optimizer.step()
+            optimizer.zero_grad()
+            progress.advance(note="loss " + " ".join(f"{float(loss.detach()):.2f}" for loss in losses))
+    return heads
+
+
+@torch.inference_mode()
+def score(
+    store: FeatureStore, task: SequenceTask, heads: nn.ModuleList, held_out: list[Utterance], frames: int, seed: int
+) -> tuple[list[float], list[float]]:
+    """Error rate of every head, and effective rank of every layer over one sample of the same frames."""
+    said: list[list[Any]] = [[] for _ in heads]
+    order: list[Utterance] = []
+    sampled: list[torch.Tensor] = []
+    generator = torch.Generator().manual_seed(seed)
+    share = -(-frames // len(held_out))
+    heads.eval()
+    batches = testing_batches(samples_of(held_out), BATCH)
+    plan = [([held_out[i] for i in batch], -1) for batch in batches]
+    with bar("Scoring", len(held_out)) as progress:
+        for utterances, features in store.batches(plan):
+            states, counts = padded(features)
+            order += utterances
+            for layer, head in enumerate(heads):
+                said[layer] += task.predict(head(states[:, layer + 1].float(), counts), counts)
+            for state in features:
+                chosen = torch.randperm(state.shape[1], generator=generator)[:share]
+                sampled.append(state[1:, chosen.to(state.device)].float().cpu())
+            progress.advance(len(utterances))
+    together = torch.cat(sampled, dim=1)
+    together = together[:, torch.randperm(together.shape[1], generator=generator)[:frames]]
+    wanted = [u.label for u in order]
+    scores = [task.score(each, wanted)[task.selection] for each in said]
+    return scores, [float(effective_rank(layer)) for layer in together]
+
+
+def rank_correlation(a: list[float], b: list[float], seed: int = 0) -> tuple[float, float]:
+    """Spearman's rho, and the share of orders that reach it or more: all of up to 8 layers, else 20,000 at random."""
+    x, y = (standard_ranks(values) for values in (a, b))
+    rho = float((x * y).mean())
+    if len(a) <= 8:
+        orders = np.array(list(itertools.permutations(range(len(a)))))
+    else:
+        draw = np.random.default_rng(seed)
+        orders = np.array([draw.permutation(len(a)) for _ in range(20_000)])
+    return rho, float(((x * y[orders]).mean(1) >= rho - 1e-9).mean())
+
+
+def standard_ranks(values: list[float]) -> np.ndarray:
+    """Ranks, ties sharing their mean, with zero mean and unit variance."""
+    array = np.array(values, float)
+    ranks = np.array([(array < v).sum() + ((array == v).sum() - 1) / 2 for v in array])
+    spread = ranks.std()
+    return (ranks - ranks.mean()) / (spread if spread else 1.0)

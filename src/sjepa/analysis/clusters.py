@@ -1,0 +1,150 @@
+"""The components: how full each is over training, which die and are born, and which phones they hold."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sjepa.analysis.events import Event, of_kind, read_events
+from sjepa.analysis.restored import Restored
+from sjepa.analysis.style import GRID, MUTED, TARGET, WARNING, Found, figure
+from sjepa.audio.io import read_audio
+from sjepa.evaluate.labelled import Labelled
+from sjepa.evaluate.superb.records import some
+from sjepa.evaluate.units import agreement
+from sjepa.progress import bar
+
+DEAD = 0.01  # of an even share, as in metrics.jsonl
+
+
+def analyse_clusters(run: Path) -> Found:
+    """Shares of the components whenever they were logged, by phase; a phase has components of its own."""
+    events = of_kind(read_events(run), "clusters")
+    phases = sorted({event["phase"] for event in events})
+    found = [occupancy([event for event in events if event["phase"] == phase]) for phase in phases]
+    missing = None if events else "this run logged no shares of components: it was made by a version without them"
+    return {"subject": "clusters", "occupancy": found, "missing": missing, "phones": None}
+
+
+def occupancy(events: Sequence[Event]) -> dict[str, Any]:
+    """Shares over time, and at each time how many are dead, and which died or were born since the time before."""
+    shares = np.array([event["share"] for event in events], float)  # (times, K)
+    dead = shares < DEAD / shares.shape[1]
+    died, born = dead[1:] & ~dead[:-1], ~dead[1:] & dead[:-1]
+    perplexity = np.exp(-(shares * np.log(np.maximum(shares, 1e-30))).sum(1))
+    return {
+        "phase": events[0]["phase"],
+        "components": shares.shape[1],
+        "steps": [event["step"] for event in events],
+        "shares": np.round(shares, 7).tolist(),
+        "dead": dead.sum(1).tolist(),
+        "died": [0, *died.sum(1).tolist()],
+        "born": [0, *born.sum(1).tolist()],
+        "perplexity": np.round(perplexity, 2).tolist(),
+        "dead_at_the_end": np.flatnonzero(dead[-1]).tolist(),
+    }
+
+
+def analyse_phones(run: Restored, corpus: Sequence[Labelled], utterances: int = 500) -> dict[str, Any]:
+    """How much of each phone every component takes: posteriors of the target summed over labelled frames."""
+    chosen = some(list(corpus), utterances)
+    names = sorted({phone for item in chosen for phone in (item.phones or [label for _, _, label in item.segments])})
+    number = {name: index for index, name in enumerate(names)}
+    joint = np.zeros((run.components, len(names)))
+    best, spoken = [], []
+    with bar("Phones of clusters", len(chosen)) as progress:
+        for item in chosen:
+            target = np.concatenate([piece.target.cpu().numpy() for piece in run(read_audio(item.utterance.path))])
+            labels = item.frame_phones(len(target))
+            order = np.array([number[label] for label in labels])
+            np.add.at(joint.T, order, target)
+            best.append(target.argmax(1))
+            spoken.append(labels)
+            progress.advance()
+    return (
+        run.about
+        | summary(joint, names)
+        | {
+            "utterances": len(chosen),
+            "frames": int(sum(map(len, best))),
+            "agreement": {k: round(v, 4) for k, v in agreement(np.concatenate(best), np.concatenate(spoken)).items()},
+        }
+    )
+
+
+def summary(joint: np.ndarray, names: Sequence[str]) -> dict[str, Any]:
+    """The table (K, phones) of frames as shares within each cluster, clusters in the order of their main phone."""
+    frames = joint.sum(1)
+    share = joint / np.maximum(frames, 1e-12)[:, None]
+    main = joint.argmax(1)
+    used = np.flatnonzero(frames >= 1)
+    common = np.argsort(-joint.sum(0), kind="stable")  # phones, the most frequent first
+    rank = np.empty(len(names), int)
+    rank[common] = np.arange(len(names))
+    order = used[np.lexsort((-share[used, main[used]], rank[main[used]]))]
+    return {
+        "phones": [names[i] for i in common],
+        "clusters": order.tolist(),
+        "frames_of_cluster": np.round(frames[order], 1).tolist(),
+        "share": np.round(share[order][:, common], 4).tolist(),
+        "empty": int((frames < 1).sum()),
+        "names": {int(k): [names[main[k]], round(float(share[k, main[k]]), 3)] for k in order},
+    }
+
+
+def draw_clusters(found: Found, stem: Path) -> None:
+    """Occupancy of each phase as a heat map above its dead and born, and the phones of the clusters."""
+    parts, phones = found["occupancy"], found["phones"]
+    columns = max(1, len(parts))
+    above, below = 4.4 if parts else 0.6, 1.2 + 0.12 * len(phones["phones"]) if phones else 0.0
+    with figure(10.5, above + below, stem) as fig:
+        rows = fig.subfigures(2, 1, height_ratios=(above, below)) if phones else [fig]
+        if parts:
+            axes = rows[0].subplots(2, columns, height_ratios=(3, 1), sharex="col", squeeze=False)
+            for column, part in enumerate(parts):
+                draw_occupancy(axes[0][column], axes[1][column], part, rows[0])
+        else:
+            rows[0].text(0.02, 0.5, found["missing"], color=MUTED, va="center")
+        if phones:
+            draw_phones(rows[1], phones)
+
+
+def draw_occupancy(top: Any, bottom: Any, part: dict[str, Any], fig: Any) -> None:
+    shares = np.array(part["shares"]) * part["components"]  # 1 is an even share
+    order = np.argsort(-shares[-1], kind="stable")
+    steps = np.array(part["steps"], float)
+    edges = np.concatenate([steps[:1] - (steps[1] - steps[0] if len(steps) > 1 else 1), steps])
+    drawn = np.clip(np.log2(np.maximum(shares[:, order], 1e-9)), -7, 4)
+    image = top.pcolormesh(
+        edges, np.arange(part["components"] + 1), drawn.T, cmap="cividis", vmin=-7, vmax=4, rasterized=True
+    )
+    top.set(ylabel="components, fullest first", title=f"Phase {part['phase']}: share of frames")
+    bar = fig.colorbar(image, ax=top, ticks=[-7, -3, 0, 3], pad=0.01)
+    bar.set_ticklabels(["dead", "1/8", "even", "8×"])
+    bottom.step(steps, part["dead"], where="post", color=WARNING, label="dead")
+    for kind, marker, colour in (("died", "v", WARNING), ("born", "^", TARGET)):
+        some_did = [(step, number) for step, number in zip(steps, part[kind], strict=True) if number]
+        bottom.plot([s for s, _ in some_did], [n for _, n in some_did], marker, color=colour, ms=5, label=kind)
+    bottom.set(xlabel="step", ylabel="components", ylim=(0, max(4, 1.2 * max(part["dead"]))))
+    bottom.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    bottom.grid(color=GRID, lw=0.7)
+    bottom.legend(loc="upper right", ncols=3)
+
+
+def draw_phones(fig: Any, phones: dict[str, Any]) -> None:
+    axes = fig.subplots()
+    share = np.array(phones["share"]).T
+    image = axes.imshow(share, aspect="auto", cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
+    axes.set_yticks(range(len(phones["phones"])), phones["phones"], fontsize=7)
+    many = len(phones["clusters"]) > 120
+    axes.set_xticks([] if many else range(len(phones["clusters"])), [] if many else phones["clusters"])
+    axes.tick_params(axis="x", labelsize=5.5, rotation=90, length=0)
+    axes.set_xlabel(
+        f"{len(phones['clusters'])} clusters in the order of their main phone; {phones['empty']} hold nothing"
+    )
+    purity = phones["agreement"]["phone_purity"]
+    axes.set_title(
+        f"Which phones each cluster holds: phone purity {purity:.2f}, PNMI {phones['agreement']['pnmi']:.2f}"
+    )
+    fig.colorbar(image, ax=axes, label="share of the cluster", pad=0.01)

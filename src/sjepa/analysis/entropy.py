@@ -1,0 +1,184 @@
+"""Entropy of every frame, of the predictor and of its target: is the softness in the target, or only predicted?"""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sjepa.analysis.modes import Grid, count_modes, grid_for
+from sjepa.analysis.restored import Restored, entropy_bits
+from sjepa.analysis.style import GRID, INK, MUTED, PREDICTOR, RULE, TARGET, Found, figure
+from sjepa.audio.io import BadAudioError
+from sjepa.data.opening import open_corpus
+from sjepa.errors import UserError
+from sjepa.progress import bar, say
+
+MARKS = (0.5, 1.0, 2.0)  # bits: one is an even tie of two components, two of four
+CONFIDENT = 0.3
+JOINT_BINS = 60
+NAMES = {"predictor": "predictor", "target": "target", "plain": "target at temperature 1"}
+
+
+def analyse_entropy(run: Restored, data: str, utterances: int = 500, seed: int = 0) -> Found:
+    """Entropies over a sample of utterances with masking off, and what they say."""
+    corpus = open_corpus(data, run.run.config.batches.max_seconds, "none", 0.0)
+    order = np.random.default_rng(seed).permutation(len(corpus))[:utterances]
+    parts: dict[str, list[np.ndarray]] = {name: [] for name in NAMES}
+    refused: list[str] = []
+    with bar("Entropy of frames", len(order)) as progress:
+        for index in order:
+            progress.advance()
+            try:
+                samples = corpus.read(int(index)).astype(np.float32) / 32768.0
+            except BadAudioError as error:
+                refused.append(str(error))
+                continue
+            pieces = list(run(samples))
+            for name in NAMES:
+                kept = [part for piece in pieces if (part := getattr(piece, name)) is not None]
+                if kept:
+                    parts[name].append(np.concatenate([entropy_bits(part) for part in kept]))
+    if not parts["predictor"]:
+        raise UserError(f"no utterance of {data} could be used: {refused[0] if refused else 'there is none'}")
+    for line in refused[:5]:
+        say(f"  left out: {line}")
+    heard = {"data": data, "utterances": len(parts["predictor"]), "left_out": len(refused), "seed": seed}
+    return {"subject": "entropy", "run": run.about | heard} | describe(parts, run.components, seed)
+
+
+def describe(parts: dict[str, list[np.ndarray]], components: int, seed: int = 0) -> Found:
+    """All that is kept of entropies that come in utterances: histograms, shares, modes, and the joint histogram."""
+    limit = math.log2(components)
+    edges = np.linspace(0, limit, round(limit / 0.05) + 1)
+    curves = {name: distribution(found, edges, seed) | {"label": NAMES[name]} for name, found in parts.items() if found}
+    p, q = (np.concatenate(parts[name]) for name in ("predictor", "target"))
+    bins = np.linspace(0, limit, JOINT_BINS + 1)
+    joint = np.histogram2d(q, p, bins=(bins, bins))[0].astype(int)
+    soft = p > 1.0
+    both = {
+        "correlation": round(float(np.corrcoef(p, q)[0, 1]), 4) if p.std() > 1e-9 and q.std() > 1e-9 else None,
+        "target_soft_where_predictor_is": round(float((q[soft] > 1.0).mean()), 4) if soft.any() else None,
+        "target_above_1_bit": round(float((q > 1.0).mean()), 4),
+        "predictor_above_1_bit": round(float(soft.mean()), 4),
+    }
+    return {
+        "limit_bits": round(limit, 4),
+        "marks": list(MARKS),
+        "edges": np.round(edges, 4).tolist(),
+        "distributions": curves,
+        "joint": {"edges": np.round(bins, 4).tolist(), "counts": joint.tolist()} | both,
+        "answer": answer(both),
+    }
+
+
+def distribution(utterances: list[np.ndarray], edges: np.ndarray, seed: int) -> dict[str, Any]:
+    values = np.concatenate(utterances)
+    modes = count_modes(utterances, seed)
+    grid = grid_for(values)
+    found: dict[str, Any] = {
+        "frames": len(values),
+        "mean": round(float(values.mean()), 4),
+        "median": round(float(np.median(values)), 4),
+        "below_confident": round(float((values < CONFIDENT).mean()), 4),
+        "above": {f"{mark:g}": round(float((values > mark).mean()), 4) for mark in MARKS},
+        "counts": np.histogram(np.clip(values, edges[0], edges[-1]), edges)[0].tolist(),
+        "modality": modes,
+    }
+    if modes["test"] is not None:
+        found["density"] = smooth_curve(grid, values, modes["bandwidth"], edges)
+    return found
+
+
+def smooth_curve(grid: Grid, values: np.ndarray, bandwidth: float, edges: np.ndarray) -> list[float]:
+    """The kernel estimate, a density per bit, at the histogram's centres."""
+    centres = (edges[:-1] + edges[1:]) / 2
+    return np.round(np.interp(centres, grid.centres, grid.density(grid.counts(values), bandwidth)), 5).tolist()
+
+
+def answer(both: dict[str, Any]) -> str:
+    """Where the softness is, in a sentence that follows from the numbers."""
+    soft, target = both["predictor_above_1_bit"], both["target_above_1_bit"]
+    shared = both["target_soft_where_predictor_is"]
+    if soft < 0.01:
+        return (
+            f"Hardly any frame is soft: the predictor is above 1 bit at {soft:.1%} of them, its target at {target:.1%}."
+        )
+    where = (
+        "the softness is in the prediction, not in the target"
+        if shared < 0.1
+        else "the target shares the softness"
+        if shared > 0.5
+        else "the target shares a part of the softness"
+    )
+    return (
+        f"The predictor is above 1 bit at {soft:.1%} of the frames and its target at {target:.1%}; where the predictor "
+        f"is, the target is too at {shared:.1%}: {where}."
+    )
+
+
+def verdict(modality: dict[str, Any]) -> str:
+    """Where the modes are, and the test of one against more, in words."""
+    places, test = ", ".join(f"{each['bits']:.2f}" for each in modality["modes"]), modality["test"]
+    if test is None:
+        return f"one value, {places} bits"
+    number = len(modality["modes"])
+    chance = f"p = {test['p']:.2g}" if test["p"] else "p < 0.001"
+    return f"{number} mode{'s' if number > 1 else ''} at {places} bits; dip test of one mode: {chance}"
+
+
+def draw_entropy(found: Found, stem: Path) -> None:
+    """Histograms one above the other, and the joint histogram beside them."""
+    curves = found["distributions"]
+    with figure(10.5, 0.9 + 1.7 * len(curves), stem) as fig:
+        left, right = fig.subfigures(1, 2, width_ratios=(1.35, 1))
+        draw_histograms(left, found, reach(found))
+        draw_joint(right, found, reach(found))
+
+
+def reach(found: Found) -> float:
+    """Entropy up to which there is anything to draw, in whole bits."""
+    edges, counts = np.array(found["edges"]), [np.array(c["counts"]) for c in found["distributions"].values()]
+    last = max(int(np.flatnonzero(each)[-1]) for each in counts) + 1
+    return float(min(max(found["marks"][-1] + 1, math.ceil(edges[last])), edges[-1]))
+
+
+def draw_histograms(fig: Any, found: Found, most: float) -> None:
+    curves, edges = found["distributions"], np.array(found["edges"])
+    rows = np.atleast_1d(fig.subplots(len(curves), 1, sharex=True))
+    for axes, (name, curve) in zip(rows, curves.items(), strict=True):
+        share = np.array(curve["counts"]) / max(1, curve["frames"])
+        pale = 0.3 if name == "plain" else 0.6
+        axes.stairs(share, edges, fill=True, color=PREDICTOR if name == "predictor" else TARGET, alpha=pale, lw=0)
+        if "density" in curve:
+            centres = (edges[:-1] + edges[1:]) / 2
+            axes.plot(centres, np.array(curve["density"]) * (edges[1] - edges[0]), color=INK, lw=1)
+        for mark in found["marks"]:
+            axes.axvline(mark, color=RULE, lw=0.9, ls=(0, (3, 3)), zorder=0)
+        axes.set(xlim=(0, most), yscale="log", ylim=(max(1e-5, 0.5 / max(1, curve["frames"])), 4))
+        axes.set_yticks([1, 0.1, 0.01, 0.001], ["100%", "10%", "1%", "0.1%"])
+        axes.minorticks_off()
+        axes.set_title(f"{curve['label'].capitalize()}: {curve['above']['1']:.1%} of frames above 1 bit")
+        words = {"transform": axes.transAxes, "ha": "right", "va": "top", "color": MUTED, "fontsize": 8}
+        axes.text(0.995, 0.97, verdict(curve["modality"]), **words)
+    rows[-1].set_xlabel("entropy of a frame in bits; dashed: 0.5, 1 (a tie of two) and 2 (of four)")
+    fig.supylabel(f"share of {curves['predictor']['frames']:,} frames", color=MUTED, fontsize=9)
+
+
+def draw_joint(fig: Any, found: Found, most: float) -> None:
+    from matplotlib.colors import LogNorm
+
+    axes = fig.subplots()
+    joint, bins = np.array(found["joint"]["counts"]), np.array(found["joint"]["edges"])
+    drawn = np.ma.masked_equal(joint, 0).T
+    image = axes.pcolormesh(bins, bins, drawn, cmap="cividis_r", norm=LogNorm(1, max(2, joint.max())), rasterized=True)
+    axes.axline((0, 0), slope=1, color=RULE, lw=0.8)
+    for mark in found["marks"]:
+        axes.axvline(mark, color=GRID, lw=0.8, zorder=0)
+        axes.axhline(mark, color=GRID, lw=0.8, zorder=0)
+    axes.set(xlabel="target (bits)", ylabel="predictor (bits)", xlim=(0, most), ylim=(0, most), aspect="equal")
+    axes.set_title("Frame by frame")
+    bar = fig.colorbar(image, ax=axes, label="frames", shrink=0.75, aspect=30)
+    ticks = [10**power for power in range(7) if 10**power <= joint.max()]
+    bar.set_ticks(ticks, labels=[f"{tick:,}" for tick in ticks])
+    bar.minorticks_off()

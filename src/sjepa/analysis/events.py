@@ -1,0 +1,77 @@
+"""What metrics.jsonl tells: events as they were written, and what follows from several of them."""
+
+import json
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from sjepa.errors import UserError
+
+Event = dict[str, Any]
+
+
+def read_events(run: Path) -> list[Event]:
+    """All events of metrics.jsonl; what is not a finite number is read as missing."""
+    path = run / "metrics.jsonl"
+    if not path.is_file():
+        raise UserError(f"{run} has no metrics.jsonl: give the directory of a run that has begun")
+    whole, _, _ = path.read_text("utf-8").rpartition("\n")  # a run that is writing may have begun its next line
+    return [parse(line, f"{path}, line {number}") for number, line in enumerate(whole.splitlines(), 1)]
+
+
+def parse(line: str, where: str) -> Event:
+    try:
+        return json.loads(line, parse_constant=lambda _: None)
+    except json.JSONDecodeError as error:
+        raise UserError(f"{where} is not JSON: {error}") from error
+
+
+def of_kind(events: Sequence[Event], kind: str) -> list[Event]:
+    return [event for event in events if event.get("event") == kind]
+
+
+def last_step(events: Sequence[Event]) -> int:
+    return max(event["step"] for event in events)
+
+
+def spans(events: Sequence[Event]) -> list[tuple[int, int, int]]:
+    """Number, first and last step of every phase so far."""
+    begun = of_kind(events, "phase")
+    ends = [phase["step"] for phase in begun[1:]] + [last_step(events)]
+    return [(phase["phase"], phase["step"], end) for phase, end in zip(begun, ends, strict=True)]
+
+
+def active_layers(events: Sequence[Event]) -> list[tuple[int, int, int, bool]]:
+    """Stretches (start, end, layer, used): the layer with the highest rank, and whether the targets read it."""
+    stretches: list[tuple[int, int, int, bool]] = []
+    used, known = False, [event for event in events if event.get("event") in ("phase", "layers")]
+    ends = [event["step"] for event in known[1:]] + [last_step(events)]
+    for event, end in zip(known, ends, strict=True):
+        layer = event.get("active_layer")
+        if event["event"] == "phase":
+            used = layer is not None
+        if layer is None or end == event["step"]:
+            continue
+        if stretches and stretches[-1][1:] == (event["step"], layer, used):
+            stretches[-1] = (stretches[-1][0], end, layer, used)
+        else:
+            stretches.append((event["step"], end, layer, used))
+    return stretches
+
+
+def decay_switches(events: Sequence[Event]) -> list[tuple[int, float]]:
+    """Steps, to the nearest logged line, at which the target encoder's decay changed, and what it became."""
+    used = [line for line in of_kind(events, "train") if line.get("decay") is not None]
+    return [(a["step"], b["decay"]) for a, b in pairwise(used) if a["decay"] != b["decay"]]
+
+
+def endings(events: Sequence[Event]) -> dict[int, list[str]]:
+    """Steps at which the visible loss or augmentation ended, to the nearest logged line."""
+    watched = {"visible_loss": "visible loss", "augmented": "augmentation"}
+    found: dict[int, list[str]] = {}
+    for before, after in pairwise(of_kind(events, "train")):
+        ended = [word for key, word in watched.items() if before.get(key) and not after.get(key)]
+        if ended:
+            found[before["step"]] = ended
+    return found

@@ -1,0 +1,37 @@
+"""What a page wants to show and a run lacks, made in one go and without drawing."""
+
+from pathlib import Path
+
+from sjepa.analysis.clusters import analyse_clusters, analyse_phones
+from sjepa.analysis.entropy import analyse_entropy
+from sjepa.analysis.restored import Restored
+from sjepa.analysis.speech import choose, read_labels, read_speech
+from sjepa.analysis.style import file_name, keep
+from sjepa.analysis.utterance import analyse_utterance
+from sjepa.evaluate.upstream import Device
+from sjepa.progress import track
+
+SECONDS = 20.0  # longest utterance in the explorer
+HEARD = 200  # utterances for entropies and clusters; `sjepa analyze` takes 500
+
+
+def analyse_missing(
+    run: Path, data: Path, subset: str, utterances: int, device: Device = "auto", heard: int = HEARD
+) -> None:
+    """Utterances, entropies and the clusters' phones, each unless it lies in RUN/analysis already."""
+    out, restored = run / "analysis", None
+    if not any(out.glob("utterance-*.json")):
+        restored = Restored(run, device)
+        chosen = choose(data, [], utterances, subset)
+        for path, label in track(chosen, "Utterances", len(chosen)):
+            found = analyse_utterance(restored, read_speech(path, label, 0.0, SECONDS))
+            keep(found, out, f"utterance-{file_name(found['name'])}")
+    if not (out / "entropy.json").is_file():
+        restored = restored or Restored(run, device)
+        keep(analyse_entropy(restored, str(data), heard), out, "entropy")
+    if not (out / "clusters.json").is_file():
+        labels = [item for item in read_labels(data, subset) if item.phones or item.segments]
+        if labels:
+            found = analyse_clusters(run)
+            found["phones"] = analyse_phones(restored or Restored(run, device), labels, heard)
+            keep(found, out, "clusters")

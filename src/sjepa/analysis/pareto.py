@@ -1,0 +1,107 @@
+"""Parameters against word error rate and emotion accuracy: reported systems, ours, and the frontier."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from sjepa.analysis.style import GRID, INK, MUTED, PLAIN, RULE, WARNING, Found, figure
+from sjepa.evaluate import reported
+from sjepa.evaluate.table import FULL, build_sections, find_results, section_of
+
+TASKS = {
+    "asr wer": {"title": "Speech recognition: WER (%), test-clean", "lower": True},
+    "er accuracy": {"title": "Emotion: accuracy (%), IEMOCAP", "lower": False},
+}
+PAPER = "S-JEPA (paper)"
+
+
+def analyse_pareto(folders: Sequence[Path]) -> Found:
+    """Every system with a size and a score of the full protocol; results below the folders are ours."""
+    found = [folder for folder in folders if folder.is_dir() and any(folder.rglob("results.json"))]
+    results = find_results(found) if found else []
+    sections = [section for section in build_sections(results) if section.title == FULL]
+    ours = [row for section in sections for row in section.rows if not row.reported]
+    other = sorted({f"{r['task']} ({section_of(r)})" for r in results if section_of(r) != FULL})
+    tasks: dict[str, Any] = {}
+    for column, about in TASKS.items():
+        systems = [point(r.name, r.millions, r.scores[column], False) for r in reported.SUPERB if column in r.scores]
+        systems += [point(row.name, row.millions, row.value(column), True) for row in ours if column in row.scores]
+        sized = [system for system in systems if system["millions"]]
+        on = frontier([(s["millions"], s["score"]) for s in sized], bool(about["lower"]))
+        for index, system in enumerate(sized):
+            system["frontier"] = index in on
+        unsized = [system["name"] for system in systems if not system["millions"]]
+        tasks[column] = about | {"systems": sized, "without_a_size": unsized}
+    return {"subject": "pareto", "tasks": tasks, "ours": len(ours), "not_comparable": other}
+
+
+def point(name: str, millions: float | None, score: float | None, ours: bool) -> dict[str, Any]:
+    return {"name": name, "millions": millions and round(millions, 3), "score": score, "ours": ours}
+
+
+def frontier(points: Sequence[tuple[float, float]], lower: bool) -> set[int]:
+    """Systems that no other beats: none is both as small and as good, and better in one of the two."""
+    costs = [(size, score if lower else -score) for size, score in points]
+
+    def beaten(size: float, cost: float) -> bool:
+        return any(s <= size and c <= cost and (s, c) != (size, cost) for s, c in costs)
+
+    return {index for index, cost in enumerate(costs) if not beaten(*cost)}
+
+
+def steps_of(systems: Sequence[dict[str, Any]]) -> list[tuple[float, float]]:
+    """The frontier as a line: a system's score holds until a larger one betters it."""
+    corners = sorted((s["millions"], s["score"]) for s in systems if s["frontier"])
+    line: list[tuple[float, float]] = []
+    for millions, value in corners:
+        if line:
+            line.append((millions, line[-1][1]))
+        line.append((millions, value))
+    return line
+
+
+def draw_pareto(found: Found, stem: Path) -> None:
+    with figure(11, 4.6, stem) as fig:
+        for axes, about in zip(fig.subplots(1, 2), found["tasks"].values(), strict=True):
+            draw_task(axes, about)
+        if not found["ours"]:
+            fig.supxlabel("no result of ours: sjepa superb asr, and er", color=MUTED, fontsize=8)
+
+
+def draw_task(axes: Any, about: dict[str, Any]) -> None:
+    systems = about["systems"]
+    line = steps_of(systems)
+    axes.plot(*zip(*line, strict=True), color=INK, lw=1, ls=(0, (5, 3)), label="frontier")
+    kinds = (
+        ("reported by others", [s for s in systems if not s["ours"] and s["name"] != PAPER], "o", RULE),
+        (PAPER, [s for s in systems if s["name"] == PAPER], "D", WARNING),
+        ("measured here", [s for s in systems if s["ours"]], "*", PLAIN),
+    )
+    for label, group, marker, colour in kinds:
+        if group:
+            x, y = [s["millions"] for s in group], [s["score"] for s in group]
+            axes.plot(x, y, marker, color=colour, ms=13 if marker == "*" else 6, mec="white", label=label)
+    place_names(axes, systems)
+    axes.set(xscale="log", xlim=(1.4, 800), xlabel="parameters (millions)", title=about["title"])
+    ticks = [2, 5, 10, 20, 50, 100, 300]
+    axes.set_xticks(ticks, [str(tick) for tick in ticks])
+    axes.minorticks_off()
+    axes.grid(color=GRID, lw=0.7)
+    axes.set_axisbelow(True)
+    axes.legend(loc="upper left", bbox_to_anchor=(-0.02, -0.13), ncols=4, columnspacing=1.2)
+
+
+def place_names(axes: Any, systems: Sequence[dict[str, Any]]) -> None:
+    """Names of the frontier, of ours and of the paper's in ink, then others where there is room."""
+    low, high = axes.get_ylim()
+    named: list[tuple[float, float]] = []
+    for system in sorted(systems, key=lambda s: (not s["ours"], s["name"] != PAPER, not s["frontier"])):
+        x, y = place = (system["millions"], system["score"])
+        strong = system["ours"] or system["frontier"] or system["name"] == PAPER
+        # A name is about as wide as a factor of 2.5 in size, and a thirtieth of the axis high.
+        crowded = any(1 / 2.5 < x / a < 2.5 and abs(y - b) < (high - low) / 30 for a, b in named)
+        if crowded and not strong:
+            continue
+        named.append(place)
+        size, colour = (7.5, INK) if strong else (6.5, MUTED)
+        axes.annotate(system["name"], place, xytext=(6, 4), textcoords="offset points", fontsize=size, color=colour)

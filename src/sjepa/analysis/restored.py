@@ -1,0 +1,103 @@
+"""A run as its newest checkpoint left it: predictions and targets of any waveform, nothing masked, nothing learned."""
+
+import dataclasses
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sjepa.config import load_toml
+from sjepa.errors import UserError
+from sjepa.evaluate.upstream import Device
+from sjepa.model.frontend import RECEPTIVE_FIELD, STRIDE, frame_count
+from sjepa.progress import say
+from sjepa.train.compute import autocast
+from sjepa.train.run import Run
+
+HeadInput = Literal["encoder", "predictor"]
+
+
+class Frames(NamedTuple):
+    """Distributions over the components at consecutive frames, each (T, K)."""
+
+    predictor: Tensor
+    target: Tensor
+    plain: Tensor | None
+    """The posterior at temperature 1, where the run's targets are softer or hard."""
+
+
+class Restored:
+    """Encoder, cluster head and targets of a run, for looking at."""
+
+    def __init__(self, folder: Path, device: Device = "cpu", head_input: HeadInput = "encoder"):
+        if not (folder / "config.toml").is_file():
+            raise UserError(f"{folder} is not a run: give the --out of `sjepa pretrain`")
+        if device == "cuda" and not torch.cuda.is_available():
+            raise UserError("--device cuda: there is no GPU that torch can use")
+        place = torch.device("cuda" if device != "cpu" and torch.cuda.is_available() else "cpu")
+        config = load_toml(folder / "config.toml")
+        # Utterances have many lengths; compiling for each would take longer than it saves.
+        config = dataclasses.replace(config, train=dataclasses.replace(config.train, compile=False))
+        self.run = Run.start(config, place)
+        if not self.run.restore(folder, say):
+            raise UserError(f"{folder} has no checkpoint yet: wait for the first, or lower train.checkpoint_every")
+        self.run.model.eval()
+        self.run.targets.eval()
+        self.run.targets.online = False  # an online mixture would learn from what it is shown
+        self.head_input = head_input
+        # The predictor knows so many positions, and attention over hours does not fit: longer audio goes in pieces.
+        longest = round(config.batches.max_seconds * 50)
+        self.longest = min(longest, config.predictor.positions) if head_input == "predictor" else longest
+
+    @property
+    def components(self) -> int:
+        return self.run.targets.components
+
+    @property
+    def about(self) -> dict[str, object]:
+        """What the distributions are of, as findings tell it."""
+        targets = self.run.targets
+        return {
+            "step": self.run.step,
+            "phase": self.run.phase,
+            "components": targets.components,
+            "targets": targets.kind,
+            "temperature": targets.temperature,
+            "hard": targets.hard,
+            "active_layer": self.run.layer.active if targets.target_encoder is not None else None,
+            "head_input": self.head_input,
+        }
+
+    def __call__(self, samples: np.ndarray) -> Iterator[Frames]:
+        """Distributions of a waveform (float32, 16 kHz), piece by piece; frames of all pieces tile the utterance."""
+        total = frame_count(len(samples))
+        if not total:
+            raise UserError(f"{len(samples)} samples are too few: a frame needs {RECEPTIVE_FIELD} (25 ms)")
+        edges = np.linspace(0, total, -(-total // self.longest) + 1).round().astype(int)
+        for first, last in pairwise(edges):
+            piece = samples[first * STRIDE : (last - 1) * STRIDE + RECEPTIVE_FIELD]
+            yield self.distributions(torch.from_numpy(piece)[None].to(self.run.device))
+
+    @torch.inference_mode()
+    def distributions(self, clean: Tensor) -> Frames:
+        model, targets = self.run.model, self.run.targets
+        with autocast(self.run.config, self.run.device):
+            z = model.encoder(clean).last
+            if self.head_input == "predictor":
+                z = model.predictor(z, torch.zeros(z.shape[:2], dtype=torch.bool, device=z.device))
+            predictor = torch.softmax(model.head(z).float(), -1)[0]
+            features = targets.hear(clean)
+            target = targets(features)[0]
+            softened = targets.hard or targets.temperature != 1.0
+            plain = targets.codebook.posterior(features)[0] if softened else None
+        return Frames(predictor, target, plain)
+
+
+def entropy_bits(distributions: Tensor) -> np.ndarray:
+    """H = -sum p log2 p of each frame: (T, K) -> (T,)."""
+    p = distributions.double()
+    return (-torch.xlogy(p, p).sum(-1) / np.log(2)).clamp(min=0).cpu().numpy()

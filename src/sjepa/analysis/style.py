@@ -1,0 +1,96 @@
+"""How printed figures look, and how findings are kept: JSON first, then the same data as SVG and PNG."""
+
+import json
+import re
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sjepa.errors import UserError
+from sjepa.files import write_whole
+
+Found = dict[str, Any]
+"""What an analysis found, as JSON holds it."""
+
+# Okabe and Ito's colours, which colour-blind readers can tell apart; one colour keeps one meaning in all figures.
+MASKED, VISIBLE, TARGET, PREDICTOR, PLAIN = "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#0072B2"
+WARNING, SKY = "#D55E00", "#56B4E9"
+INK, MUTED, RULE, GRID, SHADE = "#1b1f24", "#667079", "#9aa3ab", "#e9ecef", "#f4f7fa"
+RAMP = ("#440154", "#414487", "#2a788e", "#22a884", "#7ad151")  # viridis without its palest end
+
+SETTINGS: Any = {
+    "font.family": "DejaVu Sans",
+    "font.size": 9,
+    "axes.titlesize": 10,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.labelcolor": MUTED,
+    "axes.edgecolor": RULE,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.8,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "text.color": INK,
+    "legend.frameon": False,
+    "legend.fontsize": 8.5,
+    "lines.linewidth": 1.6,
+    "text.parse_math": False,  # a file may be called $x
+    "svg.hashsalt": "sjepa",  # the same figure gives the same file
+}
+
+
+def ramp(steps: int) -> list[str]:
+    """A colour for each step, dark to light."""
+    stops = [tuple(int(colour[i : i + 2], 16) for i in (1, 3, 5)) for colour in RAMP]
+    colours = []
+    for step in range(steps):
+        place = step / max(1, steps - 1) * (len(stops) - 1)
+        below = min(int(place), len(stops) - 2)
+        mixed = [round(a + (place - below) * (b - a)) for a, b in zip(stops[below], stops[below + 1], strict=True)]
+        colours.append("#" + "".join(f"{part:02x}" for part in mixed))
+    return colours
+
+
+@contextmanager
+def figure(width: float, height: float, stem: Path) -> Iterator[Any]:
+    """An empty figure in inches, written as `stem.svg` and `stem.png` when the block ends."""
+    try:
+        import matplotlib
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise UserError(f"drawing needs matplotlib: pip install 'sjepa[figures]'; {stem.name}.json is kept") from error
+    with matplotlib.rc_context(SETTINGS), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing")  # scripts that the font lacks are left out
+        drawn = Figure(figsize=(width, height), layout="constrained")
+        yield drawn
+        stem.parent.mkdir(parents=True, exist_ok=True)
+        drawn.savefig(f"{stem}.svg", metadata={"Date": None})
+        drawn.savefig(f"{stem}.png", dpi=200)
+
+
+def keep(found: Found, out: Path, name: str, draw: Callable[[Found, Path], None] | None = None) -> Path:
+    """Write `name.json` in a folder, and draw it where a way to draw is given."""
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / f"{name}.json"
+    write_whole(path, json.dumps(found, allow_nan=False, ensure_ascii=False) + "\n")
+    if draw is not None:
+        draw(found, out / name)
+    return path
+
+
+def load(path: Path) -> Found:
+    """What an analysis wrote before."""
+    if not path.is_file():
+        raise UserError(f"there is no {path} to draw from: run the analysis without --redraw first")
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{path} is not JSON: {error}; run the analysis again") from error
+
+
+def file_name(name: str) -> str:
+    """A name that every file system takes; letters of any script stay."""
+    return re.sub(r"[^\w.-]+", "_", name)[-80:].strip("._") or "unnamed"

@@ -1,0 +1,172 @@
+"""One utterance frame by frame, as in the paper's figure: spectrogram, labels, clusters, posteriors, entropy."""
+
+import base64
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from sjepa.analysis.restored import Frames, Restored, entropy_bits
+from sjepa.analysis.speech import Speech
+from sjepa.analysis.style import INK, MASKED, MUTED, PREDICTOR, RULE, TARGET, VISIBLE, Found, figure
+from sjepa.audio.io import SAMPLE_RATE, shown, to_int16
+from sjepa.audio.mfcc import log_mel
+
+MELS, SHIFT = 80, 160  # spectrogram: bands, samples between columns
+RANGE = 12.0  # natural logarithms below the loudest point that are still shown
+TOP = 3
+RANKS = (MASKED, VISIBLE, INK)  # colours of the first, second and third posterior
+
+
+def analyse_utterance(run: Restored, speech: Speech) -> Found:
+    """Everything that the figure and the explorer show of a stretch of speech, its sound included."""
+    pieces = list(run(speech.samples))
+    found: Found = {
+        "subject": "utterance",
+        "run": run.about,
+        "name": speech.name,
+        "path": shown(speech.path),
+        "start": speech.start,
+        "file_seconds": round(speech.duration, 3),
+        "seconds": round(len(speech.samples) / SAMPLE_RATE, 4),
+        "text": speech.text,
+        "speaker": speech.speaker,
+        "phones": speech.phones,
+        "words": speech.words,
+        "predictor": strongest(pieces, "predictor"),
+        "target": strongest(pieces, "target"),
+        "spectrogram": spectrogram(speech.samples),
+        "audio": flac(speech.samples),
+    }
+    return found
+
+
+def strongest(pieces: list[Frames], part: str) -> dict[str, Any]:
+    """Of each frame the three likeliest components, their posteriors, and the entropy."""
+    distributions = torch.cat([getattr(piece, part).float().cpu() for piece in pieces])
+    top = distributions.topk(min(TOP, distributions.shape[1]), dim=1)
+    return {
+        "clusters": top.indices.tolist(),
+        "posteriors": np.round(top.values.numpy().astype(float), 4).tolist(),
+        "entropy": np.round(entropy_bits(distributions), 4).tolist(),
+    }
+
+
+def spectrogram(samples: np.ndarray) -> dict[str, Any]:
+    """Log-mel energies as bytes, column by column: 0 is `RANGE` below the loudest, 255 the loudest."""
+    energies = log_mel(torch.from_numpy(samples)[None], MELS, SHIFT)[0].numpy()
+    loudest = float(energies.max())
+    scaled = np.clip((energies - loudest) / RANGE + 1, 0, 1) if energies.min() < loudest else 0 * energies
+    image = np.rint(255 * scaled).astype(np.uint8)
+    return {
+        "columns": len(image),
+        "mels": MELS,
+        "seconds_per_column": SHIFT / SAMPLE_RATE,
+        "bytes": base64.b64encode(image.tobytes()).decode(),
+    }
+
+
+def flac(samples: np.ndarray) -> str:
+    """The sound without loss, in base64: every browser plays it, and its time is exact."""
+    import soundfile
+
+    stream = io.BytesIO()
+    soundfile.write(stream, to_int16(samples), SAMPLE_RATE, format="FLAC", subtype="PCM_16")
+    return base64.b64encode(stream.getvalue()).decode()
+
+
+def image_of(found: Found) -> np.ndarray:
+    """The spectrogram as stored: (mels, columns), low bands first."""
+    kept = found["spectrogram"]
+    return np.frombuffer(base64.b64decode(kept["bytes"]), np.uint8).reshape(kept["columns"], kept["mels"]).T
+
+
+def mel_ticks(hertz: list[int]) -> list[float]:
+    """Where frequencies lie among the bands, which are even on Kaldi's mel scale from 20 Hz to 8 kHz."""
+    low, high, at = (1127.0 * np.log1p(np.array(f) / 700.0) for f in (20, SAMPLE_RATE / 2, hertz))
+    return ((at - low) / (high - low) * MELS).tolist()
+
+
+def draw_utterance(found: Found, stem: Path) -> None:
+    """The paper's figure, with the target's clusters and entropy beside the predictor's."""
+    labels = [kind for kind in ("words", "phones") if found[kind]]
+    seconds, frames = found["seconds"], len(found["predictor"]["entropy"])
+    heights = [2.2, *(0.32 for _ in labels), 0.34, 0.34, 1.3, 1.3, 1.1]
+    width = float(np.clip(4 + 1.6 * seconds, 8, 24))
+    with figure(width, 0.8 + 1.05 * sum(heights), stem) as fig:
+        rows = fig.subplots(len(heights), 1, sharex=True, height_ratios=heights)
+        fig.get_layout_engine().set(h_pad=0.02, hspace=0.02)
+        draw_spectrogram(rows[0], found)
+        for axes, kind in zip(rows[1:], labels, strict=False):
+            draw_segments(axes, found[kind], kind, seconds, width)
+        strips, (first, second, third) = rows[1 + len(labels) : 3 + len(labels)], rows[-3:]
+        for axes, part in zip(strips, ("predictor", "target"), strict=True):
+            draw_strip(axes, found[part]["clusters"], part, found["run"]["components"])
+        times = frame_times(frames)
+        for axes, part in ((first, "predictor"), (second, "target")):
+            posteriors = np.array(found[part]["posteriors"])
+            for rank, colour in zip(range(posteriors.shape[1]), RANKS, strict=False):
+                axes.plot(times, posteriors[:, rank], color=colour, lw=1.3 - 0.25 * rank, label=f"rank {rank + 1}")
+            axes.set(ylim=(0, 1.05), yticks=[0, 0.5, 1])
+            axes.set_ylabel(f"top {posteriors.shape[1]}\n{part}", color=MUTED)
+        first.legend(loc="upper right", ncols=3, fontsize=7.5, borderaxespad=0.1)
+        for part, colour in (("predictor", PREDICTOR), ("target", TARGET)):
+            third.plot(times, found[part]["entropy"], color=colour, lw=1.3, label=part)
+        third.axhline(1, color=RULE, lw=0.8, ls=(0, (3, 3)))
+        third.set_ylabel("entropy\n(bits)", color=MUTED)
+        third.set_ylim(bottom=0)
+        third.legend(loc="upper right", ncols=2, fontsize=7.5, borderaxespad=0.1)
+        third.set(xlim=(0, seconds), xlabel="seconds")
+
+
+def draw_spectrogram(axes: Any, found: Found) -> None:
+    image = image_of(found)
+    right = image.shape[1] * found["spectrogram"]["seconds_per_column"]
+    axes.imshow(image, origin="lower", aspect="auto", extent=(0, right, 0, MELS), cmap="magma", vmin=0, vmax=255)
+    axes.set_yticks(mel_ticks([500, 1000, 2000, 4000]), ["0.5", "1", "2", "4 kHz"])
+    text = f"   “{found['text']}”" if found["text"] else ""
+    axes.set_title(shortened(found["name"] + text, 110))
+
+
+def draw_segments(axes: Any, segments: list[Any], kind: str, seconds: float, width: float) -> None:
+    """Labels between their borders; a label with less room than it needs is left out."""
+    inch = seconds / max(width - 1.2, 1)
+    for start, end, label in segments:
+        axes.axvline(start, color=RULE, lw=0.7)
+        if end - start > inch * 0.085 * len(label) and label.lower() not in ("sil", ""):
+            axes.text((start + end) / 2, 0.5, label, ha="center", va="center", fontsize=7.5, clip_on=True)
+    plain_row(axes, kind)
+
+
+def draw_strip(axes: Any, clusters: list[list[int]], part: str, components: int) -> None:
+    best = np.array([row[0] for row in clusters])
+    colours = np.array([cluster_colour(k) for k in range(components)])
+    extent = (0, len(best) * 0.02, 0, 1)
+    axes.imshow(colours[best][None], aspect="auto", extent=extent, interpolation="nearest")
+    plain_row(axes, f"argmax\n{part}")
+
+
+def plain_row(axes: Any, name: str) -> None:
+    axes.set(ylim=(0, 1), yticks=[])
+    axes.set_ylabel(name, rotation=0, ha="right", va="center", color=MUTED)
+    axes.tick_params(bottom=False)
+    for side in axes.spines.values():
+        side.set_visible(False)
+
+
+def cluster_colour(cluster: int) -> tuple[float, float, float]:
+    """Neighbours in number are far apart in hue, and three lightnesses tell more of them apart; as explorer.js does."""
+    import colorsys
+
+    return colorsys.hls_to_rgb(cluster * 0.61803398875 % 1, (0.42, 0.58, 0.74)[cluster % 3], 0.55)
+
+
+def frame_times(frames: int) -> np.ndarray:
+    """Centres of frames, 320 t + 200 samples."""
+    return (320 * np.arange(frames) + 200) / SAMPLE_RATE
+
+
+def shortened(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"

@@ -1,0 +1,255 @@
+"""`sjepa analyze SUBJECT`: figures of a run, as JSON, SVG and PNG."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from sjepa.errors import UserError
+
+Device = Literal["auto", "cpu", "cuda"]
+
+
+@dataclass(frozen=True)
+class Entropy:
+    """Per-frame entropy of the predictor and of its target with masking off: shares, modes, and both together."""
+
+    run: Path
+    """Directory of the run."""
+    data: str | None = None
+    """Audio that the run did not train on: a folder, an index or shards."""
+    utterances: int = 500
+    """How many to hear, at random."""
+    head_input: Literal["encoder", "predictor"] = "encoder"
+    """What the cluster head reads."""
+    out: Path | None = None
+    """Folder of the results; RUN/analysis by default, where `sjepa report` finds them."""
+    redraw: bool = False
+    """Only draw what was found before."""
+    seed: int = 0
+    """All randomness follows from it."""
+    device: Device = "auto"
+    """Where to run; auto takes a GPU where there is one."""
+
+
+@dataclass(frozen=True)
+class Utterance:
+    """The paper's figure for any utterance: spectrogram, labels, clusters, posteriors and entropy over time."""
+
+    run: Path
+    """Directory of the run."""
+    files: Annotated[tuple[Path, ...], tyro.conf.Positional] = ()
+    """Audio files; without any, some utterances of --data."""
+    data: Path | None = None
+    """A corpus: LibriSpeech with its phones, a synthetic corpus, or a folder of audio without labels."""
+    subset: str = "dev-clean"
+    """Subset of LibriSpeech."""
+    count: int = 6
+    """Utterances of --data where no file is named."""
+    start: float = 0.0
+    """Second at which to begin."""
+    seconds: float = 20.0
+    """Longest stretch of a file."""
+    head_input: Literal["encoder", "predictor"] = "encoder"
+    """What the cluster head reads."""
+    out: Path | None = None
+    """Folder of the results; RUN/analysis by default, where `sjepa report` finds them."""
+    redraw: bool = False
+    """Only draw what was found before."""
+    device: Device = "auto"
+    """Where to run; auto takes a GPU where there is one."""
+
+
+@dataclass(frozen=True)
+class Erank:
+    """Effective rank of every layer over training; with --data its calibration by a CTC head on each layer."""
+
+    run: Path
+    """Directory of the run."""
+    data: Path | None = None
+    """A labelled corpus for the calibration: LibriSpeech with its phones, or a synthetic corpus."""
+    subset: str = "dev-clean"
+    """Subset of LibriSpeech."""
+    labels: Literal["phones", "words"] = "phones"
+    """What the heads write; words train a recurrent head, better on a GPU."""
+    steps: int = 1000
+    """Training steps of the heads."""
+    out: Path | None = None
+    """Folder of the results; RUN/analysis by default, where `sjepa report` finds them."""
+    redraw: bool = False
+    """Only draw what was found before."""
+    seed: int = 0
+    """All randomness follows from it."""
+    device: Device = "auto"
+    """Where to run; auto takes a GPU where there is one."""
+
+
+@dataclass(frozen=True)
+class Pareto:
+    """Parameters against WER and emotion accuracy: reported systems, and ours by the full protocol."""
+
+    run: Path
+    """Directory of the run."""
+    results: tuple[Path, ...] = ()
+    """Further folders with results.json at any depth, besides the run's own."""
+    out: Path | None = None
+    """Folder of the results; RUN/analysis by default, where `sjepa report` finds them."""
+    redraw: bool = False
+    """Only draw what was found before."""
+
+
+@dataclass(frozen=True)
+class Clusters:
+    """How full each component is over training, which die and are born; with --data the phones that each holds."""
+
+    run: Path
+    """Directory of the run."""
+    data: Path | None = None
+    """A labelled corpus: LibriSpeech with its phones, or a synthetic corpus."""
+    subset: str = "dev-clean"
+    """Subset of LibriSpeech."""
+    utterances: int = 500
+    """How many to hear, evenly spaced."""
+    out: Path | None = None
+    """Folder of the results; RUN/analysis by default, where `sjepa report` finds them."""
+    redraw: bool = False
+    """Only draw what was found before."""
+    device: Device = "auto"
+    """Where to run; auto takes a GPU where there is one."""
+
+
+def entropy(command: Entropy, out: Path) -> None:
+    from sjepa.analysis import style
+    from sjepa.analysis.entropy import analyse_entropy, draw_entropy, verdict
+    from sjepa.analysis.restored import Restored
+
+    if command.redraw:
+        return draw_entropy(style.load(out / "entropy.json"), out / "entropy")
+    if command.data is None:
+        raise UserError("--data: which audio? A folder, an index or shards, best what the run did not train on")
+    run = Restored(command.run, command.device, command.head_input)
+    found = analyse_entropy(run, command.data, command.utterances, command.seed)
+    style.keep(found, out, "entropy", draw_entropy)
+    for curve in found["distributions"].values():
+        shares = ", ".join(f"{share:.1%} above {mark}" for mark, share in curve["above"].items())
+        print(f"{curve['label']}: mean {curve['mean']:.2f} bits; {shares}; {verdict(curve['modality'])}")
+    return print(found["answer"])
+
+
+def utterance(command: Utterance, out: Path) -> None:
+    from sjepa.analysis import style
+    from sjepa.analysis.restored import Restored
+    from sjepa.analysis.speech import choose, read_speech
+    from sjepa.analysis.utterance import analyse_utterance, draw_utterance
+    from sjepa.progress import track
+
+    if command.redraw:
+        for path in sorted(out.glob("utterance-*.json")):
+            draw_utterance(style.load(path), path.with_suffix(""))
+        return
+    chosen = choose(command.data, list(command.files), command.count, command.subset)
+    run = Restored(command.run, command.device, command.head_input)
+    for path, label in track(chosen, "Utterances", len(chosen)):
+        found = analyse_utterance(run, read_speech(path, label, command.start, command.seconds))
+        style.keep(found, out, f"utterance-{style.file_name(found['name'])}", draw_utterance)
+
+
+def erank(command: Erank, out: Path) -> None:
+    from sjepa.analysis import style
+    from sjepa.analysis.calibration import calibrate
+    from sjepa.analysis.erank import analyse_erank, draw_erank
+
+    if command.redraw:
+        return draw_erank(style.load(out / "erank.json"), out / "erank")
+    found = analyse_erank(command.run)
+    if command.data is not None:
+        found["calibration"] = calibration = calibrate(
+            command.run,
+            command.data,
+            subset=command.subset,
+            labels=command.labels,
+            steps=command.steps,
+            seed=command.seed,
+            device=command.device,
+        )
+        for layer, (rank, score) in enumerate(zip(calibration["ranks"], calibration["scores"], strict=True)):
+            print(f"layer {layer}: effective rank {rank:.1f}, {calibration['metric']} {score:.1f} %")
+        print(f"rank correlation {calibration['spearman']:+.2f}, p = {calibration['p']:.2g} (one-sided)")
+    elif (out / "erank.json").is_file():  # a calibration takes long and is not thrown away
+        found["calibration"] = style.load(out / "erank.json").get("calibration")
+    style.keep(found, out, "erank", draw_erank)
+    return None
+
+
+def pareto(command: Pareto, out: Path) -> None:
+    from sjepa.analysis import style
+    from sjepa.analysis.pareto import analyse_pareto, draw_pareto
+
+    if command.redraw:
+        return draw_pareto(style.load(out / "pareto.json"), out / "pareto")
+    for folder in (command.run, *command.results):
+        if not folder.is_dir():
+            raise UserError(f"there is no folder {folder}")
+    found = analyse_pareto([command.run, *command.results])
+    style.keep(found, out, "pareto", draw_pareto)
+    if not found["ours"]:
+        print(f"no SUPERB result of ours yet: sjepa superb asr --encoder {command.run} --out {command.run}/results/asr")
+    for kind in found["not_comparable"]:
+        print(f"left out, because it does not compare with what others reported: {kind}")
+    return None
+
+
+def clusters(command: Clusters, out: Path) -> None:
+    from sjepa.analysis import style
+    from sjepa.analysis.clusters import analyse_clusters, analyse_phones, draw_clusters
+    from sjepa.analysis.restored import Restored
+    from sjepa.evaluate.labelled import read_labelled
+
+    if command.redraw:
+        return draw_clusters(style.load(out / "clusters.json"), out / "clusters")
+    found = analyse_clusters(command.run)
+    if found["missing"]:
+        print(found["missing"])
+    if command.data is not None:
+        corpus = read_labelled(command.data, command.subset)
+        found["phones"] = analyse_phones(Restored(command.run, command.device), corpus, command.utterances)
+        values = ", ".join(f"{name} {value:.3f}" for name, value in found["phones"]["agreement"].items())
+        print(f"targets against phones on {found['phones']['frames']:,} frames: {values}")
+    style.keep(found, out, "clusters", draw_clusters)
+    return None
+
+
+SUBJECTS: dict[str, tuple[type[Any], Callable[[Any, Path], None], str]] = {
+    "entropy": (Entropy, entropy, "how sure predictor and target are, frame by frame"),
+    "utterance": (Utterance, utterance, "an utterance frame by frame, as in the paper's figure"),
+    "erank": (Erank, erank, "effective rank of every layer over training, and its calibration"),
+    "pareto": (Pareto, pareto, "size against WER and emotion accuracy, reported systems and ours"),
+    "clusters": (Clusters, clusters, "occupancy of the components, dead and born, and their phones"),
+}
+
+
+def usage() -> str:
+    subjects = "\n".join(f"  {name:<10} {what}" for name, (_, _, what) in SUBJECTS.items())
+    return f"usage: sjepa analyze SUBJECT ...\n\n{subjects}\n\n`sjepa analyze SUBJECT --help` explains every option."
+
+
+def run(arguments: list[str]) -> None:
+    subject = arguments[0] if arguments else "--help"
+    if subject in ("-h", "--help"):
+        print(usage())
+    elif subject in SUBJECTS:
+        kind, work, _ = SUBJECTS[subject]
+        command = tyro.cli(kind, prog=f"sjepa analyze {subject}", args=arguments[1:])
+        if not command.run.is_dir():
+            raise UserError(f"there is no run {command.run}")
+        out = command.out or command.run / "analysis"
+        work(command, out)
+        print(f"written to {out}")
+    else:
+        from sjepa.config import suggestion
+
+        raise UserError(
+            f"there is no analysis {subject!r}{suggestion(subject, SUBJECTS)}; there are {', '.join(SUBJECTS)}"
+        )

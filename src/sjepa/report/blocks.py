@@ -1,0 +1,67 @@
+"""Pieces of a page: sections, figures, cards, tables. All text that comes from outside is escaped here."""
+
+import json
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import Any
+
+from sjepa.report.charts import Chart
+
+
+def section(name: str, title: str, about: str, content: str) -> str:
+    """`name` is its anchor, which the page's navigation lists."""
+    words = f'<p class="about">{escape(about)}</p>' if about else ""
+    return f'<section id="{name}"><h2>{escape(title)}</h2>{words}{content}</section>'
+
+
+def figure(name: str, title: str, chart: Chart, caption: str) -> str:
+    """A chart with its caption; the page's script draws it from the JSON beside it."""
+    return (
+        f'<figure><h3>{escape(title)}</h3><div id="{name}" class="chart" role="img" aria-label="{escape(title)}"></div>'
+        f'<script type="application/json" data-chart="{name}">{as_script(chart)}</script>'
+        f"<figcaption>{escape(caption)}</figcaption></figure>"
+    )
+
+
+def as_script(value: Any) -> str:
+    """JSON for a script element, which no text in it can end."""
+    return json.dumps(value, allow_nan=False, ensure_ascii=False).replace("<", "\\u003c")
+
+
+def card(label: str, value: str, beside: str, kind: str = "plain") -> str:
+    """A number with its name above and a remark below."""
+    words = f"<dt>{escape(label)}</dt><dd>{escape(value)}<small>{escape(beside)}</small></dd>"
+    return f'<div class="{kind}">{words}</div>'
+
+
+def note(text: str) -> str:
+    return f'<p class="note">{escape(text)}</p>'
+
+
+def pairs(values: dict[str, Any], name: str = "") -> str:
+    """Names and values, a pair a row."""
+    rows = "".join(
+        f"<tr><th>{escape(str(key))}</th><td>{escape(str(value))}</td></tr>" for key, value in values.items()
+    )
+    return f"<table>{f'<caption>{escape(name)}</caption>' if name else ''}{rows}</table>"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], strong: Iterable[tuple[int, int]] = ()) -> str:
+    """A table of texts; cells (row, column) named in `strong` are bold."""
+    bold = set(strong)
+    heads = "".join(f'<th scope="col">{escape(text)}</th>' for text in head)
+    body = ""
+    for r, row in enumerate(rows):
+        cells = "".join(
+            f"<td>{'<b>' if (r, c) in bold else ''}{escape(text)}{'</b>' if (r, c) in bold else ''}</td>"
+            for c, text in enumerate(row)
+        )
+        body += f"<tr>{cells}</tr>"
+    return f'<div class="wide"><table class="scores"><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def duration(seconds: float) -> str:
+    """A duration for people: seconds, minutes or hours."""
+    if seconds < 90:
+        return f"{seconds:.0f} seconds"
+    return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:,.1f} hours"

@@ -1,0 +1,174 @@
+"""Several runs on one page: what differs in their settings, their curves over each other, their results."""
+
+from collections.abc import Sequence
+from html import escape
+from typing import Any
+
+from sjepa.analysis.style import INK, MASKED, PREDICTOR, RULE, SKY, TARGET, VISIBLE, WARNING
+from sjepa.evaluate.table import build_sections
+from sjepa.report.blocks import card, duration, figure, note, section, table
+from sjepa.report.charts import Chart, base_layout, curve, upright
+from sjepa.report.contents import Report
+from sjepa.report.findings import results_table
+from sjepa.report.findings_charts import axis_title
+
+COLOURS = (MASKED, VISIBLE, TARGET, PREDICTOR, WARNING, SKY, INK)
+DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
+CURVES: tuple[tuple[str, str, str, str], ...] = (
+    ("accuracy_masked", "Accuracy at masked frames", ".1%", "How often the best component is also the target's."),
+    ("accuracy_visible", "Accuracy at visible frames", ".1%", "The same where the encoder hears the frame."),
+    ("kl_masked", "Masked KL", ".3f", "Nats per frame; comparable only between runs with the same targets."),
+    ("target_entropy", "Entropy of the targets", ".2f", "Bits per frame."),
+    ("predictor_entropy", "Entropy of the predictor", ".2f", "Bits per frame, at masked frames."),
+    ("target_perplexity", "Components in use", ".1f", "Perplexity of the mean posterior."),
+    ("rank", "Effective rank of the active layer", ".1f", "Smoothed; the layer with the highest where it is free."),
+    ("audio_per_second", "Speed", ",.0f", "Seconds of audio per second of training."),
+)
+
+
+def names(reports: Sequence[Report]) -> list[str]:
+    """A short name for each run; where two share it, their paths."""
+    short = [report.name for report in reports]
+    return [name if short.count(name) == 1 else str(r.folder) for name, r in zip(short, reports, strict=True)]
+
+
+def header(reports: Sequence[Report], title: str) -> str:
+    lede = f"{len(reports)} runs over each other. Every curve is named by its run; hover to read them all at a step."
+    cards = ""
+    for name, report in zip(names(reports), reports, strict=True):
+        last = (report.lines or [{}])[-1]
+        beside = f"masked frames right at step {last['step']:,}" if last else "no line logged yet"
+        cards += card(name, percent(last.get("accuracy_masked")), beside)
+    return f'<header><h1>{escape(title)}</h1><p class="lede">{escape(lede)}</p><dl class="cards">{cards}</dl></header>'
+
+
+def sections(reports: Sequence[Report]) -> list[str]:
+    return [overview(reports), settings(reports), curves(reports), softness(reports), results(reports)]
+
+
+def overview(reports: Sequence[Report]) -> str:
+    head = ["", *names(reports)]
+    facts: dict[str, list[str]] = {}
+    for report in reports:
+        last, encoder = (report.lines or [{}])[-1], report.config.get("encoder", {})
+        steps = f"{last['step']:,} of {report.planned_steps:,}" if last and report.planned_steps else "none yet"
+        cells = {
+            "encoder": f"{encoder['layers']} layers, width {encoder['hidden_size']}" if encoder else "–",
+            "steps": steps,
+            "audio heard": duration(report.audio_heard),
+            "time": duration(report.seconds_trained),
+            "accuracy, masked": percent(last.get("accuracy_masked")),
+            "accuracy, visible": percent(last.get("accuracy_visible")),
+            "entropy of targets": bits(last.get("target_entropy")),
+            "entropy of predictor": bits(last.get("predictor_entropy")),
+            "dead components": str(last.get("dead_components", "–")),
+            "lines with alarms": str(sum(bool(line.get("alarms")) for line in report.lines)),
+        }
+        for name, cell in cells.items():
+            facts.setdefault(name, []).append(cell)
+    return section(
+        "runs", "The runs", "As their last logged lines have it.", table(head, [[n, *c] for n, c in facts.items()])
+    )
+
+
+def percent(value: float | None) -> str:
+    return "–" if value is None else f"{value:.1%}"
+
+
+def bits(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f} bits"
+
+
+def settings(reports: Sequence[Report]) -> str:
+    flat = [flattened(report.config) for report in reports]
+    keys = list(dict.fromkeys(key for each in flat for key in each))
+    rows = [
+        [key, *(str(each.get(key, "–")) for each in flat)] for key in keys if len({str(e.get(key)) for e in flat}) > 1
+    ]
+    content = table(["setting", *names(reports)], rows) if rows else note("No setting differs.")
+    return section("settings", "What differs in their settings", "", content)
+
+
+def flattened(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        flat |= flattened(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return flat
+
+
+def curves(reports: Sequence[Report]) -> str:
+    begun = [report for report in reports if report.lines]
+    if not begun:
+        return section("curves", "How they learned", "", note("None of these runs has logged a line yet."))
+    figures = ""
+    for key, title, form, caption in CURVES:
+        chart = overlay(reports, key, form)
+        if any(value is not None for trace in chart["data"] for value in trace["y"]):
+            figures += figure(f"compare-{key}", title, chart, caption)
+    about = "Curves break where a run's second phase begins, a dotted upright of its colour."
+    return section("curves", "How they learned", about, f'<div class="grid">{figures}</div>')
+
+
+def overlay(reports: Sequence[Report], key: str, form: str) -> Chart:
+    """One quantity of all runs."""
+    traces, shapes = [], []
+    for index, (report, name) in enumerate(zip(reports, names(reports), strict=True)):
+        colour, dash = COLOURS[index % len(COLOURS)], DASHES[index % len(DASHES)]
+        lines = [line | {"rank": rank_of(line)} for line in report.lines]
+        traces.append(curve(lines, key, escape(name, quote=False), colour, form=form, dash=dash))
+        begun = [event["step"] for event in report.events if event.get("event") == "phase" and event["phase"] == 2]
+        shapes += [upright(step, "dot", colour) for step in begun]
+    layout = base_layout(height=330) | {"shapes": shapes, "showlegend": True}
+    layout["margin"] |= {"t": 44}
+    layout["xaxis"] |= {
+        "tickformat": ",d",
+        "nticks": 7,
+        "rangemode": "tozero",
+        "unifiedhovertitle": {"text": "step %{x:,d}"},
+    }
+    layout["yaxis"] |= {"rangemode": "tozero", "tickformat": ".0%" if form.endswith("%") else ""}
+    axis_title(layout, "xaxis", "step")
+    return {"data": traces, "layout": layout}
+
+
+def rank_of(line: dict[str, Any]) -> float | None:
+    ranks, layer = line.get("effective_rank") or [], line.get("active_layer")
+    return (ranks[layer] if layer is not None else max(ranks)) if ranks else None
+
+
+def softness(reports: Sequence[Report]) -> str:
+    """Entropies of all runs where they were analysed."""
+    known = [(n, r.found["entropy"]) for n, r in zip(names(reports), reports, strict=True) if "entropy" in r.found]
+    if not known:
+        return ""
+    figures = ""
+    for part in ("predictor", "target"):
+        traces = []
+        for index, (name, found) in enumerate(known):
+            kept = found["distributions"][part]
+            shares = [count / max(1, kept["frames"]) for count in kept["counts"]]
+            traces.append(
+                {
+                    "type": "scatter",
+                    "mode": "lines",
+                    "name": f"{escape(name, quote=False)}: {kept['above']['1']:.1%} above 1 bit",
+                    "x": found["edges"][:-1],
+                    "y": [sum(shares[: place + 1]) for place in range(len(shares))],
+                    "line": {"color": COLOURS[index % len(COLOURS)], "dash": DASHES[index % len(DASHES)], "width": 2},
+                    "hovertemplate": "%{y:.1%}",
+                }
+            )
+        layout = base_layout(height=340) | {"shapes": [upright(mark, "dot", RULE) for mark in (0.5, 1, 2)]}
+        layout["yaxis"] |= {"tickformat": ".0%", "range": [0, 1.02]}
+        layout["margin"] |= {"t": 44}
+        axis_title(layout, "xaxis", "bits")
+        axis_title(layout, "yaxis", "share of frames below")
+        figures += figure(f"softness-{part}", f"Entropy of the {part}", {"data": traces, "layout": layout}, "")
+    return section("softness", "How soft they are", "Cumulative, masking off.", f'<div class="grid">{figures}</div>')
+
+
+def results(reports: Sequence[Report]) -> str:
+    every = {id(result): result for report in reports for result in report.results}
+    tables = "".join(results_table(part) for part in build_sections(list(every.values())))
+    missing = note("No results.json lies in these runs: `sjepa probe --out RUN/results/probe` puts one there.")
+    return section("results", "What the features hold", "", tables or missing)

@@ -1,0 +1,88 @@
+"""What a run directory holds, read for a page: settings, facts, events, results and analyses."""
+
+import json
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sjepa.analysis.events import Event, of_kind, read_events
+from sjepa.errors import UserError
+from sjepa.evaluate.table import find_results
+
+ANALYSES = ("entropy", "erank", "pareto", "clusters")
+
+
+@dataclass(frozen=True)
+class Report:
+    """What sections draw on."""
+
+    title: str
+    folder: Path
+    events: list[Event]
+    config: dict[str, Any]
+    facts: dict[str, Any]
+    comparison: dict[str, Any]
+    results: list[dict[str, Any]]
+    """Every results.json below the run, and below the folders that were named."""
+    found: dict[str, dict[str, Any]]
+    """By subject, what `sjepa analyze` left in RUN/analysis."""
+    utterances: list[dict[str, Any]]
+
+    @property
+    def name(self) -> str:
+        """The folder's name; `demo/run` is `demo`."""
+        folder = self.folder.resolve()
+        return folder.parent.name if folder.name == "run" else folder.name
+
+    @property
+    def lines(self) -> list[Event]:
+        return of_kind(self.events, "train")
+
+    @property
+    def tasks(self) -> dict[str, dict[str, float]]:
+        """Scores of every system, by task; the last system is the one the page is about."""
+        return {task: scores for task, scores in self.comparison.items() if task not in ("about", "chance") and scores}
+
+    @property
+    def planned_steps(self) -> int:
+        return sum(self.config.get(phase, {}).get("steps", 0) for phase in ("phase1", "phase2"))
+
+    @property
+    def audio_heard(self) -> float:
+        """Seconds of audio, as the logged lines tell it."""
+        speeds = [line["speed"] for line in self.lines if "speed" in line]
+        return sum(speed["audio_per_second"] * speed["seconds"] for speed in speeds)
+
+    @property
+    def seconds_trained(self) -> float:
+        return sum(line["speed"]["seconds"] for line in self.lines if "speed" in line)
+
+
+def read_report(
+    run: Path, title: str = "", comparison: dict[str, Any] | None = None, more_results: tuple[Path, ...] = ()
+) -> Report:
+    events = read_events(run)
+    analysis = run / "analysis"
+    found = {name: read_json(analysis / f"{name}.json") for name in ANALYSES if (analysis / f"{name}.json").is_file()}
+    utterances = [read_json(path) for path in sorted(analysis.glob("utterance-*.json"))]
+    folders = [folder for folder in (run, *more_results) if any(folder.rglob("results.json"))]
+    results = find_results(folders) if folders else []
+    facts = read_json(run / "run.json") if (run / "run.json").is_file() else {}
+    return Report(title, run, events, read_config(run), facts, comparison or {}, results, found, utterances)
+
+
+def read_config(run: Path) -> dict[str, Any]:
+    """The settings as plain tables, so that a run of another version can be shown as well."""
+    path = run / "config.toml"
+    try:
+        return tomllib.loads(path.read_text("utf-8")) if path.is_file() else {}
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"{path} is not valid TOML: {error}") from error
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise UserError(f"{path} is not JSON: {error}") from error

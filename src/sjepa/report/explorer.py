@@ -1,0 +1,52 @@
+"""The utterance explorer: hear an utterance and see every frame of it. explorer.js draws what is put here."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from sjepa.report.blocks import as_script, section
+from sjepa.report.contents import Report
+
+KEPT = ("name", "text", "speaker", "start", "seconds", "phones", "words", "predictor", "target", "spectrogram", "audio")
+CONTROLS = """
+<div class="explorer" tabindex="0" aria-label="Utterance explorer">
+<div class="player">
+<button class="play" type="button" aria-label="Play">▶</button>
+<button class="before" type="button" aria-label="Utterance before" title="utterance before">‹</button>
+<select class="which" aria-label="Utterance"></select>
+<button class="after" type="button" aria-label="Next utterance" title="next utterance">›</button>
+<span class="clock"></span>
+<label class="rate">speed <select aria-label="Speed"><option value="1">1×</option><option value="0.5">½×</option>
+<option value="0.25">¼×</option></select></label>
+<span class="zoom"><button type="button" class="out" aria-label="Zoom out">−</button><button type="button" class="fit"
+aria-label="Show all">all</button><button type="button" class="in" aria-label="Zoom in">+</button></span>
+</div>
+<p class="said"></p>
+<div class="readout" aria-live="off"></div>
+<div class="board"><canvas class="tracks"></canvas><canvas class="cursor"></canvas></div>
+<p class="keys">Click or drag to seek, hover for values. <kbd>space</kbd> plays, <kbd>←</kbd> <kbd>→</kbd> step a
+frame of 20 ms, with <kbd>shift</kbd> ten; <kbd>home</kbd> and <kbd>end</kbd> jump.</p>
+<audio preload="auto"></audio>
+</div>
+"""
+
+
+def explorer(reports: Sequence[Report]) -> str:
+    """Utterances of one run, or of several, where any were analysed."""
+    entries = [entry(report, utterance, len(reports) > 1) for report in reports for utterance in report.utterances]
+    if not entries:
+        return ""
+    if len(reports) > 1:
+        entries.sort(key=lambda each: each["name"])  # the same utterance of all runs together
+    return section(
+        "explorer",
+        "Listen frame by frame",
+        "What the predictor says with nothing masked, and what its target is. Where one cluster holds all the "
+        "probability a frame is clear; where two share it, it lies between them.",
+        f'{CONTROLS}<script type="application/json" class="explorer-data">{as_script(entries)}</script>',
+    )
+
+
+def entry(report: Report, utterance: dict[str, Any], name_run: bool) -> dict[str, Any]:
+    names = report.found.get("clusters", {}).get("phones") or {}
+    about = {"run": report.name if name_run else "", "components": utterance["run"]["components"]}
+    return {key: utterance[key] for key in KEPT} | about | {"cluster_names": names.get("names", {})}

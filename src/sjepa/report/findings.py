@@ -1,0 +1,194 @@
+"""Sections of a page that show what was found about a run: probes, results, layers, entropy, clusters, size, gaps."""
+
+import shlex
+from collections.abc import Callable
+from html import escape
+
+from sjepa.analysis.clusters import occupancy
+from sjepa.analysis.entropy import verdict
+from sjepa.analysis.events import of_kind
+from sjepa.analysis.pareto import analyse_pareto
+from sjepa.evaluate.table import FULL, Section, build_sections, cell, heading, section_of, size
+from sjepa.evaluate.table import note as table_note
+from sjepa.report import charts, findings_charts
+from sjepa.report.blocks import figure, note, section, table
+from sjepa.report.contents import Report
+from sjepa.report.training import accuracy_of
+
+
+def results(report: Report) -> str:
+    """The comparison that the demo made, and a table of everything `superb`, `probe` and `units` left in the run."""
+    about, levels = report.comparison.get("about", {}), report.comparison.get("chance", {})
+    figures = "".join(
+        figure(f"comparison-{index}", accuracy_of(task), charts.bars(scores, levels.get(task)), about.get(task, ""))
+        for index, (task, scores) in enumerate(report.tasks.items())
+    )
+    tables = "".join(results_table(part) for part in build_sections(report.results))
+    if not figures and not tables:
+        return ""
+    return section(
+        "results",
+        "What the features hold",
+        "Linear probes on frozen features. The dotted line is chance: always giving the most frequent answer."
+        if figures
+        else "",
+        (f'<div class="grid">{figures}</div>' if figures else "") + tables,
+    )
+
+
+def results_table(part: Section) -> str:
+    head = ["encoder", "parameters", *(heading(column) for column in part.columns)]
+    rows, strong = [], []
+    for r, row in enumerate(part.rows):
+        rows.append([f"{row.name}{' †' if row.reported else ''}", size(row)])
+        for c, column in enumerate(part.columns):
+            rows[-1].append(cell(part, row, column, "{}", "–"))
+            strong += [(r, c + 2)] if part.is_best(row, column) else []
+    words = escape(table_note(part.title))
+    return f"<figure><h3>{escape(part.title)}</h3>{table(head, rows, strong)}<figcaption>{words}</figcaption></figure>"
+
+
+def layers(report: Report) -> str:
+    title = "How rich every layer is"
+    if not of_kind(report.events, "layers"):
+        return section("layers", title, "", note("No effective rank is logged yet."))
+    ranks = figure(
+        "ranks",
+        "Effective rank",
+        charts.effective_ranks(report.events),
+        "Dots are measurements, lines their running mean; dark layers are near the audio. Dotted uprights: the target "
+        "encoder's decay switches to the value beside it. The strip names the active layer: pale while it is only "
+        "watched, in full colour where the targets are made from it.",
+    )
+    calibration = report.found.get("erank", {}).get("calibration")
+    if calibration:
+        agree = "the same layer" if calibration["best_layer"] == calibration["highest_rank_layer"] else "not the same"
+        ranks += figure(
+            "calibration",
+            f"Does rank find the best layer? {calibration['metric'].upper()} against effective rank",
+            findings_charts.calibration(calibration),
+            f"A CTC head on every frozen layer at the end of phase 1, {calibration['steps']:,} steps on "
+            f"{calibration['corpus']}, {calibration['labels']} of speakers held out. Rank correlation "
+            f"{calibration['spearman']:+.2f} (p = {calibration['p']:.2g}, one-sided); layer "
+            f"{calibration['best_layer']} is best and layer {calibration['highest_rank_layer']} has the highest rank: "
+            f"{agree}.",
+        )
+    return section("layers", title, "Effective rank counts the directions that a layer's features really use.", ranks)
+
+
+def entropy(report: Report) -> str:
+    found = report.found.get("entropy")
+    if not found:
+        return ""
+    told = "; ".join(f"{curve['label']}: {verdict(curve['modality'])}" for curve in found["distributions"].values())
+    run = found["run"]
+    histogram = figure(
+        "entropy-distribution",
+        "How uncertain frames are",
+        findings_charts.entropy_distribution(found),
+        f"Masking off, {run['utterances']:,} utterances of {run['data']}, step {run['step']:,}. Uprights: 0.5 bits, 1 "
+        f"(an even tie of two components) and 2 (of four). Modes, with Hartigan's dip test: {told}.",
+    )
+    joint = figure(
+        "entropy-joint",
+        "Frame by frame",
+        findings_charts.entropy_joint(found),
+        "On the diagonal a frame is as uncertain in the prediction as in the target; above it, more so.",
+    )
+    return section(
+        "softness",
+        "Where the softness is",
+        found["answer"],
+        f'<div class="grid uneven">{histogram}{joint}</div>',
+    )
+
+
+def clusters(report: Report) -> str:
+    events = of_kind(report.events, "clusters")
+    figures = ""
+    for phase in sorted({event["phase"] for event in events}):
+        part = occupancy([event for event in events if event["phase"] == phase])
+        figures += figure(
+            f"occupancy-{phase}",
+            f"Occupancy in phase {phase}",
+            findings_charts.occupancy(part),
+            f"A row a component, the fullest at the end first; {part['dead'][-1]} of {part['components']} are dead at "
+            f"the end, {sum(part['died'])} died and {sum(part['born'])} were born on the way.",
+        )
+    content = f'<div class="grid">{figures}</div>' if figures else ""
+    phones = report.found.get("clusters", {}).get("phones")
+    if phones:
+        scores = phones["agreement"]
+        content += figure(
+            "phones",
+            "Which phones each cluster holds",
+            findings_charts.phones(phones),
+            f"Posteriors of the target summed over {phones['frames']:,} labelled frames; a column adds up to one. "
+            f"Phone purity {scores['phone_purity']:.2f}, PNMI {scores['pnmi']:.2f}.",
+        )
+    about = "A healthy mixture uses nearly all of its components, and many of them come to stand for a sound."
+    return section("clusters", "What the clusters are", about, content) if content else ""
+
+
+def pareto(report: Report) -> str:
+    """Where the run has results of the full protocol, or where the analysis was asked for."""
+    own = any(section_of(result) == FULL for result in report.results)
+    found = analyse_pareto([report.folder]) if own else report.found.get("pareto")
+    if not found:
+        return ""
+    figures = "".join(
+        figure(f"pareto-{index}", about["title"], findings_charts.pareto(about), "")
+        for index, about in enumerate(found["tasks"].values())
+    )
+    ours = "" if found["ours"] else " This run has no result of the full protocol yet."
+    return section(
+        "pareto",
+        "Size against score",
+        f"SUPERB, full protocol; grey systems are as reported by others. The dashed line is the frontier.{ours}",
+        f'<div class="grid">{figures}</div>',
+    )
+
+
+def gaps(report: Report) -> str:
+    """What the page could show as well, and the command that makes it."""
+    run = shlex.quote(str(report.folder))
+    made_by: dict[str, tuple[bool, str]] = {
+        "Utterance explorer": (bool(report.utterances), f"sjepa report {run} --data DATA"),
+        "Entropy of predictor and target": (
+            "entropy" in report.found,
+            f"sjepa analyze entropy --run {run} --data DATA",
+        ),
+        "Phones of the clusters": (
+            bool(report.found.get("clusters", {}).get("phones")),
+            f"sjepa analyze clusters --run {run} --data LABELLED",
+        ),
+        "Calibration of effective rank": (
+            bool(report.found.get("erank", {}).get("calibration")),
+            f"sjepa analyze erank --run {run} --data LABELLED",
+        ),
+        "Probes": (
+            bool(report.tasks) or any(r["task"] == "probe" for r in report.results),
+            f"sjepa probe --encoder {run} --data LABELLED --out {run}/results/probe",
+        ),
+        "SUPERB, and size against score": (
+            any(section_of(r) == FULL for r in report.results),
+            f"sjepa superb asr --encoder {run} --data LibriSpeech --out {run}/results/asr",
+        ),
+        "Occupancy of the components": (
+            bool(of_kind(report.events, "clusters")),
+            "this run's version did not log it; a new run does",
+        ),
+    }
+    missing = {what: command for what, (there, command) in made_by.items() if not there}
+    if not missing:
+        return ""
+    rows = "".join(f"<dt>{escape(w)}</dt><dd><code>{escape(c)}</code></dd>" for w, c in missing.items())
+    return section(
+        "gaps",
+        "What is not here yet",
+        "Each command leaves its result in the run; then make the page again.",
+        f'<dl class="gaps">{rows}</dl>',
+    )
+
+
+FINDINGS: tuple[Callable[[Report], str], ...] = (results, layers, entropy, clusters, pareto)

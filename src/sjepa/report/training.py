@@ -1,0 +1,181 @@
+"""Sections of a page that tell of the training: from metrics.jsonl, config.toml and run.json."""
+
+import re
+from html import escape
+
+from sjepa.analysis.events import of_kind, spans
+from sjepa.report import charts
+from sjepa.report.blocks import card, duration, figure, note, pairs, section
+from sjepa.report.contents import Report
+
+
+def header(report: Report) -> str:
+    """What was run and what came of it, in words and in a few numbers."""
+    sentences = [what_was_run(report), *what_was_learned(report)]
+    ledes = "".join(f'<p class="lede">{sentence}</p>' for sentence in sentences)
+    known = {"data": "data {}", "started": "started {}", "sjepa": "sjepa {}", "torch": "torch {}"}
+    facts = " · ".join(escape(words.format(report.facts[key])) for key, words in known.items() if key in report.facts)
+    return (
+        f'<header><h1>{escape(report.title)}</h1>{ledes}<p class="meta">{facts}</p>'
+        f'<dl class="cards">{"".join(headline_numbers(report))}</dl></header>'
+    )
+
+
+def what_was_run(report: Report) -> str:
+    if not report.lines:
+        return "This run has not logged a line yet."
+    steps, planned = report.lines[-1]["step"], report.planned_steps
+    encoder, epochs = report.config.get("encoder", {}), report.lines[-1].get("epoch") or 0
+    size = f" ({encoder['layers']} layers, width {encoder['hidden_size']})" if encoder else ""
+    passes = f", {epochs:,} {'passes' if epochs > 1 else 'pass'} over its corpus," if epochs else ""
+    return escape(
+        f"An S-JEPA encoder{size} trained for {steps:,} {f'of {planned:,} ' if steps < planned else ''}steps and heard "
+        f"{duration(report.audio_heard)} of audio{passes} in {duration(report.seconds_trained)}."
+    )
+
+
+def what_was_learned(report: Report) -> list[str]:
+    parts = []
+    for task, scores in report.tasks.items():
+        *others, ours = scores
+        beside = "; ".join(f"{name} {scores[name]:.1%}" for name in others)
+        against = f" ({escape(beside)})" if others else ""
+        parts.append(f"<b>{scores[ours]:.1%} {escape(task)} accuracy</b>{against}")
+    return [f"Linear probes on its frozen features reach {' and '.join(parts)}."] if parts else []
+
+
+def headline_numbers(report: Report) -> list[str]:
+    cards = []
+    for task, scores in report.tasks.items():
+        names, level = list(scores), report.comparison.get("chance", {}).get(task)
+        beside = [f"{names[0]} {scores[names[0]]:.1%}"] if len(names) > 1 else []
+        beside += [f"chance {level:.1%}"] if level is not None else []
+        cards.append(card(accuracy_of(task), f"{scores[names[-1]]:.1%}", ", ".join(beside), "result"))
+    if report.lines:
+        last, planned = report.lines[-1], report.planned_steps
+        parts = " + ".join(f"{end - start:,}" for _, start, end in spans(report.events))
+        done = f"of {planned:,} planned" if planned > last["step"] else f"{parts} by phase"
+        cards.append(card("Steps", f"{last['step']:,}", done))
+        pace = report.audio_heard / max(report.seconds_trained, 1e-9)
+        cards.append(card("Audio heard", duration(report.audio_heard), f"at {pace:,.0f} times real time"))
+        if last.get("accuracy_masked") is not None:
+            k = of_kind(report.events, "phase")[-1]["k"]
+            among = f"phase {last['phase']}, K = {k:,}"
+            cards.append(card("Masked accuracy", f"{last['accuracy_masked']:.1%}", among))
+    return cards
+
+
+def accuracy_of(task: str) -> str:
+    return f"{task.capitalize()} accuracy"
+
+
+def learning(report: Report) -> str:
+    kinds = "; ".join(
+        f"in phase {phase['phase']} they come from {phase['targets']} with K = {phase['k']:,}"
+        for phase in of_kind(report.events, "phase")
+    )
+    loss = figure(
+        "loss",
+        "Loss",
+        charts.loss(report.events),
+        "Divergence of the prediction from the target; lower is better. The dotted curve is what is minimised: all "
+        "frames while the visible loss is on, masked frames only once it has ended. The dashed level is what a network "
+        "reaches that hears nothing and always predicts the average target.",
+    )
+    accuracy = figure(
+        "accuracy",
+        "Accuracy",
+        charts.accuracy(report.events),
+        "How often the predictor's best component is also the target's. Visible frames show what the encoder hears, "
+        "masked frames what it infers from context.",
+    )
+    return section(
+        "learning",
+        "How it learned",
+        f"The network predicts soft targets for every frame; {kinds}. Curves of different phases cannot be compared.",
+        f'{loss}<div class="grid">{accuracy}{decay(report)}</div>',
+    )
+
+
+def decay(report: Report) -> str:
+    title = "Target-encoder decay"
+    levels = sorted({line["decay"] for line in report.lines if line.get("decay") is not None})
+    if not levels:
+        return f"<figure><h3>{title}</h3>{note('There is no target encoder yet: it begins with phase 2.')}</figure>"
+    memory = " and ".join(f"{level:g} remembers about {1 / (1 - level):,.0f} steps" for level in levels if level < 1)
+    return figure(
+        "decay",
+        title,
+        charts.decay(report.events),
+        f"How slowly the target encoder follows the encoder: {memory}. Low decays let the targets improve, high ones "
+        "hold them still.",
+    )
+
+
+def targets(report: Report) -> str:
+    entropy = figure(
+        "entropy",
+        "Entropy over training",
+        charts.entropy(report.events),
+        "Uncertainty per frame; the predictor's, at masked frames, falls towards the targets' as it learns. The dotted "
+        "level is a guess among all components alike.",
+    )
+    components = figure(
+        "components",
+        "Components in use",
+        charts.components(report.events),
+        "Perplexity of the mean posterior: near K when all components share the frames, near 1 when targets collapse. "
+        "A dead component gets less than a hundredth of an even share.",
+    )
+    return section(
+        "targets",
+        "What was predicted",
+        "Targets should be sharp on every frame and yet use all components over the corpus.",
+        f'<div class="grid">{entropy}{components}</div>',
+    )
+
+
+def machinery(report: Report) -> str:
+    clip = report.config.get("train", {}).get("clip")
+    kinds = (
+        ("gradient_norm", "Gradient norm", ".3f", "~g", f"Before clipping at {clip}." if clip else "Before clipping."),
+        ("lr", "Learning rate", ".2~e", "", "Warm-up, then the phase's schedule."),
+        ("audio_per_second", "Speed", ",.0f", "~s", "Seconds of audio per second of training."),
+        ("waiting", "Waiting for data", ".1%", "~%", "Share of the time; near 0 when reading keeps up."),
+    )
+    figures = "".join(
+        figure(key, name, charts.small(report.events, key, form, ticks), text) for key, name, form, ticks, text in kinds
+    )
+    return section("machinery", "How it ran", "", f'<div class="grid four">{figures}</div>{alarms(report)}')
+
+
+def alarms(report: Report) -> str:
+    """Alarms of one kind, which differ in their numbers only, are told once."""
+    kinds: dict[str, list[tuple[int, str]]] = {}
+    for line in report.lines:
+        for text in line.get("alarms") or []:
+            kinds.setdefault(re.sub(r"\d[\d.,]*", "#", text), []).append((line["step"], text))
+    items = ""
+    for (first, text), *more in kinds.values():
+        when = f"Step {first:,}"
+        if more:
+            last, text = more[-1]
+            when = f"{1 + len(more)} times, steps {first:,} to {last:,}. The last:"
+        items += f"<li><b>{when}</b>{escape(text)}</li>"
+    nothing = note("No alarm: nothing looked wrong while it ran.")
+    return f'<h3 class="later">Alarms</h3><ul class="alarms">{items}</ul>' if items else nothing
+
+
+def details(report: Report) -> str:
+    """Everything needed to run it again, folded away."""
+    top = {key: value for key, value in report.config.items() if not isinstance(value, dict)}
+    groups = {"run": top} | {key: value for key, value in report.config.items() if isinstance(value, dict)}
+    settings = "".join(pairs(values, name) for name, values in groups.items() if values)
+    facts = pairs(report.facts) if report.facts else note("This run directory has no run.json.")
+    return section(
+        "details",
+        "Details",
+        "",
+        f"<details><summary>The run</summary>{facts}</details><details><summary>Settings</summary>"
+        f'<div class="settings">{settings or note("This run directory has no config.toml.")}</div></details>',
+    )

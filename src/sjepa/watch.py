@@ -1,0 +1,180 @@
+"""A live view of a run in the terminal, from metrics.jsonl alone; config.toml beside it adds how far it will go."""
+
+import time
+import tomllib
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from sjepa.analysis.events import Event, last_step, of_kind, parse
+
+BLOCKS = "▁▂▃▄▅▆▇█"
+WIDTH = 40
+# What is shown: key, name, form.
+ROWS = (
+    ("loss", "loss", "{:.3f}"),
+    ("kl_masked", "KL, masked", "{:.3f}"),
+    ("kl_visible", "KL, visible", "{:.3f}"),
+    ("accuracy_masked", "accuracy, masked", "{:.1%}"),
+    ("accuracy_visible", "accuracy, visible", "{:.1%}"),
+    ("target_entropy", "entropy of targets", "{:.2f} bits"),
+    ("predictor_entropy", "entropy of predictor", "{:.2f} bits"),
+    ("target_perplexity", "components in use", "{:.1f}"),
+    ("dead_components", "dead components", "{:d}"),
+    ("gradient_norm", "gradient norm", "{:.2f}"),
+    ("lr", "learning rate", "{:.1e}"),
+    ("audio_per_second", "audio per second", "{:,.0f} s"),
+    ("waiting", "waiting for data", "{:.1%}"),
+)
+
+
+class Tail:
+    """The events of a growing file; what a continued run takes back is read anew."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.forget()
+
+    def forget(self) -> None:
+        self.events: list[Event] = []
+        self.place, self.last = 0, b""
+
+    def read(self) -> list[Event]:
+        """All whole lines so far."""
+        if not self.path.is_file():
+            self.forget()
+            return self.events
+        with self.path.open("rb") as file:
+            file.seek(max(0, self.place - len(self.last)))
+            if file.read(len(self.last)) != self.last:  # cut back, and perhaps written over
+                self.forget()
+                file.seek(0)
+            whole, _, _ = file.read().rpartition(b"\n")
+        if whole:
+            lines = whole.split(b"\n")
+            self.events += [parse(line.decode(), str(self.path)) for line in lines]
+            self.place += len(whole) + 1
+            self.last = lines[-1] + b"\n"
+        return self.events
+
+
+def watch(run: Path, every: float, once: bool) -> None:
+    """Show a run until it is complete or the reader goes; `once` shows it as it is now."""
+    from rich.console import Console
+    from rich.live import Live
+
+    console, tail, total = Console(), Tail(run / "metrics.jsonl"), planned_steps(run)
+    if once or not console.is_terminal:
+        console.print(view(run, tail.read(), total, age_of(tail.path)))
+        return
+    with suppress(KeyboardInterrupt), Live(console=console, screen=True, auto_refresh=False) as live:
+        while not (total and tail.events and last_step(tail.events) >= total):
+            total = total or planned_steps(run)
+            live.update(view(run, tail.read(), total, age_of(tail.path)), refresh=True)
+            time.sleep(every)
+    console.print(view(run, tail.events, total, age_of(tail.path)))
+
+
+def planned_steps(run: Path) -> int:
+    """Steps of both phases as config.toml says, or 0."""
+    try:
+        config = tomllib.loads((run / "config.toml").read_text("utf-8"))
+        return int(config["phase1"]["steps"]) + int(config["phase2"]["steps"])
+    except (OSError, tomllib.TOMLDecodeError, KeyError, ValueError):
+        return 0
+
+
+def age_of(path: Path) -> float:
+    """Seconds since the file was last written."""
+    return time.time() - path.stat().st_mtime if path.is_file() else 0.0
+
+
+def view(run: Path, events: Sequence[Event], total: int, age: float) -> Any:
+    """What the terminal shows."""
+    from rich.console import Group
+    from rich.panel import Panel
+    from rich.table import Table
+    from rich.text import Text
+
+    lines = of_kind(events, "train")
+    if not lines:
+        begun = of_kind(events, "phase")
+        state = "its targets are fitted, the first line follows" if begun else "nothing is logged yet"
+        return Panel(Text(f"{run}: {state}; {ago(age)}" if events else f"{run}: waiting for metrics.jsonl"))
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(justify="right", no_wrap=True)
+    grid.add_column(style="cyan", no_wrap=True)
+    for key, name, form in ROWS:
+        values = [value_of(line, key) for line in lines if line["phase"] == lines[-1]["phase"]]
+        if values[-1] is not None:
+            grid.add_row(name, form.format(values[-1]), sparkline(values))
+    parts: list[Any] = [Text(progress(lines, total, age)), Text(), grid]
+    checks = of_kind(events, "layers")
+    if checks:
+        parts += [Text(), Text("effective rank (smoothed; * is active)", style="dim"), ranks(checks[-1])]
+    recent = [(line["step"], text) for line in lines[-20:] for text in line.get("alarms") or []]
+    if recent:
+        parts += [Text(), Text("alarms", style="bold red")]
+        parts += [Text(f"step {step:,}: {text}", style="red") for step, text in recent[-4:]]
+    return Panel(Group(*parts), title=Text(str(run)), title_align="left", border_style="dim")
+
+
+def value_of(line: Event, key: str) -> float | None:
+    return line.get(key, (line.get("speed") or {}).get(key))
+
+
+def progress(lines: Sequence[Event], total: int, age: float) -> str:
+    """Step, phase and time left in one line."""
+    last = lines[-1]
+    phase = f"phase {last['phase']}, pass {(last.get('epoch') or 0) + 1} over the corpus"
+    if not total:
+        return f"step {last['step']:,}, {phase}; {ago(age)}"
+    done = last["step"] / total
+    filled = round(done * WIDTH)
+    bar = "━" * filled + "╌" * (WIDTH - filled)
+    if done >= 1:
+        return f"{bar} step {last['step']:,}: complete"
+    # The pace of the last lines, because phases differ in it.
+    recent = [line for line in lines[-10:] if line["phase"] == last["phase"]]
+    interval = recent[-1]["step"] - recent[0]["step"]
+    seconds = sum(line["speed"]["seconds"] for line in recent[1:])
+    left = f"about {clock(seconds / interval * (total - last['step']))} left" if interval else "time left not known yet"
+    usual = seconds / max(1, len(recent) - 1)
+    quiet = "; has it stopped?" if usual and age > 60 + 10 * usual else ""
+    return f"{bar} step {last['step']:,} of {total:,} ({done:.0%}), {phase}; {left}; {ago(age)}{quiet}"
+
+
+def ago(age: float) -> str:
+    return f"last line {clock(age)} ago"
+
+
+def clock(seconds: float) -> str:
+    if seconds < 90:
+        return f"{max(0.0, seconds):.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def sparkline(values: Sequence[float | None]) -> str:
+    """The last values as bars of eight heights, several to a bar where there are many; a gap where there is none."""
+    per = -(-len(values) // WIDTH)
+    pieces = [[v for v in values[i : i + per] if v is not None] for i in range(0, len(values), per)]
+    means = [sum(piece) / len(piece) if piece else None for piece in pieces]
+    known = [mean for mean in means if mean is not None]
+    if not known:
+        return ""
+    low, span = min(known), (max(known) - min(known)) or 1.0
+    return "".join(" " if m is None else BLOCKS[min(7, int((m - low) / span * 8))] for m in means)
+
+
+def ranks(check: Event) -> Any:
+    """A bar a layer."""
+    from rich.table import Table
+
+    grid = Table.grid(padding=(0, 2))
+    most = max(check["smoothed"])
+    for layer, rank in enumerate(check["smoothed"]):
+        mark = "*" if layer == check["active_layer"] else " "
+        grid.add_row(f"{mark} layer {layer}", f"{rank:.1f}", "█" * round(WIDTH * rank / max(most, 1e-9)))
+    return grid

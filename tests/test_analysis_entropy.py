@@ -1,0 +1,254 @@
+"""Entropies: the definition, their modes, and that looking at a run changes nothing in it."""
+
+import json
+import math
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from analysed import corpus, findings, trained
+from scipy import optimize, stats
+
+from sjepa.analysis import modes
+from sjepa.analysis.entropy import answer, describe, draw_entropy
+from sjepa.analysis.modes import count_modes, dip, dip_test, grid_for
+from sjepa.analysis.restored import Restored, entropy_bits
+from sjepa.audio.io import read_audio
+from sjepa.cli import dispatch
+from sjepa.errors import UserError
+from sjepa.evaluate.units import HeadUnits
+from sjepa.evaluate.upstream import load_upstream
+from sjepa.model.frontend import frame_count
+
+
+@pytest.fixture(scope="module")
+def restored() -> Restored:
+    return Restored(trained())
+
+
+def some_audio(index: int = 0) -> np.ndarray:
+    return read_audio(sorted(corpus().glob("*.flac"))[index])
+
+
+def test_entropy_is_that_of_scipy_and_of_known_distributions() -> None:
+    p = np.random.default_rng(0).dirichlet(np.full(7, 0.3), 50)
+    np.testing.assert_allclose(entropy_bits(torch.from_numpy(p)), stats.entropy(p, base=2, axis=1), atol=1e-9)
+    known = torch.tensor([[1.0, 0, 0, 0], [0.5, 0.5, 0, 0], [0.25, 0.25, 0.25, 0.25]])
+    assert entropy_bits(known).tolist() == [0.0, 1.0, 2.0]
+
+
+def test_the_predictors_best_component_is_that_of_the_units(restored: Restored) -> None:
+    samples = some_audio()
+    upstream = load_upstream(str(trained()))
+    (states,) = upstream.extract([samples])
+    for path in ("encoder", "predictor"):
+        run = restored if path == "encoder" else Restored(trained(), head_input="predictor")
+        predicted = torch.cat([piece.predictor for piece in run(samples)])
+        units = HeadUnits(trained(), upstream, path)(states[-1].numpy())
+        chosen = predicted[torch.arange(len(units)), torch.from_numpy(units)]
+        torch.testing.assert_close(chosen, predicted.max(1).values, atol=1e-4, rtol=0)  # two may be as good
+
+
+def test_targets_are_the_softened_posterior_of_the_mixture_written_slowly(restored: Restored) -> None:
+    samples = some_audio()[:16_000]
+    (piece,) = restored(samples)
+    targets = restored.run.targets
+    features = targets.hear(torch.from_numpy(samples)[None])[0].double()
+    gmm = targets.codebook
+    for t in (0, 7, 30):
+        joint = []
+        for k in range(12):
+            mean, variance = gmm.means[k].double(), gmm.variances[k].double()
+            density = -0.5 * (torch.log(2 * math.pi * variance) + (features[t] - mean) ** 2 / variance).sum()
+            joint.append(float(torch.log(gmm.weights[k].double()) + density))
+        for temperature, found in ((3.0, piece.target), (1.0, piece.plain)):
+            slow = np.exp((np.array(joint) - max(joint)) / temperature)
+            assert found is not None
+            np.testing.assert_allclose(found[t].numpy(), slow / slow.sum(), atol=0.03)  # fp32 against fp64
+
+
+def test_looking_teaches_the_online_mixture_nothing() -> None:
+    run = Restored(trained())
+    assert run.about["targets"] == "online-gmm"
+    before = {name: tensor.clone() for name, tensor in run.run.targets.state_dict().items()}
+    first = [piece.target for piece in run(some_audio())]
+    again = [piece.target for piece in run(some_audio())]
+    assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+    assert all(torch.equal(before[name], tensor) for name, tensor in run.run.targets.state_dict().items())
+
+
+def test_pieces_of_long_audio_tile_its_frames(restored: Restored) -> None:
+    samples = np.tile(some_audio(), 6)[:-123]
+    pieces = list(restored(samples))
+    assert len(pieces) > 1
+    assert max(len(piece.target) for piece in pieces) <= 100  # two seconds, the longest that the run heard
+    assert sum(len(piece.predictor) for piece in pieces) == frame_count(len(samples))
+    first = next(restored(samples[: (len(pieces[0].target) - 1) * 320 + 400]))
+    torch.testing.assert_close(first.predictor, pieces[0].predictor)
+
+
+def test_a_run_without_a_checkpoint_and_a_folder_that_is_no_run_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="is not a run"):
+        Restored(tmp_path)
+    (tmp_path / "config.toml").write_text((trained() / "config.toml").read_text())
+    with pytest.raises(UserError, match="no checkpoint yet"):
+        Restored(tmp_path)
+
+
+def bits(*centres: float, deviation: float = 0.1, seed: int = 0) -> list[np.ndarray]:
+    """Utterances of 50 frames whose values lie around some centres."""
+    draw = np.random.default_rng(seed)
+    return [np.abs(draw.choice(centres, 50) + deviation * draw.normal(size=50)) for _ in range(40)]
+
+
+def test_the_kernel_estimate_is_scipys() -> None:
+    values = np.concatenate(bits(0.5, 2.0))
+    grid = grid_for(values)
+    ours = grid.density(grid.counts(values), 0.2)
+    theirs = stats.gaussian_kde(values, 0.2 / values.std(ddof=1))(grid.centres)
+    np.testing.assert_allclose(ours, theirs, atol=2e-3)
+
+
+@pytest.mark.parametrize("centres", [(1.0,), (0.5, 1.5), (0.5, 2.0, 4.0)])
+def test_modes_are_found_where_they_are(centres: tuple[float, ...]) -> None:
+    found = count_modes(bits(*centres))
+    assert [mode["bits"] for mode in found["modes"]] == pytest.approx(centres, abs=0.06)
+    assert [mode["share"] for mode in found["modes"]] == pytest.approx([1 / len(centres)] * len(centres), abs=0.04)
+    assert (found["test"]["p"] < 0.05) == (len(centres) > 1)
+
+
+def slow_dip(x: np.ndarray) -> float:
+    """The smallest distance to a distribution that is convex up to a value and concave after it: a linear program."""
+    n, best = len(x), 1.0
+    for m in range(n):  # the mode; the distribution may jump there, so that it has two variables
+        left = [(x[i], i, i / n, (i + 1) / n) for i in range(m)] + [(x[m], m, m / n, m / n)]
+        right = [(x[m], m + 1, (m + 1) / n, (m + 1) / n)]
+        right += [(x[i], i + 1, i / n, (i + 1) / n) for i in range(m + 1, n)]
+        rows, limits = [], []
+
+        def require(limit: float, rows: list[Any] = rows, limits: list[Any] = limits, **factors: float) -> None:
+            row = np.zeros(n + 2)  # the last variable is the distance
+            for name, factor in factors.items():
+                row[int(name[1:])] += factor
+            rows.append(row)
+            limits.append(limit)
+
+        distance = f"v{n + 1}"
+        for _, j, below, at in left + right:
+            require(below, **{f"v{j}": 1.0, distance: -1.0})
+            require(-at, **{f"v{j}": -1.0, distance: -1.0})
+        for side, sign in ((left, 1.0), (right, -1.0)):
+            for (x1, a, *_), (x2, b, *_), (x3, c, *_) in zip(side, side[1:], side[2:], strict=False):
+                before, after = sign / (x2 - x1), sign / (x3 - x2)
+                require(0.0, **{f"v{a}": -before, f"v{b}": before + after, f"v{c}": -after})
+        for (_, a, *_), (_, b, *_) in pairwise(left + right):
+            require(0.0, **{f"v{a}": 1.0, f"v{b}": -1.0})
+        solved = optimize.linprog(np.eye(n + 2)[-1], A_ub=np.array(rows), b_ub=limits, bounds=(0, 1))
+        best = min(best, solved.fun) if solved.success else best
+    return best
+
+
+@pytest.mark.parametrize("seed", range(9))
+def test_the_dip_is_the_distance_to_the_nearest_unimodal_distribution(seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    n = int(draw.integers(4, 13))
+    kinds = (draw.random(n), draw.exponential(size=n), draw.normal(size=n) + 6 * (np.arange(n) % 2))
+    values = np.sort(kinds[seed % 3])
+    assert dip(values) == pytest.approx(slow_dip(values), abs=1e-7)
+
+
+@pytest.mark.parametrize("kind", ["exponential", "lognormal", "uniform", "utterances", "runs"])
+def test_one_mode_is_rarely_rejected_whatever_its_tail_and_though_frames_depend_on_each_other(kind: str) -> None:
+    def values(draw: np.random.Generator) -> np.ndarray:
+        if kind == "exponential":
+            return draw.exponential(0.4, 100)
+        if kind == "lognormal":
+            return np.exp(0.9 * draw.normal(size=100) - 1)
+        if kind == "utterances":
+            return 2 + 0.3 * draw.normal() + 0.1 * draw.normal(size=100)
+        return np.repeat(draw.random(10), 10) if kind == "runs" else draw.random(100)
+
+    wrong = 0
+    for seed in range(20):
+        wrong += dip_test([values(np.random.default_rng((seed, index))) for index in range(40)])["p"] < 0.05
+    assert wrong <= 3
+
+
+def test_a_smooth_competition_of_two_components_already_has_a_mode_near_one_bit() -> None:
+    """Why docs/analysis.md warns: the entropy of a pair is flat at its tie, so frames pile up there."""
+    p = 1 / (1 + np.exp(np.random.default_rng(0).uniform(-8, 8, (40, 100))))
+    found = count_modes(list(stats.entropy(np.stack([p, 1 - p]), base=2, axis=0)))
+    assert [mode["bits"] for mode in found["modes"]] == pytest.approx([0.05, 0.91], abs=0.03)
+    assert found["test"]["p"] < 0.01
+
+
+def test_values_that_are_all_the_same_have_one_mode_and_no_test() -> None:
+    found = count_modes([np.zeros(20), np.zeros(5)])
+    assert found["modes"] == [{"bits": 0.0, "share": 1.0}]
+    assert found["test"] is None
+    assert np.isfinite(dip_test([np.array([0.0, 0.0, 1.0])])["p"])  # one utterance of three frames
+
+
+def test_shares_and_histograms_count_every_frame() -> None:
+    p, q = bits(0.3, 1.4), bits(0.1)
+    found = describe({"predictor": p, "target": q, "plain": []}, 16)
+    flat = np.concatenate(p)
+    curve = found["distributions"]["predictor"]
+    assert list(found["distributions"]) == ["predictor", "target"]
+    assert curve["above"] == {f"{m:g}": round(sum(v > m for v in flat) / len(flat), 4) for m in (0.5, 1.0, 2.0)}
+    assert sum(curve["counts"]) == len(flat)
+    joint = np.array(found["joint"]["counts"])
+    assert joint.sum() == len(flat)
+    edges = np.linspace(0, 4, 61)
+    np.testing.assert_array_equal(joint.sum(0), np.histogram(flat, edges)[0])
+    np.testing.assert_array_equal(joint.sum(1), np.histogram(np.concatenate(q), edges)[0])
+    assert found["joint"]["correlation"] == pytest.approx(stats.pearsonr(flat, np.concatenate(q))[0], abs=1e-4)
+
+
+def test_the_answer_follows_from_the_numbers() -> None:
+    def say(soft: float, target: float, shared: float) -> str:
+        names = ("predictor_above_1_bit", "target_above_1_bit", "target_soft_where_predictor_is")
+        return answer(dict(zip(names, (soft, target, shared), strict=True)))
+
+    assert "in the prediction, not in the target" in say(0.4, 0.02, 0.05)
+    assert "the target shares the softness" in say(0.4, 0.4, 0.9)
+    assert "shares a part" in say(0.4, 0.2, 0.3)
+    assert "Hardly any frame is soft" in say(0.0, 0.0, 0.0)
+
+
+def test_a_runs_findings_say_what_was_heard() -> None:
+    found = findings()["entropy"]
+    assert found["run"] | {"temperature": 3.0, "utterances": 12, "left_out": 0, "phase": 2} == found["run"]
+    assert set(found["distributions"]) == {"predictor", "target", "plain"}
+    assert found["distributions"]["plain"]["mean"] < found["distributions"]["target"]["mean"]  # 3 softens
+    assert found["limit_bits"] == pytest.approx(math.log2(12), abs=1e-3)
+
+
+def test_the_command_writes_json_and_figures_which_are_redrawn_without_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr(modes, "NULL_SAMPLES", 20)
+    folder = str(tmp_path / "out")
+    options = ["--data", str(corpus()), "--utterances", "3", "--out", folder]
+    dispatch(["analyze", "entropy", "--run", str(trained()), *options])
+    assert "above 1 bit" in capsys.readouterr().out
+    drawn = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    assert set(drawn) == {"entropy.json", "entropy.svg", "entropy.png"}
+    assert drawn["entropy.png"][:4] == b"\x89PNG"
+    (tmp_path / "out" / "entropy.svg").unlink()
+    (tmp_path / "empty").mkdir()
+    dispatch(["analyze", "entropy", "--run", str(tmp_path / "empty"), "--redraw", "--out", folder])
+    assert (tmp_path / "out" / "entropy.svg").read_bytes() == drawn["entropy.svg"]
+
+
+def test_figures_of_hard_targets_can_be_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    found = describe({"predictor": bits(0.5), "target": [np.zeros(50)] * 40, "plain": bits(0.2)}, 16)
+    assert found["joint"]["correlation"] is None
+    json.dumps(found, allow_nan=False)
+    draw_entropy(found, tmp_path / "hard")
+    assert (tmp_path / "hard.svg").stat().st_size > 1000

@@ -1,0 +1,152 @@
+"""An utterance frame by frame: what is kept is what was heard, and odd files are dealt with."""
+
+import base64
+import io
+import json
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+from analysed import corpus, findings, trained
+
+from sjepa.analysis.restored import Restored
+from sjepa.analysis.speech import choose, read_speech, runs, within
+from sjepa.analysis.style import file_name, load
+from sjepa.analysis.utterance import analyse_utterance, draw_utterance, image_of, mel_ticks
+from sjepa.audio.io import to_int16
+from sjepa.audio.mfcc import log_mel, mel_filters
+from sjepa.cli import dispatch
+from sjepa.errors import UserError
+
+HOSTILE = "$x^2 <script>alert(1)</script> 語é.wav".replace("/", "∕")
+
+
+@pytest.fixture(scope="module")
+def restored() -> Restored:
+    return Restored(trained())
+
+
+def analysed(run: Restored, path: Path, seconds: float = 20.0, start: float = 0.0) -> dict[str, object]:
+    found = analyse_utterance(run, read_speech(path, None, start, seconds))
+    return json.loads(json.dumps(found, allow_nan=False))
+
+
+def write(path: Path, samples: np.ndarray) -> Path:
+    soundfile.write(path, samples.astype(np.float32), 16_000)
+    return path
+
+
+def test_what_is_kept_is_the_sound_the_spectrogram_and_the_strongest_posteriors(restored: Restored) -> None:
+    path, label = choose(corpus(), [], 1, "")[0]
+    speech = read_speech(path, label, 0.0, 20.0)
+    found = analyse_utterance(restored, speech)
+    heard, rate = soundfile.read(io.BytesIO(base64.b64decode(found["audio"])), dtype="int16")
+    assert rate == 16_000
+    np.testing.assert_array_equal(heard, to_int16(speech.samples))
+    energies = log_mel(torch.from_numpy(speech.samples)[None], 80, 160)[0].numpy()
+    scaled = np.clip((energies - energies.max()) / 12 + 1, 0, 1) * 255
+    assert np.abs(image_of(found).T - scaled).max() <= 0.51
+    p = torch.cat([piece.predictor for piece in restored(speech.samples)]).numpy()
+    order = np.argsort(-p, axis=1, kind="stable")[:, :3]
+    np.testing.assert_allclose(found["predictor"]["posteriors"], np.take_along_axis(p, order, 1), atol=1e-4)
+    assert [len(found[part]["entropy"]) for part in ("predictor", "target")] == [len(p)] * 2
+    assert [word for _, _, word in found["words"]] == ["first", "<i>second</i>"]
+    assert len(found["phones"]) == 10
+
+
+def test_labels_are_cut_to_the_stretch_that_is_shown() -> None:
+    path, label = choose(corpus(), [], 1, "")[0]
+    speech = read_speech(path, label, 0.3, 0.5)
+    assert speech.words == ((0.0, 0.18, "first"), (0.3, 0.5, "<i>second</i>"))
+    assert speech.phones[0][:2] == (0.0, 0.06)
+    assert len(speech.samples) == 8000
+    assert within([(0.0, 1.0, "a"), (2.0, 3.0, "b")], 1.0, 1.0) == ()
+
+
+def test_labels_at_100_a_second_become_segments() -> None:
+    assert runs(["SIL", "SIL", "AA", "B", "B"]) == [(0.0, 0.02, "SIL"), (0.02, 0.03, "AA"), (0.03, 0.05, "B")]
+
+
+def test_frequencies_are_marked_at_the_band_that_holds_them() -> None:
+    filters = mel_filters(80, torch.device("cpu"))
+    for hertz, place in zip((500, 1000, 2000, 4000), mel_ticks([500, 1000, 2000, 4000]), strict=True):
+        strongest = int(filters[round(hertz * 512 / 16_000)].argmax())
+        assert abs(place - (strongest + 0.5)) < 1.6
+
+
+def test_of_a_two_hour_file_only_the_stretch_is_read(
+    restored: Restored, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, size = tmp_path / "hours.wav", 2 * 3600 * 32_000
+    riff = struct.pack(
+        "<4sI4s4sIHHIIHH4sI", b"RIFF", 36 + size, b"WAVE", b"fmt ", 16, 1, 1, 16_000, 32_000, 2, 16, b"data", size
+    )
+    with path.open("wb") as file:
+        file.write(riff)
+        file.truncate(44 + size)  # a hole that reads as zeros
+        file.seek(44 + 3600 * 32_000)
+        file.write(to_int16(0.1 * np.random.default_rng(0).normal(size=64_000)).tobytes())
+    found = analysed(restored, path, seconds=4.0, start=3600.0)
+    assert (found["seconds"], found["start"], found["file_seconds"]) == (4.0, 3600.0, 7200.0)
+    assert "7,200 seconds long: 3600 to 3604 s are shown" in capsys.readouterr().out
+    with pytest.raises(UserError, match="seconds long"):
+        read_speech(path, None, 7200.0, 4.0)
+
+
+def test_silence_and_hostile_names_are_drawn(
+    restored: Restored, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib")
+    found = analysed(restored, write(tmp_path / HOSTILE.replace("/", "_"), np.zeros(16_000)))
+    assert "silence, every sample is zero" in capsys.readouterr().out
+    assert not image_of(found).any()
+    draw_utterance(found, tmp_path / "silent")
+    assert (tmp_path / "silent.png").stat().st_size > 1000
+    assert "<script>" not in (tmp_path / "silent.svg").read_text()
+
+
+def test_names_become_names_of_files() -> None:
+    assert file_name("a/b c<d>語.wav") == "a_b_c_d_語.wav"
+    assert file_name("../..") == "unnamed"
+    assert len(file_name("x" * 300)) == 80
+
+
+def test_what_cannot_be_looked_at_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="too short"):
+        read_speech(write(tmp_path / "short.wav", np.ones(100)), None, 0.0, 20.0)
+    with pytest.raises(UserError, match="which utterance"):
+        choose(None, [], 3, "")
+    with pytest.raises(UserError, match="there is no file"):
+        choose(None, [tmp_path / "nothing.wav"], 3, "")
+    with pytest.raises(UserError, match="there is no folder"):
+        choose(tmp_path / "nowhere", [], 3, "")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match="no audio in"):
+        choose(tmp_path / "empty", [], 3, "")
+
+
+def test_a_folder_without_labels_gives_utterances_without_labels(tmp_path: Path) -> None:
+    for index in range(5):
+        write(tmp_path / f"{index}.wav", 0.1 * np.random.default_rng(index).normal(size=16_000))
+    chosen = choose(tmp_path, [], 2, "dev-clean")
+    assert [(path.name, label) for path, label in chosen] == [("0.wav", None), ("2.wav", None)]
+
+
+def test_the_command_takes_files_with_their_labels_and_draws_them_again(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    path = sorted(corpus().glob("*.flac"))[3]
+    out = str(tmp_path)
+    dispatch(["analyze", "utterance", "--run", str(trained()), "--data", str(corpus()), "--out", out, str(path)])
+    (kept,) = tmp_path.glob("*.json")
+    assert load(kept)["text"] == "first <i>second</i>"
+    before = kept.with_suffix(".svg").read_bytes()
+    kept.with_suffix(".svg").unlink()
+    dispatch(["analyze", "utterance", "--run", str(tmp_path), "--out", out, "--redraw"])
+    assert kept.with_suffix(".svg").read_bytes() == before
+
+
+def test_findings_of_utterances_are_all_there() -> None:
+    assert sum(name.startswith("utterance-") for name in findings()) == 3
