@@ -1,0 +1,68 @@
+"""How far windows of `sjepa embed` are from the encoder on the whole recording, and whether joins can be seen.
+
+    python benchmarks/embed_windows.py RUN AUDIO
+
+Recordings of minutes are put together from the utterances in AUDIO: one voice (the first folder), all voices,
+all voices each at another level (0 to -30 dB), and all voices with pauses of up to 20 s.
+"""
+
+import itertools
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from sjepa import Encoder
+from sjepa.audio.io import read_audio
+from sjepa.embed.loudness import moments_of
+from sjepa.embed.network import Network, head_from
+from sjepa.embed.windows import MARGIN, WindowConfig, cut, join
+from sjepa.train.checkpoint import load_latest
+
+run, audio = Path(sys.argv[1]), Path(sys.argv[2])
+config = WindowConfig()
+files = sorted(path for path in audio.rglob("*") if path.suffix in (".flac", ".wav"))
+rng = np.random.default_rng(0)
+
+
+def recording(kind: str) -> np.ndarray:
+    chosen = [f for f in files if f.parent == files[0].parent] * 2 if kind == "one voice" else rng.permutation(files)
+    pieces = []
+    for file in list(chosen)[:60]:
+        pieces.append(read_audio(file) * (10 ** (rng.uniform(-30, 0) / 20) if kind == "levels" else 1.0))
+        if kind == "pauses":
+            pieces.append(1e-4 * rng.standard_normal(int(16_000 * rng.choice([0.2, 1, 4, 10, 20]))))
+    return np.concatenate(pieces).astype(np.float32)
+
+
+checkpoint = load_latest(run)
+assert checkpoint is not None, f"{run} has no checkpoint"
+encoder = Encoder.from_pretrained(run).requires_grad_(False)
+head = head_from(checkpoint[0]["model"], encoder, str(run))
+network = Network(encoder, encoder.config.layers, head, torch.device("cpu"))
+
+print("| recording | seconds | difference, median | 95% | same unit | step in fades | step at a hard cut |")
+print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
+for kind in ("one voice", "all voices", "levels", "pauses"):
+    samples = recording(kind)
+    whole = network.features([samples])[0]
+    moments = moments_of([samples])
+    parts = [(w.start, network.window_features(w.samples, moments)) for w in cut([samples], config)]
+    joined = torch.cat(list(join(parts, config)))
+    relative = (joined - whole).norm(dim=1) / whole.norm(dim=1)
+    same = (network.posteriors(joined).argmax(1) == network.posteriors(whole).argmax(1)).float().mean()
+    # The change from a frame to the next, in the fades and at cuts in their middle, over that of the same frames of the
+    # whole recording: 1 is no seam.
+    fades, cuts = [], []
+    for (start, x), (following, y) in itertools.pairwise(parts):
+        last = start + len(x) - MARGIN
+        first = last - (config.shared - 2 * MARGIN)
+        middle = (first + last) // 2
+        fades.append(
+            joined[first - 1 : last + 1].diff(dim=0).norm(dim=1) / whole[first - 1 : last + 1].diff(dim=0).norm(dim=1)
+        )
+        cuts.append((y[middle - following] - x[middle - 1 - start]).norm() / (whole[middle] - whole[middle - 1]).norm())
+    row = [f"{len(samples) / 16_000:.0f}", f"{relative.median():.1%}", f"{relative.quantile(0.95):.1%}", f"{same:.1%}"]
+    row += [f"{torch.cat(fades).median():.2f}", f"{torch.stack(cuts).median():.2f}"]
+    print(f"| {kind} | {' | '.join(row)} |")

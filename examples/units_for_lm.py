@@ -1,0 +1,61 @@
+"""Discrete units for a speech language model: a line of tokens a recording, and a small model that predicts the next.
+
+    sjepa embed CORPUS --encoder RUN --what units --deduplicate --out UNITS
+    python examples/units_for_lm.py UNITS units.txt [STEPS]
+
+`units.txt` is what text tools expect: one recording a line, units as words (u17 u3 ...). Any trainer of language models
+can go on from there; the recurrent model here shows that there is something to learn.
+"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+folder, out = Path(sys.argv[1]), Path(sys.argv[2])
+steps = int(sys.argv[3]) if len(sys.argv) > 3 else 300
+
+recordings = [torch.from_numpy(np.load(file)["units"]).long() for file in sorted(folder.rglob("*.npz"))]
+out.write_text("".join(" ".join(f"u{unit}" for unit in units.tolist()) + "\n" for units in recordings))
+
+size = int(max(units.max() for units in recordings)) + 2
+end = size - 1  # begins and ends a recording
+sequences = [torch.cat([torch.tensor([end]), units, torch.tensor([end])]) for units in recordings]
+held_out, training = sequences[::5], [s for i, s in enumerate(sequences) if i % 5]
+
+
+class Model(nn.Module):
+    def __init__(self, width: int = 128):
+        super().__init__()
+        self.embedding, self.output = nn.Embedding(size, width), nn.Linear(width, size)
+        self.recurrent = nn.GRU(width, width, batch_first=True)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:  # (B, T) -> (B, T, units)
+        return self.output(self.recurrent(self.embedding(tokens))[0])
+
+
+def loss(model: Model, batch: list[torch.Tensor]) -> torch.Tensor:
+    tokens = nn.utils.rnn.pad_sequence(batch, batch_first=True, padding_value=-100)
+    given, next_ones = tokens[:, :-1].clamp(min=0), tokens[:, 1:]
+    return nn.functional.cross_entropy(model(given).transpose(1, 2), next_ones, ignore_index=-100)
+
+
+torch.manual_seed(0)
+model = Model()
+optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+for _ in range(steps):
+    chosen = torch.randint(len(training), (8,)).tolist()
+    optimizer.zero_grad()
+    loss(model, [training[i] for i in chosen]).backward()
+    optimizer.step()
+
+# What a model that knows only how frequent units are would reach.
+counts = torch.bincount(torch.cat([s[1:] for s in training]), minlength=size) + 1.0
+alone = -torch.cat([(counts / counts.sum()).log()[s[1:]] for s in held_out]).mean()
+with torch.no_grad():
+    learned = loss(model, held_out)
+tokens = sum(map(len, recordings))
+print(f"{len(recordings)} recordings, {tokens} tokens of {size - 1} units in {out}")
+print(f"perplexity on held-out recordings: {learned.exp():.1f}, by frequency alone: {alone.exp():.1f}")

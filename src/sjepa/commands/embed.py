@@ -1,0 +1,134 @@
+"""`sjepa embed`: what a frozen encoder makes of recordings, to files."""
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+
+from sjepa.embed.windows import WindowConfig
+from sjepa.errors import UserError
+
+if TYPE_CHECKING:
+    from sjepa.embed.network import Network
+
+SETTINGS, REFUSED = "_embed.json", "_refused.txt"  # readers of Parquet folders pass over such names
+
+
+@dataclass(frozen=True)
+class Embed:
+    """Features of any layer, cluster posteriors or unit ids of audio files, a file each, with times.
+
+    Recordings of hours go through the encoder in overlapping windows; memory stays bounded. The same command continues
+    what was stopped.
+    """
+
+    files: tyro.conf.Positional[tuple[Path, ...]]
+    """Audio files (wav, flac, ogg, opus or mp3 of any rate), or folders of them."""
+    encoder: Path
+    """A run, an encoder folder, a Hugging Face HuBERT folder, or a file of weights; posteriors and units need a run."""
+    out: Path
+    """Folder of the results."""
+    what: Literal["features", "posteriors", "units"] = "features"
+    """Features of a layer; or the run's cluster head on the last one: its distribution, or its most likely unit."""
+    layer: str = "last"
+    """For features: a layer from 0, last, or input (what layer 0 reads)."""
+    pool: Literal["none", "mean"] = "none"
+    """Every frame, or the mean over a recording."""
+    deduplicate: bool = False
+    """Units: one row, with start and end, where neighbouring frames have the same unit."""
+    format: Literal["npz", "safetensors", "parquet"] = "npz"
+    """Format of the files."""
+    window: Annotated[WindowConfig, tyro.conf.arg(name="window")] = field(default_factory=WindowConfig)
+    batch_seconds: float = 60.0
+    """Recordings of at most a window go through the encoder together, up to so much audio; memory grows with it."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where to run; auto takes a GPU where there is one. Always fp32."""
+    force: bool = False
+    """Write anew what is there already, also where it was made with other settings."""
+
+
+def run(arguments: list[str]) -> None:
+    command = tyro.cli(Embed, prog="sjepa embed", args=arguments)
+    if not command.files:
+        raise UserError("say what to embed: sjepa embed FILES... --encoder RUN --out FOLDER")
+    from sjepa.data.corpus import first_of
+    from sjepa.embed.readout import Readout
+    from sjepa.embed.recordings import Embedding, embed, find_recordings
+    from sjepa.files import write_whole
+    from sjepa.model.formats import fingerprint
+
+    readout = Readout(command.what, command.pool == "mean", command.deduplicate)
+    if command.what != "features" and command.layer != "last":
+        raise UserError("--layer is for --what features: the cluster head reads the last layer")
+    if command.format == "parquet":
+        require_pyarrow()
+    network = load_network(command)
+    settings = {
+        "encoder": str(command.encoder),
+        "fingerprint": fingerprint(network.encoder),
+        **{name: getattr(command, name) for name in ("what", "layer", "pool", "deduplicate", "format")},
+        "window": asdict(command.window),
+    }
+    check_folder(command.out, settings, command.force)
+    recordings, refused = find_recordings(command.files)
+    command.out.mkdir(parents=True, exist_ok=True)
+    write_whole(command.out / SETTINGS, json.dumps(settings, indent=1) + "\n")
+    about = {name: str(settings[name]) for name in ("encoder", "fingerprint", "what", "layer")}
+    plan = Embedding(network, readout, command.window, command.format, command.batch_seconds, about)
+    outcome = embed(recordings, command.out, plan, skip=not command.force)
+    refused += outcome.refused
+    if refused:
+        write_whole(command.out / REFUSED, "".join(f"{reason}\n" for reason in refused))
+        print(f"{len(refused)} left out, listed in {command.out / REFUSED}: {first_of(refused)}")
+    kept = len(recordings) - outcome.recordings - len(outcome.refused)
+    there = f"; {kept:,} were there already" if kept else ""
+    written = f"{outcome.recordings:,} recordings ({outcome.seconds / 3600:,.2f} h)"
+    print(f"{written} to {outcome.rows:,} rows of {command.what} in {command.out}{there}")
+
+
+def load_network(command: Embed) -> "Network":
+    import torch
+
+    from sjepa.embed.network import Network, chosen_state, head_from
+    from sjepa.model.encoder import Encoder
+    from sjepa.train.checkpoint import load_latest
+
+    if command.device == "cuda" and not torch.cuda.is_available():
+        raise UserError("--device cuda: there is no GPU that torch can use")
+    device = torch.device("cuda" if command.device != "cpu" and torch.cuda.is_available() else "cpu")
+    encoder = Encoder.from_pretrained(command.encoder).requires_grad_(False)
+    state, head = chosen_state(command.layer, encoder.config.layers), None
+    if command.what != "features":
+        found = load_latest(command.encoder) if (command.encoder / "config.toml").is_file() else None
+        if found is None:
+            raise UserError(
+                f"--what {command.what} needs the cluster head of a run, and {command.encoder} is not a run with "
+                "checkpoints: `sjepa pretrain` makes one; --what features needs none"
+            )
+        head = head_from(found[0]["model"], encoder, str(command.encoder)).to(device)
+    return Network(encoder.to(device), state, head, device)
+
+
+def check_folder(out: Path, settings: dict[str, Any], force: bool) -> None:
+    """A folder is new, or holds what the same settings began."""
+    if force or not out.exists() or (out.is_dir() and not any(out.iterdir())):
+        return
+    try:
+        before = json.loads((out / SETTINGS).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        before = None
+    if before is None:
+        raise UserError(f"{out} exists and is not a folder of `sjepa embed`: choose another --out, or --force")
+    changed = [name for name in settings if before.get(name) != settings[name]]
+    if changed:
+        was = ", ".join(f"{name} was {before.get(name)}, now {settings[name]}" for name in changed)
+        raise UserError(f"{out} was made with other settings ({was}): choose another --out, or --force")
+
+
+def require_pyarrow() -> None:
+    try:
+        import pyarrow  # noqa: F401
+    except ImportError as error:
+        raise UserError("--format parquet needs pyarrow: pip install 'sjepa[corpora]'") from error

@@ -1,0 +1,1 @@
+"""What a frozen encoder makes of recordings, hours long too, on disk."""

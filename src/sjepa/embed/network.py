@@ -1,0 +1,70 @@
+"""The frozen encoder, and the run's cluster head where units or posteriors are asked for."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from sjepa.embed.loudness import Moments, norm_for
+from sjepa.errors import UserError
+from sjepa.model.encoder import Encoder
+from sjepa.model.frontend import frame_count
+from sjepa.model.predictor import ClusterHead
+
+
+@dataclass(frozen=True)
+class Network:
+    encoder: Encoder
+    state: int
+    """Which hidden state is taken: 0 is the input of layer 0, then each layer's output."""
+    head: ClusterHead | None
+    device: torch.device
+
+    @torch.inference_mode()
+    def features(self, waveforms: Sequence[np.ndarray]) -> list[Tensor]:
+        """The state's frames (T, D) of each waveform; none depends on the others."""
+        lengths = torch.tensor([len(samples) for samples in waveforms], device=self.device)
+        padded = nn.utils.rnn.pad_sequence([torch.from_numpy(samples) for samples in waveforms], batch_first=True)
+        # Equal lengths need no mask: the result is then that of the plain encoder to the last bit.
+        given = None if len({len(samples) for samples in waveforms}) == 1 else lengths
+        states = self.encoder(padded.to(self.device), given, until=self.state - 1).hidden_states
+        return [x[: frame_count(len(samples))] for x, samples in zip(states[self.state], waveforms, strict=True)]
+
+    @torch.inference_mode()
+    def window_features(self, samples: np.ndarray, recording: Moments) -> Tensor:
+        """The state's frames (T, D) of a window, heard as part of its recording."""
+        waveform = torch.from_numpy(samples)[None].to(self.device)
+        norm = norm_for(self.encoder, waveform, recording)
+        output = torch.func.functional_call(self.encoder, norm, (waveform,), {"until": self.state - 1})
+        return cast(Tensor, output.hidden_states[self.state][0])
+
+    @torch.inference_mode()
+    def posteriors(self, features: Tensor) -> Tensor:  # (T, D) -> (T, K)
+        assert self.head is not None
+        return self.head(features).softmax(-1)
+
+
+def chosen_state(layer: str, layers: int) -> int:
+    """Index of the hidden state that `--layer` names."""
+    if layer == "last":
+        return layers
+    if layer == "input":
+        return 0
+    if layer.isdigit() and int(layer) < layers:
+        return int(layer) + 1
+    raise UserError(f"--layer {layer}: the encoder has layers 0 to {layers - 1}; also input (of layer 0) and last")
+
+
+def head_from(weights: dict[str, Tensor], encoder: Encoder, run: str) -> ClusterHead:
+    """The cluster head among a checkpoint's weights, if they are of the same training step as the encoder."""
+    exported = encoder.state_dict()
+    if any(not torch.equal(weights.get(f"encoder.{name}", tensor[:0]), tensor) for name, tensor in exported.items()):
+        raise UserError(
+            f"{run}: its encoder is not that of its newest checkpoint; `sjepa pretrain --out {run}` finishes the run"
+        )
+    head = ClusterHead(encoder.config.hidden_size, weights["head.output.weight"].shape[0])
+    head.load_state_dict({n.removeprefix("head."): t for n, t in weights.items() if n.startswith("head.")})
+    return head.eval().requires_grad_(False)

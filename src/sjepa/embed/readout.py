@@ -1,0 +1,96 @@
+"""From frames of the encoder to what is written, as they come: columns of features, posteriors or units, with times."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sjepa.audio.io import SAMPLE_RATE
+from sjepa.embed.network import Network
+from sjepa.errors import UserError
+from sjepa.model.frontend import RECEPTIVE_FIELD, STRIDE
+
+What = Literal["features", "posteriors", "units"]
+Columns = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Readout:
+    """What is written of each recording, in pieces of rows.
+
+    `time` is a frame's centre in seconds. A unit that lasts has `start` and `end`, 10 ms around its first and last
+    frame's centre. A mean has the `seconds` that it is of.
+    """
+
+    what: What
+    mean: bool
+    """One row a recording: the mean over its frames."""
+    deduplicate: bool
+    """One row for each run of equal units."""
+
+    def __post_init__(self) -> None:
+        if self.deduplicate and self.what != "units":
+            raise UserError("--deduplicate is for --what units")
+        if self.mean and self.what == "units":
+            raise UserError("--pool mean: units are names and have no mean; posteriors do")
+
+    def __call__(self, network: Network, frames: Iterable[Tensor]) -> Iterator[Columns]:
+        pieces = self.values(network, frames)
+        if self.mean:
+            return mean(self.what, pieces)
+        if self.deduplicate:
+            return deduplicated(pieces)
+        return timed(self.what, pieces)
+
+    def values(self, network: Network, frames: Iterable[Tensor]) -> Iterator[np.ndarray]:
+        for x in frames:
+            if self.what == "features":
+                yield x.float().cpu().numpy()
+            elif self.what == "posteriors":
+                yield network.posteriors(x).float().cpu().numpy()
+            else:
+                yield network.posteriors(x).argmax(-1).to(torch.int32).cpu().numpy()
+
+
+def centres(first: int, frames: int) -> np.ndarray:
+    """Seconds at the middle of what each frame sees."""
+    return (STRIDE * np.arange(first, first + frames) + RECEPTIVE_FIELD // 2) / SAMPLE_RATE
+
+
+def timed(name: str, pieces: Iterable[np.ndarray]) -> Iterator[Columns]:
+    done = 0
+    for values in pieces:
+        yield {name: values, "time": centres(done, len(values))}
+        done += len(values)
+
+
+def mean(name: str, pieces: Iterable[np.ndarray]) -> Iterator[Columns]:
+    total, frames = np.zeros(1), 0
+    for values in pieces:
+        total, frames = total + values.sum(0, dtype=np.float64), frames + len(values)
+    seconds = ((frames - 1) * STRIDE + RECEPTIVE_FIELD) / SAMPLE_RATE
+    yield {name: (total / frames).astype(np.float32)[None], "seconds": np.array([seconds])}
+
+
+def deduplicated(pieces: Iterable[np.ndarray]) -> Iterator[Columns]:
+    """A run that goes on into the next piece is written with it."""
+    half = STRIDE / 2 / SAMPLE_RATE
+    units, begins, done = np.zeros(0, np.int32), np.zeros(0, np.int64), 0
+
+    def columns(units: np.ndarray, begins: np.ndarray, ends: np.ndarray) -> Columns:
+        first, last = centres(0, 1)[0] + STRIDE / SAMPLE_RATE * begins, centres(-1, 1)[0] + STRIDE / SAMPLE_RATE * ends
+        return {"units": units, "start": first - half, "end": last + half}
+
+    for values in pieces:
+        before = units[-1:] if len(units) else values[:0]
+        changes = np.flatnonzero(np.diff(values, prepend=before if len(before) else values[0] + 1))
+        units, begins = np.concatenate([units, values[changes]]), np.concatenate([begins, done + changes])
+        done += len(values)
+        if len(units) > 1:
+            yield columns(units[:-1], begins[:-1], begins[1:])
+            units, begins = units[-1:], begins[-1:]
+    if len(units):
+        yield columns(units, begins, np.array([done]))

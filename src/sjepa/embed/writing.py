@@ -1,0 +1,128 @@
+"""Tables of any length to npz, safetensors or Parquet, a piece at a time; a file appears when it is whole."""
+
+import json
+import os
+import shutil
+import struct
+import tempfile
+import zipfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import IO, Any, Literal
+
+import numpy as np
+
+from sjepa.errors import UserError
+
+Format = Literal["npz", "safetensors", "parquet"]
+SAFETENSORS_TYPES = {"float32": "F32", "float64": "F64", "int32": "I32"}
+COPY_BYTES = 1 << 22
+
+
+def write_table(path: Path, kind: Format, pieces: Iterable[dict[str, np.ndarray]], about: dict[str, str]) -> int:
+    """Write columns that arrive in pieces, and what the file is about; gives the number of rows."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        rows = (write_parquet if kind == "parquet" else write_columns)(partial, kind, pieces, about)
+        os.replace(partial, path)
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error}") from error
+    finally:
+        partial.unlink(missing_ok=True)
+    return rows
+
+
+def write_parquet(path: Path, kind: Format, pieces: Iterable[dict[str, np.ndarray]], about: dict[str, str]) -> int:
+    """A row group a piece; vectors are lists of fixed size, and `file` names the recording in every row."""
+    import pyarrow
+    import pyarrow.parquet
+
+    writer, rows = None, 0
+    try:
+        for piece in pieces:
+            count = len(next(iter(piece.values())))
+            columns = {name: arrow(values) for name, values in piece.items()}
+            columns["file"] = pyarrow.array([about["file"]] * count).dictionary_encode()
+            table = pyarrow.table(columns).replace_schema_metadata(about)
+            # Features hardly ever repeat: a dictionary of them would only make the file larger.
+            writer = writer or pyarrow.parquet.ParquetWriter(path, table.schema, use_dictionary=["file"])
+            writer.write_table(table)
+            rows += count
+    finally:
+        if writer is not None:
+            writer.close()
+    return rows
+
+
+def arrow(values: np.ndarray) -> Any:
+    import pyarrow
+
+    if values.ndim == 1:
+        return pyarrow.array(values)
+    return pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(values.ravel()), values.shape[1])
+
+
+def write_columns(path: Path, kind: Format, pieces: Iterable[dict[str, np.ndarray]], about: dict[str, str]) -> int:
+    """These formats state every array's size first, so columns wait in temporary files beside the target."""
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".embed-") as folder:
+        files: dict[str, IO[bytes]] = {}
+        shapes: dict[str, tuple[int, ...]] = {}
+        types: dict[str, np.dtype] = {}
+        try:
+            for piece in pieces:
+                for name, values in piece.items():
+                    if name not in files:
+                        files[name] = (Path(folder) / name).open("w+b")
+                        shapes[name], types[name] = (0, *values.shape[1:]), values.dtype
+                    files[name].write(np.ascontiguousarray(values).data)
+                    shapes[name] = (shapes[name][0] + len(values), *shapes[name][1:])
+            for file in files.values():
+                file.seek(0)
+            (npz if kind == "npz" else safetensors)(path, files, shapes, types, about)
+        finally:
+            for file in files.values():
+                file.close()
+    return next(iter(shapes.values()), (0,))[0]
+
+
+def npz(
+    path: Path,
+    files: dict[str, IO[bytes]],
+    shapes: dict[str, tuple[int, ...]],
+    types: dict[str, np.dtype],
+    about: dict[str, str],
+) -> None:
+    """A zip of .npy entries, as numpy.load reads it; `about` is one JSON string among them."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
+        for name, file in files.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
+                header = {"descr": types[name].str, "fortran_order": False, "shape": shapes[name]}
+                np.lib.format.write_array_header_2_0(entry, header)
+                shutil.copyfileobj(file, entry, COPY_BYTES)
+        with archive.open("about.npy", "w") as entry:
+            np.lib.format.write_array(entry, np.array(json.dumps(about, ensure_ascii=False)))
+
+
+def safetensors(
+    path: Path,
+    files: dict[str, IO[bytes]],
+    shapes: dict[str, tuple[int, ...]],
+    types: dict[str, np.dtype],
+    about: dict[str, str],
+) -> None:
+    """The format's own layout: a length, a JSON header, the arrays one after the other."""
+    header: dict[str, Any] = {"__metadata__": about}
+    end = 0
+    # The widest type first, as the format wants every array aligned to its own.
+    ordered = sorted(files, key=lambda name: -types[name].itemsize)
+    for name in ordered:
+        begin, end = end, end + int(np.prod(shapes[name])) * types[name].itemsize
+        kind = SAFETENSORS_TYPES[types[name].name]
+        header[name] = {"dtype": kind, "shape": list(shapes[name]), "data_offsets": [begin, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with path.open("wb") as out:
+        out.write(struct.pack("<Q", len(text)) + text)
+        for name in ordered:
+            shutil.copyfileobj(files[name], out, COPY_BYTES)

@@ -1,0 +1,1 @@
+"""A run's encoder for other programs: Hugging Face, ONNX, torch.export."""

@@ -1,0 +1,35 @@
+"""The folder that an export is written to: there whole or not at all."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from sjepa.errors import UserError
+
+
+@contextmanager
+def new_folder(folder: Path, force: bool) -> Iterator[Path]:
+    """A folder to write into, whose files appear in `folder` when all are written.
+
+    What exists is refused; with `force`, files of the same name are replaced and others stay.
+    """
+    if folder.is_file():
+        raise UserError(f"{folder} is a file: give a folder")
+    if folder.exists() and any(folder.iterdir()) and not force:
+        raise UserError(
+            f"{folder} exists and is not empty: choose another folder, or replace what is there with --force"
+        )
+    partial = folder.absolute().with_name(f".{folder.absolute().name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    try:
+        partial.mkdir(parents=True)
+        yield partial
+        folder.mkdir(parents=True, exist_ok=True)
+        for file in sorted(partial.iterdir()):
+            os.replace(file, folder / file.name)
+    except OSError as error:
+        raise UserError(f"{folder} cannot be written: {error}") from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)

@@ -1,0 +1,102 @@
+"""The scripts of docs/cookbook.md, run as it says on a small synthetic corpus."""
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from conftest import micro_config
+
+from sjepa import Encoder
+from sjepa.config import to_toml
+from sjepa.data.synthetic import synthesise_corpus
+from sjepa.train.loop import pretrain
+
+ROOT = Path(__file__).parents[1]
+COOKBOOK = (ROOT / "docs" / "cookbook.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def kitchen(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a corpus and a run, under the names that the cookbook gives them."""
+    folder = tmp_path_factory.mktemp("kitchen")
+    corpus = synthesise_corpus(folder / "corpus", voices=4, sentences_per_voice=10, progress=False)
+    config = micro_config(
+        phase1={"steps": 60, "layer_check_every": 30},
+        phase2={"steps": 20, "layer_check_every": 10},
+        train={"checkpoint_every": 100},
+    )
+    assert pretrain(config, corpus, folder / "runs" / "mine", show=False)
+    (folder / "examples").symlink_to(ROOT / "examples")
+    return folder
+
+
+def cook(kitchen: Path, recipe: str, **changes: str) -> str:
+    """Run the commands of a recipe, as they stand on the page but for a few words, and give what they print."""
+    section = COOKBOOK.split(f"## {recipe}\n")[1].split("\n## ")[0]
+    block = re.search(r"(?:^    .+\n)+", section, re.MULTILINE)
+    assert block is not None
+    printed = ""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = os.environ | {"PATH": path, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    for line in block[0].splitlines():
+        words = shlex.split(line, comments=True)
+        words = [part for word in words for part in shlex.split(changes.get(word, shlex.quote(word)))]
+        done = subprocess.run(words, cwd=kitchen, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, f"{line}\n{done.stderr}"
+        printed += done.stdout
+    return printed
+
+
+def numbers(pattern: str, printed: str) -> list[float]:
+    found = re.search(pattern, printed)
+    assert found is not None, printed
+    return [float(number) for number in found.groups()]
+
+
+def test_ctc_fine_tuning_lowers_the_loss_on_held_out_recordings(kitchen: Path) -> None:
+    printed = cook(kitchen, "Fine-tune for speech recognition", **{"models/asr": "models/asr 20 2e-3"})
+    before, after = numbers(r"held-out recordings: ([\d.]+) before, ([\d.]+) after", printed)
+    assert after < 0.9 * before
+    model = transformers.HubertForCTC.from_pretrained(kitchen / "models" / "asr")
+    processor = transformers.Wav2Vec2Processor.from_pretrained(kitchen / "models" / "asr")
+    inputs = processor(np.zeros(8_000, np.float32), sampling_rate=16_000, return_tensors="pt")
+    assert model(**inputs).logits.shape[-1] == len(json.loads((kitchen / "models" / "asr" / "vocab.json").read_text()))
+
+
+def test_frozen_features_tell_voices_apart_in_scikit_learn(kitchen: Path) -> None:
+    printed = cook(kitchen, "Frozen features in scikit-learn")
+    accuracy, chance = numbers(r"speaker: accuracy ([\d.]+) over 5 folds, chance ([\d.]+)", printed)
+    assert chance == 0.25
+    assert accuracy > 1.5 * chance
+
+
+def test_units_become_lines_of_text_that_a_language_model_learns(kitchen: Path) -> None:
+    printed = cook(kitchen, "Units for a speech language model", **{"units.txt": "units.txt 60"})
+    learned, alone = numbers(r"perplexity on held-out recordings: ([\d.]+), by frequency alone: ([\d.]+)", printed)
+    assert learned < 0.9 * alone
+    lines = (kitchen / "units.txt").read_text().splitlines()
+    files = sorted((kitchen / "units").rglob("*.npz"))
+    assert len(lines) == len(files) == 40
+    for line, file in zip(lines, files, strict=True):
+        assert line.split() == [f"u{unit}" for unit in np.load(file)["units"]]
+
+
+def test_pre_training_goes_on_from_a_finished_encoder(kitchen: Path) -> None:
+    (kitchen / "micro.toml").write_text(to_toml(micro_config()))
+    cook(kitchen, "Continue pre-training on your own domain", **{"half-hour": "micro.toml"})
+
+    def weights(run: str) -> torch.Tensor:
+        state = Encoder.from_pretrained(kitchen / "runs" / run).state_dict()
+        return torch.cat([state[name].flatten() for name in state if name.endswith("proj.weight")])
+
+    start, end = weights("mine"), weights("domain")
+    assert not torch.equal(start, end)
+    assert torch.cosine_similarity(start, end, dim=0) > 0.9  # of two runs with nothing in common: about 0

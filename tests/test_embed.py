@@ -1,0 +1,344 @@
+"""Embedding recordings: the plain encoder's frames, joined without a seam, in every format, in bounded memory."""
+
+import itertools
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+import safetensors.numpy
+import soundfile
+import torch
+from conftest import babble
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_cli import sjepa
+
+from sjepa import Encoder, EncoderConfig, UserError
+from sjepa.audio.io import read_audio
+from sjepa.audio.stream import stream_audio
+from sjepa.cli import dispatch
+from sjepa.embed.loudness import moments_of, norm_for
+from sjepa.embed.network import Network
+from sjepa.embed.readout import deduplicated
+from sjepa.embed.recordings import Recording, batches_by_length
+from sjepa.embed.windows import MARGIN, WindowConfig, cut, join, samples_of
+from sjepa.embed.writing import write_table
+from sjepa.model.formats import save_folder, to_hugging_face
+from sjepa.model.frontend import frame_count
+from sjepa.train.checkpoint import load_latest
+
+SHORT = WindowConfig(seconds=8.0, overlap=4.0)
+
+
+def run_embed(*arguments: object) -> None:
+    dispatch(["embed", *map(str, arguments)])
+
+
+def refused(words: str, *arguments: object) -> None:
+    with pytest.raises(UserError, match=words) as refusal:
+        run_embed(*arguments)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(("rate", "channels"), [(16_000, 1), (44_100, 2), (8_000, 1)])
+def test_streamed_audio_equals_audio_that_is_read_at_once(tmp_path: Path, rate: int, channels: int) -> None:
+    path = tmp_path / "a.wav"
+    noise = 0.1 * np.random.default_rng(0).standard_normal((int(23.4 * rate), channels))
+    soundfile.write(path, noise, rate)
+    blocks = list(stream_audio(path))
+    assert len(blocks) >= 2
+    whole = read_audio(path)
+    assert sum(map(len, blocks)) == len(whole)
+    np.testing.assert_allclose(np.concatenate(blocks), whole, atol=1e-5)
+
+
+@settings(max_examples=60, deadline=None)
+@given(samples=st.integers(400, 1_000_000), block=st.integers(1_000, 200_000))
+def test_windows_and_joins_neither_lose_nor_double_a_frame(samples: int, block: int) -> None:
+    recording = np.arange(samples, dtype=np.float32) // 320  # exact in float32; frame t begins with t
+    windows = list(cut((recording[i : i + block] for i in range(0, samples, block)), SHORT))
+    parts = []
+    for window in windows:
+        frames = frame_count(len(window.samples))
+        assert (window.samples[: 320 * frames : 320] == np.arange(window.start, window.start + frames)).all()
+        parts.append((window.start, torch.from_numpy(window.samples[: 320 * frames : 320].copy())[:, None]))
+    if frame_count(samples) <= SHORT.frames:
+        assert len(windows) == 1
+        assert len(windows[0].samples) == samples
+    else:
+        assert {len(window.samples) for window in windows} == {samples_of(SHORT.frames)}
+        overlaps = [SHORT.frames - (b.start - a.start) for a, b in itertools.pairwise(windows)]
+        assert min(overlaps) >= SHORT.shared
+    joined = torch.cat(list(join(parts, SHORT)))[:, 0]
+    torch.testing.assert_close(joined, torch.arange(frame_count(samples), dtype=torch.float32))
+
+
+def test_a_join_fades_and_keeps_clear_of_the_edges() -> None:
+    parts = [(0, torch.zeros(400, 1)), (200, torch.ones(400, 1))]
+    edges = torch.full((MARGIN, 1), 99.0)  # what must not be heard
+    parts[0][1][-MARGIN:], parts[1][1][:MARGIN] = edges, edges
+    x = torch.cat(list(join(parts, SHORT)))[:, 0]
+    assert len(x) == 600
+    assert x.min() == 0
+    assert x.max() == 1
+    steps = x.diff()
+    assert steps.min() >= 0
+    assert steps.max() <= 1 / (SHORT.shared - 2 * MARGIN)
+
+
+def trained_like() -> Encoder:
+    """Weights at the scale of a trained encoder, whose attention tells frames apart."""
+    torch.manual_seed(0)
+    encoder = Encoder(EncoderConfig(64, 3, 4, 128, conv_channels=32, position_kernel=64, position_groups=4)).eval()
+    return encoder.requires_grad_(False)
+
+
+def test_joined_windows_stay_close_to_the_encoder_on_the_whole_recording() -> None:
+    encoder = trained_like()
+    network = Network(encoder, encoder.config.layers, None, torch.device("cpu"))
+    samples = np.concatenate([level * babble(8.0, i) for i, level in enumerate((1.0, 0.03, 0.3, 0.0, 1.0))])
+    whole = encoder(torch.from_numpy(samples)[None]).last[0]
+    windows, moments = list(cut([samples], SHORT)), moments_of([samples])
+    assert len(windows) > 5
+    joined = torch.cat(list(join(((w.start, network.window_features(w.samples, moments)) for w in windows), SHORT)))
+    assert joined.shape == whole.shape
+    relative = (joined - whole).norm(dim=1) / whole.norm(dim=1)
+    assert relative.median() < 0.02
+    # At the joins frames change no more from one to the next than elsewhere.
+    assert joined.diff(dim=0).norm(dim=1).max() < 1.1 * whole.diff(dim=0).norm(dim=1).max()
+
+
+def test_the_front_end_hears_a_window_exactly_as_in_its_recording() -> None:
+    encoder = trained_like()
+    norm = encoder.feature_extractor.conv_layers[0].layer_norm
+    norm.weight.normal_()
+    norm.bias.normal_()
+    samples = np.concatenate([babble(3.0, 0), 0.01 * babble(3.0, 1) + 0.1])
+    blocks = [samples[i : i + 7_001] for i in range(0, len(samples), 7_001)]
+    whole = encoder.feature_extractor(torch.from_numpy(samples)[None])[0]
+    for start in (0, 100, 200):
+        window = torch.from_numpy(samples[320 * start : 320 * start + samples_of(60)])[None]
+        changed = norm_for(encoder, window, moments_of(blocks))
+        with torch.no_grad():
+            inside = torch.func.functional_call(
+                encoder.feature_extractor,
+                {n.removeprefix("feature_extractor."): t for n, t in changed.items()},
+                (window,),
+            )[0]
+        torch.testing.assert_close(inside, whole[start : start + 60], atol=1e-4, rtol=1e-3)
+
+
+def test_batches_hold_recordings_of_like_length_within_their_seconds() -> None:
+    lengths = np.random.default_rng(0).integers(400, 30 * 16_000, 300)
+    recordings = [Recording(str(i), str(i), int(n)) for i, n in enumerate(lengths)]
+    batches = list(batches_by_length(recordings, 60.0))
+    assert sorted(int(r.path) for batch in batches for r in batch) == list(range(300))
+    padded = [max(r.samples for r in batch) * len(batch) for batch in batches]
+    assert max(padded) <= 60 * 16_000
+    assert sum(padded) < 1.1 * lengths.sum()
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=6), min_size=1, max_size=6))
+def test_deduplicated_units_cover_every_frame_once(pieces: list[list[int]]) -> None:
+    frames = [unit for piece in pieces for unit in piece]
+    tables = list(deduplicated(np.array(piece, np.int32) for piece in pieces))
+    units, start, end = (np.concatenate([table[name] for table in tables]) for name in ("units", "start", "end"))
+    assert (units[1:] != units[:-1]).all()
+    np.testing.assert_allclose(start[1:], end[:-1])
+    lasting = np.rint((end - start) * 50).astype(int)
+    assert np.repeat(units, lasting).tolist() == frames
+    assert start[0] == pytest.approx((200 - 160) / 16_000)
+
+
+@pytest.mark.parametrize("kind", ["npz", "safetensors", "parquet"])
+def test_every_format_gives_back_what_was_written_in_pieces(kind: str, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    pieces = [{"features": rng.random((n, 5), np.float32), "time": rng.random(n)} for n in (3, 1, 7)]
+    wanted = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
+    path = tmp_path / "ünï" / f"x.{kind}"
+    assert write_table(path, kind, iter(pieces), {"file": "x – ü"}) == 11  # type: ignore[arg-type]
+    if kind == "npz":
+        found = dict(np.load(path))
+        assert json.loads(str(found.pop("about"))) == {"file": "x – ü"}
+    elif kind == "safetensors":
+        found = safetensors.numpy.load_file(path)
+        with safetensors.safe_open(path, "numpy") as opened:
+            assert opened.metadata() == {"file": "x – ü"}
+    else:
+        table = pyarrow.parquet.read_table(path.parent).to_pydict()
+        assert table.pop("file") == ["x – ü"] * 11
+        assert pyarrow.parquet.ParquetFile(path).num_row_groups == 3
+        found = {name: np.array(values) for name, values in table.items()}
+    assert found.keys() == wanted.keys()
+    for name, values in wanted.items():
+        np.testing.assert_array_equal(found[name], values)
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize("layer", ["last", "0", "input"])
+def test_features_of_any_layer_are_the_encoders(layer: str, finished_run: Path, corpus: Path, tmp_path: Path) -> None:
+    run_embed(corpus, "--encoder", finished_run, "--out", tmp_path, "--layer", layer)
+    encoder = Encoder.from_pretrained(finished_run)
+    state = {"last": 2, "0": 1, "input": 0}[layer]
+    files = sorted(corpus.glob("*.wav"))
+    for file in files:
+        found = np.load(tmp_path / f"{file.name}.npz")
+        with torch.no_grad():
+            wanted = encoder(torch.from_numpy(read_audio(file))[None]).hidden_states[state][0].numpy()
+        np.testing.assert_allclose(found["features"], wanted, atol=2e-5, rtol=1e-4)
+        np.testing.assert_allclose(found["time"], (320 * np.arange(len(wanted)) + 200) / 16_000)
+    assert len(list(tmp_path.glob("*.npz"))) == len(files)
+
+
+def test_posteriors_units_and_means_agree_with_each_other_and_with_the_runs_head(
+    finished_run: Path, corpus: Path, tmp_path: Path
+) -> None:
+    file = min(corpus.glob("*.wav"))
+    common = (file, "--encoder", finished_run, "--format", "safetensors", "--out")
+    run_embed(*common, tmp_path / "p", "--what", "posteriors")
+    run_embed(*common, tmp_path / "u", "--what", "units")
+    run_embed(*common, tmp_path / "m", "--what", "posteriors", "--pool", "mean")
+    posteriors, units, means = (
+        safetensors.numpy.load_file(tmp_path / x / f"{file.name}.safetensors") for x in ("p", "u", "m")
+    )
+    checkpoint = load_latest(finished_run)
+    assert checkpoint is not None
+    weights = {n.removeprefix("head."): t for n, t in checkpoint[0]["model"].items() if n.startswith("head.")}
+    with torch.no_grad():
+        x = Encoder.from_pretrained(finished_run)(torch.from_numpy(read_audio(file))[None]).last[0]
+        for part in ("layers.0", "layers.2"):
+            x = torch.nn.functional.gelu(x @ weights[f"{part}.weight"].T + weights[f"{part}.bias"])
+        logits = x @ weights["output.weight"].T + weights["output.bias"]
+    np.testing.assert_allclose(posteriors["posteriors"], logits.softmax(1).numpy(), atol=1e-5)
+    np.testing.assert_array_equal(units["units"], posteriors["posteriors"].argmax(1))
+    np.testing.assert_allclose(means["posteriors"][0], posteriors["posteriors"].mean(0), atol=1e-6)
+    assert means["seconds"][0] == pytest.approx(len(read_audio(file)) / 16_000, abs=0.02)
+
+
+def test_a_long_recording_in_windows_has_the_frames_of_the_whole_and_names_of_its_own(
+    finished_run: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "Aufnähmen – 録音"
+    folder.mkdir()
+    samples = babble(20.0, 1)
+    soundfile.write(folder / "long é.wav", np.stack([samples, samples], 1), 16_000)
+    soundfile.write(folder / "short.wav", samples[:16_000], 16_000)
+    window = ("--window.seconds", 8, "--window.overlap", 4)
+    run_embed(folder, "--encoder", finished_run, "--out", tmp_path / "öut", *window)
+    assert len(np.load(tmp_path / "öut" / "long é.wav.npz")["features"]) == frame_count(len(samples))
+    assert (tmp_path / "öut" / "short.wav.npz").is_file()
+
+
+def test_what_was_stopped_is_continued_and_other_settings_are_refused(
+    finished_run: Path, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files, out = sorted(corpus.glob("*.wav"))[:3], tmp_path / "out"
+    run_embed(*files[:2], "--encoder", finished_run, "--out", out)
+    before = {file: file.stat().st_mtime_ns for file in out.glob("*.npz")}
+    assert len(before) == 2
+    run_embed(*files, "--encoder", finished_run, "--out", out)
+    assert "2 were there already" in capsys.readouterr().out
+    assert {file: file.stat().st_mtime_ns for file in before} == before
+    assert len(list(out.glob("*.npz"))) == 3
+    refused("layer was last, now 0", files[0], "--encoder", finished_run, "--out", out, "--layer", 0)
+    run_embed(files[0], "--encoder", finished_run, "--out", out, "--layer", 0, "--force")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "diary.txt").write_text("mine")
+    refused("--force", files[0], "--encoder", finished_run, "--out", tmp_path / "mine")
+
+
+def test_bad_recordings_are_named_and_the_others_embedded(finished_run: Path, corpus: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "audio"
+    folder.mkdir()
+    soundfile.write(folder / "silent.wav", np.zeros(30_000), 16_000)
+    soundfile.write(folder / "short.wav", np.ones(300) * 0.1, 16_000)
+    soundfile.write(folder / "nan.wav", np.full(30_000, np.nan), 16_000, subtype="FLOAT")
+    long = babble(20.0, 0).astype(np.float64)
+    long[200_000] = np.nan
+    soundfile.write(folder / "long-nan.wav", long, 16_000, subtype="FLOAT")
+    (folder / "words.wav").write_text("these are words")
+    window = ("--window.seconds", 8, "--window.overlap", 4)
+    done = sjepa("embed", folder, "--encoder", finished_run, "--out", tmp_path / "out", *window)
+    assert done.returncode == 0, done.stderr
+    assert "silent.wav: silence" in done.stderr + done.stdout
+    assert np.isfinite(np.load(tmp_path / "out" / "silent.wav.npz")["features"]).all()
+    assert sorted(f.name for f in (tmp_path / "out").iterdir() if f.name[0] != "_") == ["silent.wav.npz"]
+    reasons = (tmp_path / "out" / "_refused.txt").read_text()
+    for name in ("short.wav", "nan.wav", "long-nan.wav", "words.wav"):
+        assert name in reasons
+    refused(r"words\.wav", folder / "words.wav", "--encoder", finished_run, "--out", tmp_path / "o2")
+
+
+def test_mistakes_get_one_line(finished_run: Path, corpus: Path, tmp_path: Path) -> None:
+    file = min(corpus.glob("*.wav"))
+
+    def attempt(words: str, *arguments: object, encoder: Path = finished_run) -> None:
+        refused(words, *arguments, "--encoder", encoder, "--out", tmp_path / "out")
+
+    attempt("there is no file or folder", tmp_path / "none.wav")
+    attempt("layers 0 to 1", file, "--layer", 2)
+    attempt("units are names", file, "--what", "units", "--pool", "mean")
+    attempt("--what units", file, "--deduplicate")
+    attempt("too few", file, "--window.overlap", 1)
+    attempt("`sjepa pretrain` makes one", file, "--what", "units", encoder=finished_run / "encoder")
+    attempt("there is no encoder", file, encoder=tmp_path / "nowhere")
+    copy = tmp_path / "other" / file.name
+    copy.parent.mkdir()
+    copy.write_bytes(file.read_bytes())
+    attempt("would be written to one file", file, copy)
+
+
+def test_an_encoder_that_is_not_the_checkpoints_gets_no_units(finished_run: Path, corpus: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "config.toml").write_bytes((finished_run / "config.toml").read_bytes())
+    (run / "checkpoints").symlink_to(finished_run / "checkpoints")
+    other = Encoder(Encoder.from_pretrained(finished_run).config)
+    save_folder(run / "encoder", other.state_dict(), to_hugging_face(other.config))
+    arguments = (corpus, "--encoder", run, "--out", tmp_path / "out", "--what", "units")
+    refused("not that of its newest checkpoint", *arguments)
+
+
+MEASURE = """
+import resource, sys
+from pathlib import Path
+import numpy as np, torch
+torch.set_num_threads(1)
+from sjepa.embed.loudness import moments_of, norm_for
+from sjepa.embed.network import Network
+from sjepa.embed.readout import Readout
+from sjepa.embed.recordings import Embedding, embed, find_recordings
+from sjepa.embed.windows import WindowConfig
+from sjepa.model.encoder import Encoder
+network = Network(Encoder.from_pretrained(sys.argv[1]), 2, None, torch.device("cpu"))
+plan = Embedding(network, Readout("features", False, False), WindowConfig(), "npz", 60.0, {})
+for path in sys.argv[2:]:
+    recordings, _ = find_recordings([Path(path)], show=False)
+    embed(recordings, Path(path).parent / "out", plan, skip=False, show=False)
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+def test_memory_does_not_grow_with_the_length_of_a_recording(finished_run: Path, tmp_path: Path) -> None:
+    piece = babble(60.0, 0)
+    for name, repeats in (("first.wav", 2), ("long.wav", 12)):
+        with soundfile.SoundFile(tmp_path / name, "w", 16_000, 1) as file:
+            for _ in range(repeats):
+                file.write(piece)
+    call = [sys.executable, "-c", MEASURE, finished_run, tmp_path / "first.wav", tmp_path / "long.wav"]
+    done = subprocess.run([str(part) for part in call], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    short, long = (int(line) / 1024 for line in done.stdout.split())
+    assert long - short < 20  # MB; the 12 minutes have 46 MB of samples
+    assert len(np.load(tmp_path / "out" / "long.wav.npz")["features"]) == frame_count(720 * 16_000)
+
+
+def test_windows_that_cannot_be_joined_are_refused() -> None:
+    for seconds, overlap in ((30.0, 3.0), (9.0, 5.0)):
+        with pytest.raises(UserError, match=r"window\."):
+            WindowConfig(seconds, overlap)

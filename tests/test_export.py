@@ -1,0 +1,171 @@
+"""Exports against the programs that they are for: transformers, onnxruntime, torch.export."""
+
+import json
+import logging
+import subprocess
+import warnings
+from pathlib import Path
+
+import huggingface_hub
+import numpy as np
+import pytest
+import torch
+import transformers
+from conftest import babble
+from test_cli import refused as refused_call
+from test_cli import sjepa
+
+from sjepa import Encoder, UserError
+from sjepa.cli import dispatch
+from sjepa.export import graphs
+from sjepa.export.plain import PlainEncoder
+from sjepa.model.formats import fingerprint
+
+
+def export(*arguments: object) -> None:
+    dispatch(["export", *map(str, arguments)])
+
+
+def refused(words: str, *arguments: object) -> None:
+    with pytest.raises(UserError, match=words) as refusal:
+        export(*arguments)
+    assert "\n" not in str(refusal.value)
+
+
+@torch.no_grad()
+def test_transformers_loads_the_folder_without_a_warning_and_with_equal_outputs(
+    finished_run: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "exportiert – ü"
+    export(finished_run, "--to", "hf", folder)
+    capfd.readouterr()
+    transformers.logging.set_verbosity_info()
+    transformers.logging.enable_propagation()
+    try:
+        with warnings.catch_warnings(), caplog.at_level(logging.WARNING):
+            warnings.simplefilter("error")
+            model = transformers.AutoModel.from_pretrained(folder)
+            extractor = transformers.AutoFeatureExtractor.from_pretrained(folder)
+    finally:
+        transformers.logging.disable_propagation()
+        transformers.logging.set_verbosity_warning()
+    assert not caplog.records
+    said = "".join(capfd.readouterr()).lower()
+    assert not any(word in said for word in ("warn", "newly initialized", "not used", "unexpected", "missing"))
+    assert type(model) is transformers.HubertModel
+    encoder = Encoder.from_pretrained(finished_run)
+    waveform = babble(1.3, 0)
+    inputs = extractor(waveform, sampling_rate=16_000, return_tensors="pt")
+    theirs = model(**inputs, output_hidden_states=True).hidden_states
+    ours = encoder(torch.from_numpy(waveform)[None]).hidden_states
+    assert len(ours) == len(theirs) == 3
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-3)
+    assert fingerprint(Encoder.from_pretrained(folder)) == fingerprint(encoder)
+
+
+def test_the_model_card_says_what_the_run_says(finished_run: Path, tmp_path: Path) -> None:
+    results = tmp_path / "results" / "probe"
+    results.mkdir(parents=True)
+    ours = {"name": "mine", "parameters": 5_000, "fingerprint": fingerprint(Encoder.from_pretrained(finished_run))}
+    scores = {"layers": {"layer 1": {"phone linear": {"mean": 61.25, "deviation": 0.5}}}}
+    (results / "results.json").write_text(json.dumps({"task": "probe", "corpus": "toys", "encoder": ours} | scores))
+    other = json.dumps({"task": "probe", "corpus": "toys", "encoder": ours | {"fingerprint": "another"}} | scores)
+    (tmp_path / "results" / "other").mkdir()
+    (tmp_path / "results" / "other" / "results.json").write_text(other.replace("61.25", "99.75"))
+    folder = tmp_path / "my-encoder"
+    export(finished_run, folder, "--to", "hf", "--licence", "cc-by-4.0", "--results", tmp_path / "results")
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    assert card.startswith('---\nlicense: "cc-by-4.0"\n')
+    data = json.loads((finished_run / "run.json").read_text())
+    metadata = huggingface_hub.ModelCard.load(folder / "README.md").data
+    assert (metadata.license, metadata.library_name) == ("cc-by-4.0", "transformers")
+    parameters = f"{sum(p.numel() for p in Encoder.from_pretrained(finished_run).parameters()):,} parameters"
+    for fact in (
+        "# my-encoder",
+        parameters,
+        data["data"],
+        data["corpus"],
+        "12 of 12",
+        "61.25 ± 0.50",
+        "@article",
+        "K = 12",
+    ):
+        assert fact in card
+    assert "99.75" not in card
+    refused(
+        "no results of these weights", finished_run, tmp_path / "b", "--to", "hf", "--results", results.parent / "other"
+    )
+    export(finished_run, tmp_path / "c", "--to", "hf")
+    card = (tmp_path / "c" / "README.md").read_text(encoding="utf-8")
+    assert "None were at hand" in card
+    assert 'license: "unknown"' in card
+
+
+@torch.no_grad()
+def test_onnxruntime_gives_the_encoders_states_at_any_length(finished_run: Path, tmp_path: Path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    export(finished_run, "--to", "onnx", tmp_path / "onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "onnx" / "encoder.onnx")
+    assert [output.name for output in session.get_outputs()] == [f"hidden_state_{i}" for i in range(3)]
+    encoder = Encoder.from_pretrained(finished_run)
+    for batch, samples in ((1, 720), (1, 1_039), (4, 7_777), (1, 160_000)):
+        waveforms = 0.1 * torch.randn(batch, samples)
+        found = session.run(None, {"waveforms": waveforms.numpy()})
+        for ours, theirs in zip(encoder(waveforms).hidden_states, found, strict=True):
+            np.testing.assert_allclose(theirs, ours.numpy(), atol=1e-4)
+    assert "differ from the encoder's by" in (tmp_path / "onnx" / "README.md").read_text(encoding="utf-8")
+
+
+@torch.no_grad()
+def test_the_torch_program_gives_the_encoders_states_at_any_length(finished_run: Path, tmp_path: Path) -> None:
+    export(finished_run, "--to", "torch", tmp_path / "torch")
+    program = torch.export.load(tmp_path / "torch" / "encoder.pt2")
+    assert not any("autocast" in str(node.target) for node in program.graph.nodes)
+    encoder = Encoder.from_pretrained(finished_run)
+    for batch, samples in ((1, 720), (3, 7_777), (1, 160_000)):
+        waveforms = 0.1 * torch.randn(batch, samples)
+        for ours, theirs in zip(encoder(waveforms).hidden_states, program.module()(waveforms), strict=True):
+            torch.testing.assert_close(theirs, ours, atol=1e-4, rtol=0)
+
+
+@torch.no_grad()
+def test_plain_convolutions_equal_the_papers_encoder() -> None:
+    encoder = Encoder().eval()
+    waveforms = 0.1 * torch.randn(1, 20_000)
+    for ours, theirs in zip(encoder(waveforms).hidden_states, PlainEncoder(encoder)(waveforms), strict=True):
+        torch.testing.assert_close(theirs, ours, atol=1e-4, rtol=0)
+
+
+def test_a_graph_that_computes_something_else_is_refused(finished_run: Path) -> None:
+    encoder = Encoder.from_pretrained(finished_run)
+    with pytest.raises(UserError, match="differs from the encoder by"):
+        graphs.checked(encoder, lambda waveforms: [state + 1e-3 for state in encoder(waveforms).hidden_states])
+
+
+def test_what_exists_is_refused_and_force_leaves_other_files(finished_run: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "export"
+    folder.mkdir()
+    export(finished_run, "--to", "hf", folder)  # an empty folder will do
+    (folder / "notes.txt").write_text("mine")
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    done: subprocess.CompletedProcess[str] = sjepa("export", finished_run, "--to", "hf", folder)
+    refused_call(done, "exists and is not empty", "--force")
+    export(finished_run, "--to", "hf", folder, "--force", "--licence", "mit")
+    assert (folder / "notes.txt").read_text() == "mine"
+    assert (folder / "README.md").read_text(encoding="utf-8") != card
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["export"]
+    (tmp_path / "file").touch()
+    refused("is a file", finished_run, "--to", "hf", tmp_path / "file")
+
+
+def test_a_run_that_lacks_something_is_told_what_makes_it(finished_run: Path, tmp_path: Path) -> None:
+    target = tmp_path / "out"
+    refused("there is no run .* `sjepa pretrain", tmp_path / "none", "--to", "hf", target)
+    run = tmp_path / "run"
+    run.mkdir()
+    refused(r"it has no config\.toml", run, "--to", "hf", target)
+    for name in ("config.toml", "run.json", "metrics.jsonl"):
+        (run / name).write_bytes((finished_run / name).read_bytes())
+    refused(r"has no encoder/model\.safetensors: .*`sjepa pretrain --out .* finishes it", run, "--to", "hf", target)
+    assert not target.exists()
