@@ -32,4 +32,4 @@ test: lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 clean:
-	rm -rf .venv runs
+	rm -rf .venv runs/*/

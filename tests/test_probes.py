@@ -4,12 +4,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import mutual_info_score
 
 from sjepa.data.synthetic import synthesise_corpus
 from sjepa.errors import UserError
 from sjepa.evaluate.abx import abx_errors, tokens
 from sjepa.evaluate.labelled import Labelled, read_labelled
+from sjepa.evaluate.logistic import fit_logistic
 from sjepa.evaluate.probes import (
     chance,
     enough_utterances,
@@ -159,3 +161,16 @@ def test_abx_is_low_for_phones_apart_and_half_for_noise() -> None:
         return
     assert max(abx_errors(apart, phones, speakers).values()) < 1
     assert min(abx_errors(noise, phones, speakers).values()) > 30
+
+
+@pytest.mark.parametrize("classes", [2, 5])
+def test_our_logistic_regression_is_scikit_learns(classes: int) -> None:
+    rng = np.random.default_rng(0)
+    y = rng.integers(classes, size=600)
+    x = rng.normal(size=(600, 12)) + rng.normal(size=(classes, 12))[y]
+    names = np.array([f"class {i}" for i in range(classes)])[y]
+    reference = LogisticRegression(C=1.0, max_iter=2000, tol=1e-8).fit(x, names)
+    ours = fit_logistic(x, names, "cpu", tolerance=1e-8)
+    np.testing.assert_allclose(ours.weights[:-1].numpy().T, reference.coef_, atol=1e-4)
+    np.testing.assert_allclose(np.diff(ours.weights[-1].numpy()), np.diff(reference.intercept_), atol=1e-4)
+    assert (ours.predict(x) == reference.predict(x)).all()

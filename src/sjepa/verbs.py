@@ -12,14 +12,21 @@ def usage(program: str, kind: str, choices: Mapping[str, str]) -> str:
     return f"usage: {word} ...\n\n{listed}\n\n`{word} --help` explains every option."
 
 
-def call(program: str, kind: str, choices: Mapping[str, str], package: str, arguments: list[str]) -> None:
-    """Run the module of `package` that the first argument names, imported only now so that help is quick."""
+def choose(program: str, kind: str, choices: Mapping[str, str], arguments: list[str]) -> str | None:
+    """The choice that the first argument names; none where it asks for help, which is then printed."""
     word = arguments[0] if arguments else "--help"
     if word in ("-h", "--help"):
         print(usage(program, kind, choices))
-    elif word in choices:
-        import_module(f"{package}.{word}").run(arguments[1:])
-    else:
-        from sjepa.config import suggestion
+        return None
+    if word in choices:
+        return word
+    from sjepa.config import suggestion
 
-        raise UserError(f"there is no {kind} {word!r}{suggestion(word, choices)}; there are {', '.join(choices)}")
+    raise UserError(f"there is no {kind} {word!r}{suggestion(word, choices)}; there are {', '.join(choices)}")
+
+
+def call(program: str, kind: str, choices: Mapping[str, str], package: str, arguments: list[str]) -> None:
+    """Run the module of `package` that the first argument names, imported only now so that help is quick."""
+    word = choose(program, kind, choices, arguments)
+    if word is not None:
+        import_module(f"{package}.{word}").run(arguments[1:])

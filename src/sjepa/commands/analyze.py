@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from sjepa.errors import UserError
+from sjepa.verbs import choose
 
 Device = Literal["auto", "cpu", "cuda"]
 
@@ -230,26 +231,14 @@ SUBJECTS: dict[str, tuple[type[Any], Callable[[Any, Path], None], str]] = {
 }
 
 
-def usage() -> str:
-    subjects = "\n".join(f"  {name:<10} {what}" for name, (_, _, what) in SUBJECTS.items())
-    return f"usage: sjepa analyze SUBJECT ...\n\n{subjects}\n\n`sjepa analyze SUBJECT --help` explains every option."
-
-
 def run(arguments: list[str]) -> None:
-    subject = arguments[0] if arguments else "--help"
-    if subject in ("-h", "--help"):
-        print(usage())
-    elif subject in SUBJECTS:
-        kind, work, _ = SUBJECTS[subject]
-        command = tyro.cli(kind, prog=f"sjepa analyze {subject}", args=arguments[1:])
-        if not command.run.is_dir():
-            raise UserError(f"there is no run {command.run}")
-        out = command.out or command.run / "analysis"
-        work(command, out)
-        print(f"written to {out}")
-    else:
-        from sjepa.config import suggestion
-
-        raise UserError(
-            f"there is no analysis {subject!r}{suggestion(subject, SUBJECTS)}; there are {', '.join(SUBJECTS)}"
-        )
+    subject = choose("sjepa analyze", "subject", {name: what for name, (_, _, what) in SUBJECTS.items()}, arguments)
+    if subject is None:
+        return
+    kind, work, _ = SUBJECTS[subject]
+    command = tyro.cli(kind, prog=f"sjepa analyze {subject}", args=arguments[1:])
+    if not command.run.is_dir():
+        raise UserError(f"there is no run {command.run}")
+    out = command.out or command.run / "analysis"
+    work(command, out)
+    print(f"written to {out}")

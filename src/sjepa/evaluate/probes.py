@@ -4,9 +4,12 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import torch
+from torch import nn
 
 from sjepa.audio.io import SAMPLE_RATE
 from sjepa.errors import UserError
+from sjepa.evaluate.logistic import fit_logistic
 
 FRAME_SHIFT, FRAME_CENTRE = 320, 200  # samples: frame t is centred at 320 t + 200
 MLP_WIDTH, MLP_DROPOUT, MLP_LR, MLP_BATCH, MLP_EPOCHS = 256, 0.1, 1e-3, 512, 20
@@ -40,6 +43,8 @@ def linear_probe(train: np.ndarray, train_labels: np.ndarray, test: np.ndarray, 
     except ImportError as error:
         raise UserError("probes need scikit-learn: pip install 'sjepa[superb]'") from error
     train, test = standardised(train, test)
+    if torch.cuda.is_available():
+        return float((fit_logistic(train, train_labels, "cuda").predict(test) == test_labels).mean())
     # lbfgs makes many small products, which threads only slow down.
     with threadpool_limits(1):
         probe = LogisticRegression(C=1.0, max_iter=2000).fit(train, train_labels)
@@ -48,9 +53,6 @@ def linear_probe(train: np.ndarray, train_labels: np.ndarray, test: np.ndarray, 
 
 def mlp_probe(train: np.ndarray, train_labels: np.ndarray, test: np.ndarray, test_labels: np.ndarray) -> float:
     """Test accuracy of two hidden layers of 256 ReLU units, trained for 20 epochs with Adam."""
-    import torch
-    from torch import nn
-
     device = "cuda" if torch.cuda.is_available() else "cpu"
     train, test = standardised(train, test)
     names, numbers = np.unique(train_labels, return_inverse=True)
