@@ -1,4 +1,4 @@
-"""`sjepa bench gmm` and `sjepa bench encode` at small sizes: they run, and both sides compute the same thing."""
+"""`sjepa bench` at small sizes: it runs, and both sides compute the same thing."""
 
 import json
 import subprocess
@@ -10,7 +10,7 @@ import pytest
 import torch
 from test_gmm import random_mixture, slow_posterior
 
-from sjepa.bench import encode, gmm
+from sjepa.bench import encode, gmm, step
 from sjepa.bench.contest import figures, in_turn
 from sjepa.bench.mixtures import draw_frames, naive_posterior, naive_update
 
@@ -82,3 +82,16 @@ def test_the_subjects_of_bench_are_listed_and_unknown_ones_get_a_suggestion() ->
     refused = subprocess.run([*call, "encoder"], capture_output=True, text=True)
     assert refused.returncode == 2
     assert "there is no subject 'encoder' (did you mean encode?)" in refused.stderr
+
+
+def test_bench_step_times_both_phases_every_part_and_a_peer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--preset", "tiny", "--batch", "2", "--seconds", "1", "--repeats", "1", "--against", "hf"]
+    step.run([*arguments, "--out", str(tmp_path / "step.json")])
+    results = json.loads((tmp_path / "step.json").read_text())
+    assert results["phase1"]["ms"] > 0
+    assert results["phase2"]["audio_per_second"] == pytest.approx(2e3 / results["phase2"]["ms"])
+    named = {"front end", "position", "stack", "predictor and head", "targets", "optimizer", "moving average"}
+    assert named <= set(results["parts_ms"])
+    assert results["parts_ms"]["encoder"] > results["parts_ms"]["projection"]
+    assert results["peers"]["hf"]["ms"] > 0
+    assert "encoder, both ways" in capsys.readouterr().out

@@ -2,8 +2,6 @@
 
 import dataclasses
 import itertools
-import json
-import platform
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,12 +15,12 @@ from torch import Tensor
 
 from sjepa.audio.augment import draw
 from sjepa.audio.io import SAMPLE_RATE
+from sjepa.bench.output import machine, save, show
 from sjepa.bench.peers import PEERS
 from sjepa.bench.timing import captured, encoder_operations, matrix_rate, milliseconds
 from sjepa.config import Config, load_preset
 from sjepa.data.loader import Batch, on_device
 from sjepa.data.masking import block_mask
-from sjepa.files import write_whole
 from sjepa.model.frontend import frame_count
 from sjepa.train.compute import autocast, graphs_compiled
 from sjepa.train.loop import train_step
@@ -52,10 +50,8 @@ class BenchStep:
 def run(arguments: list[str]) -> None:
     command = tyro.cli(BenchStep, prog="sjepa bench step", args=arguments)
     results = measure(command)
-    print(table(results))
-    if command.out:
-        command.out.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(command.out, json.dumps(results, indent=1) + "\n")
+    report(results)
+    save(results, command.out)
 
 
 def measure(command: BenchStep) -> dict[str, Any]:
@@ -64,9 +60,7 @@ def measure(command: BenchStep) -> dict[str, Any]:
     config = load_preset(command.preset or ("paper" if gpu else "tiny"))
     batch, seconds = command.batch or (24 if gpu else 4), command.seconds or (15.0 if gpu else 2.0)
     batches = [random_batch(config, batch, round(seconds * SAMPLE_RATE), seed) for seed in range(4)]
-    results: dict[str, Any] = {
-        "device": torch.cuda.get_device_name() if gpu else platform.processor() or "CPU",
-        "torch": torch.__version__,
+    results: dict[str, Any] = machine(device) | {
         "preset": command.preset or ("paper" if gpu else "tiny"),
         "batch": batch,
         "seconds": seconds,
@@ -209,19 +203,18 @@ def time_parts(config: Config, batch: Batch, device: torch.device) -> dict[str, 
     return parts | {"optimizer": timed(run.optimizer.step)}
 
 
-def table(results: dict[str, Any]) -> str:
-    lines = [f"{results['device']}, torch {results['torch']}, {results['batch']} x {results['seconds']:g} s"]
+def report(results: dict[str, Any]) -> None:
+    steps = []
     for number in (1, 2):
         phase = results[f"phase{number}"]
-        lines.append(
-            f"  phase {number} step      {phase['ms']:9.2f} ms   {phase['audio_per_second']:9,.0f} audio s/s   "
-            f"{phase['memory_gb']:5.1f} GB   first step {phase['first_step_s']:.0f} s   "
-            f"waiting {phase['waiting_ms']:.2f} ms"
-        )
-    lines += [f"  {name:<18} {value:9.2f} ms" for name, value in results["parts_ms"].items()]
-    rate, best = results["encoder_tflops"] * 1e3, results["matrix_tflops"] * 1e3
-    lines.append(f"  encoder, both ways: {rate:,.0f} GFLOP/s, {rate / best:.0%} of {best:,.0f} in a large product here")
+        figures = (f"{phase['ms']:,.2f}", f"{phase['audio_per_second']:,.0f}", f"{phase['memory_gb']:.1f}")
+        steps.append((f"phase {number}", *figures, f"{phase['first_step_s']:.0f}", f"{phase['waiting_ms']:.2f}"))
     for name, peer in results["peers"].items():
-        figures = peer if isinstance(peer, str) else f"{peer['ms']:.2f} ms, {peer['audio_per_second']:,.0f} audio s/s"
-        lines.append(f"  {name}: {figures}")
-    return "\n".join(lines)
+        found = (peer, "") if isinstance(peer, str) else (f"{peer['ms']:,.2f}", f"{peer['audio_per_second']:,.0f}")
+        steps.append((name, *found, "", "", ""))
+    title = f"{results['device']}, torch {results['torch']}: steps of {results['batch']} x {results['seconds']:g} s"
+    show(title, ("", "ms", "audio s/s", "GB", "first step, s", "waiting, ms"), steps)
+    parts = [(name, f"{value:,.2f}") for name, value in results["parts_ms"].items()]
+    show("each part alone, forward and backward", ("", "ms"), parts)
+    rate, best = results["encoder_tflops"], results["matrix_tflops"]
+    print(f"encoder, both ways: {rate:,.2f} TFLOP/s, {rate / best:.0%} of {best:,.2f} in a large product here")

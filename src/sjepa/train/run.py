@@ -107,7 +107,8 @@ class Run:
             seed=seed_from(self.config.seed, phase.number),
         )
         if compiles(self.config, self.device):
-            targets.compile(dynamic=False)
+            if distributed.world_size() == 1:  # ranks sum the mixture's statistics in the midst of it
+                targets.compile(dynamic=False)
             if targets.target_encoder is not None:
                 compile_parts(targets.target_encoder)
         return targets.to(self.device)
