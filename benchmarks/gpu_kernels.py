@@ -1,6 +1,6 @@
 """The GPU kernels against their plain twins: values, gradients, dropout rate. Run on a machine with a GPU.
 
-python benchmarks/kernels.py
+python benchmarks/gpu_kernels.py
 """
 
 import torch

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sjepa import UserError
 from sjepa.audio.augment import AugmentConfig
-from sjepa.audio.io import read_audio
+from sjepa.audio.io import BadAudioError, read_audio
 from sjepa.data.corpus import decode, scan_folder
 from sjepa.data.loader import BatchReader, load
 from sjepa.data.masking import MaskConfig
@@ -142,7 +142,12 @@ def test_unusable_files_are_left_out_and_named(tmp_path: Path, capsys: pytest.Ca
     cut = (tmp_path / "whole.flac").read_bytes()
     (tmp_path / "cut.flac").write_bytes(cut[: len(cut) // 2])
     loaded = open_corpus(tmp_path, 15.0, "auto", 1.0, show=False)
-    assert sorted(Path(loaded.name(i)).name for i in range(len(loaded))) == ["good.wav", "whole.flac"]
+    names = [Path(loaded.name(index)).name for index in range(len(loaded))]
+    for index, name in enumerate(names):
+        if name not in ("good.wav", "whole.flac"):  # it keeps its place, so that plans do not depend on memory
+            with pytest.raises(BadAudioError, match=name):
+                loaded.read(index)
+    assert sorted(names) == ["good.wav", "nan.wav", "silence.wav", "whole.flac"]
     reasons = "\n".join(loaded.refused)
     for name in ("text.wav", "empty.flac", "short.wav", "silence.wav", "nan.wav", "cut.flac"):
         assert name in reasons
@@ -165,3 +170,17 @@ def test_links_that_loop_end(tmp_path: Path) -> None:
     soundfile.write(tmp_path / "a.wav", babble(1.0, 0), 16_000)
     (tmp_path / "loop").symlink_to(tmp_path)
     assert len(scan_folder(tmp_path, 2.0, show=False)) == 1
+
+
+def test_a_silent_file_has_its_place_in_memory_as_on_disk(tmp_path: Path) -> None:
+    for index in range(6):
+        sound = babble(1.5, index) if index != 2 else np.zeros(24_000, np.float32)
+        soundfile.write(tmp_path / f"{index}.wav", sound, 16_000)
+    ahead, needed = reader_of(tmp_path), reader_of(tmp_path, cached=False)
+    assert len(ahead.corpus) == len(needed.corpus) == 6
+    assert ahead.corpus.fingerprint() == needed.corpus.fingerprint()
+    spec = BatchPlan(ahead.corpus.length, seconds=6.0, buckets=(1.0,), seed=0).epoch(0)[0]
+    assert 2 in spec.utterances
+    a, b = ahead[spec], needed[spec]
+    assert torch.equal(a.waveforms, b.waveforms)
+    assert len(a.bad) == len(b.bad) == 1

@@ -86,3 +86,19 @@ def test_the_learning_rate_is_continuous_over_the_boundary() -> None:
     assert first.lr(9) == 1.0
     assert [round(second.lr(step), 3) for step in (10, 12, 14)] == [0.9, 0.7, 0.5]
     assert second.lr(19) < 0.2
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value", "words"),
+    [
+        ("mask", "ratio", 1.2, "between 0 and 1"),
+        ("train", "keep_checkpoints", 0, "greater than 0"),
+        ("train", "log_every", 0, "greater than 0"),
+        ("phase1", "steps", 0, "greater than 0"),
+        ("phase2", "temperature", 0.0, "greater than 0"),
+        ("mfcc", "shift_ms", 15, "one of 10, 20"),
+    ],
+)
+def test_values_that_cannot_work_are_refused_by_name(section: str, key: str, value: float, words: str) -> None:
+    with pytest.raises(UserError, match=rf"{section}\.{key} = {value}.*{words}"):
+        from_toml(f"[{section}]\n{key} = {value}\n", "test")

@@ -8,6 +8,7 @@ import transformers
 
 from sjepa import Encoder, EncoderConfig, UserError
 from sjepa.model.activation import ShortGelu
+from sjepa.model.formats import to_hugging_face
 from sjepa.model.frontend import frame_count
 
 SMALL = EncoderConfig(
@@ -184,3 +185,28 @@ def test_the_short_gelu_and_its_slope_are_gelu() -> None:
     (exact_slope,) = torch.autograd.grad(exact.sum(), reference)
     torch.testing.assert_close(ours.double(), exact, rtol=3e-7, atol=5e-7)
     torch.testing.assert_close(slope.double(), exact_slope, rtol=3e-7, atol=5e-7)
+
+
+def test_gradients_reach_the_waveform_as_in_hugging_face() -> None:
+    torch.manual_seed(0)
+    ours = Encoder(EncoderConfig(hidden_size=32, layers=2, heads=2, inner_size=64, conv_channels=16, position_groups=4))
+    ours = ours.eval()
+    theirs = transformers.HubertModel(transformers.HubertConfig(**to_hugging_face(ours.config))).eval()
+    theirs.load_state_dict(ours.state_dict(), strict=False)
+    x = torch.randn(2, 4000, requires_grad=True)
+    weights = torch.randn(2, frame_count(4000), 32)
+    (mine,) = torch.autograd.grad((ours(x).last * weights).sum(), x)
+    (other,) = torch.autograd.grad((theirs(x).last_hidden_state * weights).sum(), x)
+    torch.testing.assert_close(mine, other, rtol=1e-3, atol=1e-4 * float(other.abs().max()))
+
+
+def test_a_hook_sees_what_a_layer_gave_with_gradients_and_without() -> None:
+    encoder = Encoder(EncoderConfig(hidden_size=32, layers=1, heads=2, inner_size=64, conv_channels=16)).eval()
+    seen: list[torch.Tensor] = []
+    dense = encoder.encoder.layers[0].feed_forward.intermediate_dense
+    dense.register_forward_hook(lambda module, inputs, output: seen.append(output))
+    x = torch.randn(1, 2000)
+    encoder(x)
+    with torch.no_grad():
+        encoder(x)
+    torch.testing.assert_close(seen[1], seen[0])

@@ -59,7 +59,7 @@ def slow_posterior(gmm: DiagonalGMM, features: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize(("components", "dimension", "shift"), [(7, 5, 0.0), (100, 39, 0.0), (50, 20, 30.0)])
 def test_posterior_equals_the_papers_slow_loop(components: int, dimension: int, shift: float) -> None:
     gmm = random_mixture(components, dimension, 0, shift)
-    features = torch.randn(400, dimension) * 1.5 + shift
+    features = torch.randn(400, dimension, generator=torch.Generator().manual_seed(1)) * 1.5 + shift
     assert (gmm.posterior(features).double() - slow_posterior(gmm, features)).abs().max() <= 1e-5
 
 
@@ -121,7 +121,7 @@ def test_chunks_do_not_change_the_statistics(monkeypatch: pytest.MonkeyPatch) ->
     gmm, features = random_mixture(6, 4, 7), torch.randn(1000, 4)
     whole = gmm.expect(features).flat()
     monkeypatch.setattr("sjepa.targets.gmm.ROWS_PER_CHUNK", 77)
-    torch.testing.assert_close(gmm.expect(features).flat(), whole, rtol=1e-4, atol=1e-2)
+    torch.testing.assert_close(gmm.expect(features).flat(), whole, rtol=1e-5, atol=1e-3)
 
 
 def test_the_online_update_equals_the_papers_closed_form() -> None:

@@ -8,6 +8,7 @@ from conftest import babble
 
 from sjepa.audio.mfcc import MfccConfig, mfcc, with_deltas
 from sjepa.model.frontend import frame_count
+from sjepa.targets.providers import RandomProjection
 
 
 def kaldi_mfcc(samples: np.ndarray, shift_ms: float) -> np.ndarray:
@@ -57,3 +58,13 @@ def test_frame_count_equals_the_encoders_for_every_length(shift_ms: int) -> None
 
 def test_silence_gives_finite_features() -> None:
     assert torch.isfinite(mfcc(torch.zeros(1, 16_000), MfccConfig())).all()
+
+
+def test_targets_features_stay_in_fp32_where_the_network_is_in_bf16() -> None:
+    waveforms = torch.from_numpy(babble(1.0, 1))[None]
+    plain = mfcc(waveforms, MfccConfig())
+    projection = RandomProjection(0)
+    expected = projection(waveforms)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(mfcc(waveforms, MfccConfig()), plain)
+        assert torch.equal(projection(waveforms), expected)

@@ -22,9 +22,10 @@ from sjepa.data.loader import Batch, BatchReader
 from sjepa.data.sampler import BatchPlan
 from sjepa.train import checkpoint
 from sjepa.train.branch import branch
-from sjepa.train.loop import pretrain, train_step
+from sjepa.train.loop import load_noise, pretrain, train_step
 from sjepa.train.loss import kl_per_frame
 from sjepa.train.run import Run
+from sjepa.train.stopping import stop_requests
 
 Make = Callable[..., Config]
 
@@ -348,9 +349,20 @@ def test_noise_recordings_are_used(corpus: Path, tmp_path: Path, micro: Make) ->
     soundfile.write(tmp_path / "noise" / "a.wav", babble(4.0, 99), 16_000)
     config = micro(augment={"noise": str(tmp_path / "noise"), "p_noise": 1.0})
     assert pretrain(config, corpus, tmp_path / "run", show=False)
-    quiet = micro(augment={"p_noise": 0.0, "p_mix": 0.0})
-    assert pretrain(quiet, corpus, tmp_path / "quiet", show=False)
-    assert lines(tmp_path / "run", "train")[0]["loss"] != lines(tmp_path / "quiet", "train")[0]["loss"]
+    among_themselves = micro(augment={"p_noise": 1.0})
+    assert pretrain(among_themselves, corpus, tmp_path / "batch", show=False)
+    assert lines(tmp_path / "run", "train")[0]["loss"] != lines(tmp_path / "batch", "train")[0]["loss"]
+
+
+def test_noise_that_is_shorter_than_a_batch_is_repeated(tmp_path: Path, micro: Make) -> None:
+    import soundfile
+
+    samples = babble(0.3, 99)
+    soundfile.write(tmp_path / "a.wav", samples, 16_000, subtype="PCM_16")
+    noise = load_noise(micro(augment={"noise": str(tmp_path)}), torch.device("cpu"), False)
+    assert noise is not None
+    assert len(noise) >= 1.2 * 16_000  # the longest bucket
+    assert torch.equal(noise[: len(samples)], noise[len(samples) : 2 * len(samples)])
 
 
 def test_a_branch_that_changes_nothing_is_the_run_it_left(
@@ -394,3 +406,27 @@ def test_a_run_can_start_from_another_encoder(corpus: Path, tmp_path: Path, micr
     larger = change(config, encoder={"layers": 3})
     with pytest.raises(UserError, match=r"another size than the run's: set --encoder\.layers 2"):
         pretrain(larger, corpus, tmp_path / "larger", show=False)
+
+
+def test_a_branch_of_a_frozen_codebook_keeps_its_size(corpus: Path, tmp_path: Path, micro: Make) -> None:
+    config = micro(phase1={"targets": "best-rq"}, phase2={"targets": "same"})
+    assert pretrain(config, corpus, tmp_path / "run", show=False)
+    with pytest.raises(UserError, match=r"cannot differ: gmm\.k was 12, now 9"):
+        branch(tmp_path / "run", tmp_path / "other", change(config, gmm={"k": 9}))
+    assert not (tmp_path / "other").exists()
+
+
+def test_ranks_branch_together(corpus: Path, tmp_path: Path, micro: Make, finished_run: Path) -> None:
+    config = micro(phase2={"steps": 2, "visible_loss_until": 2})
+    start = [*command(config, corpus, tmp_path / "branch", tmp_path, ranks=2), "--branch-from", str(finished_run)]
+    done = subprocess.run(start, env=environment(), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert lines(tmp_path / "branch", "train")[-1]["step"] == 8
+
+
+def test_asked_a_second_time_a_run_ends_at_once() -> None:
+    with stop_requests() as asked:
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert asked == [signal.SIGTERM]
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

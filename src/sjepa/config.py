@@ -1,7 +1,6 @@
 """Everything a run can be told: typed, printable as TOML, with presets that state only differences."""
 
 import dataclasses
-import difflib
 import tomllib
 import types
 import typing
@@ -14,7 +13,7 @@ from sjepa.audio.augment import AugmentConfig
 from sjepa.audio.mfcc import MfccConfig
 from sjepa.data.loader import BatchConfig
 from sjepa.data.masking import MaskConfig
-from sjepa.errors import UserError
+from sjepa.errors import UserError, suggestion
 from sjepa.model.encoder_config import EncoderConfig
 from sjepa.model.predictor import PredictorConfig
 from sjepa.phases import Phase, PhaseConfig, check_cadences
@@ -77,6 +76,13 @@ class Config:
     train: TrainConfig = field(default_factory=TrainConfig)
 
     def __post_init__(self) -> None:
+        flat = flatten(self)
+        for name in POSITIVE:
+            if flat[name] <= 0:
+                raise UserError(f"{name} = {flat[name]}: it should be greater than 0")
+        for name in SHARES:
+            if not 0 <= flat[name] <= 1:
+                raise UserError(f"{name} = {flat[name]}: it should lie between 0 and 1")
         check_cadences("phase1", self.phase1)
         check_cadences("phase2", self.phase2)
         if self.phase1.targets not in ("mfcc-gmm", "mfcc-kmeans", "best-rq"):
@@ -100,7 +106,16 @@ class Config:
         return [first, Phase(2, first.end, self.phase2, self.ema, lr_before=first.lr(first.end - 1))]
 
 
-# Fields that a continued run may change, because no result depends on them.
+POSITIVE = (
+    "mask.span", "gmm.k", "gmm.k_mfcc", "gmm.reservoir", "gmm.fit_hours", "layer.frames", "phase1.steps",
+    "phase2.steps", "phase1.temperature", "phase2.temperature", "batches.seconds", "batches.max_seconds", "train.clip",
+    "train.log_every", "train.checkpoint_every", "train.keep_checkpoints", "train.bad_steps",
+)  # fmt: skip
+SHARES = (
+    "mask.ratio", "augment.p_noise", "augment.p_mix", "augment.mix_longest", "gmm.decay", "ema.fast", "ema.slow",
+    "layer.smoothing", "batches.bad_share", "encoder.dropout", "encoder.layerdrop", "predictor.dropout",
+)  # fmt: skip
+# Fields that a continued run may change: where and how it is computed, not what.
 FREE = frozenset(
     {
         "train.device",
@@ -184,11 +199,6 @@ def convert(value: Any, kind: Any, name: str) -> Any:
     elif type(value) is kind:
         return value
     raise UserError(f"{name} = {value!r} should be of type {' or '.join(names)}")
-
-
-def suggestion(word: str, known: typing.Iterable[str]) -> str:
-    close = difflib.get_close_matches(word, list(known), 1)
-    return f" (did you mean {close[0]}?)" if close else ""
 
 
 def flatten(config: Any, prefix: str = "") -> dict[str, Any]:

@@ -8,12 +8,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from sjepa.device import choose_device
 from sjepa.errors import UserError
 
 
 def setup(device: str) -> torch.device:
     """Join the process group when started by torchrun, and pick this rank's device ("auto", "cpu" or "cuda")."""
-    cuda = device == "cuda" or (device == "auto" and torch.cuda.is_available())
+    cuda = choose_device(device).type == "cuda"
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     if cuda:
         torch.cuda.set_device(local_rank)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from importlib import import_module
 
-from sjepa.errors import UserError
+from sjepa.errors import UserError, suggestion
 
 
 def usage(program: str, kind: str, choices: Mapping[str, str]) -> str:
@@ -20,8 +20,6 @@ def choose(program: str, kind: str, choices: Mapping[str, str], arguments: list[
         return None
     if word in choices:
         return word
-    from sjepa.config import suggestion
-
     raise UserError(f"there is no {kind} {word!r}{suggestion(word, choices)}; there are {', '.join(choices)}")
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from sjepa.audio.io import probe
+from sjepa.device import Device
 from sjepa.errors import UserError
 from sjepa.evaluate.labelled import Labelled, corpus_name, read_labelled
 from sjepa.evaluate.superb import metrics
@@ -17,7 +18,7 @@ from sjepa.evaluate.superb.librispeech import SILENCES, phone_sequence
 from sjepa.evaluate.superb.records import Fold, Utterance, by_group
 from sjepa.evaluate.superb.tasks import Recipe, Score, SequenceTask
 from sjepa.evaluate.superb.text import Characters, Phones
-from sjepa.evaluate.upstream import Device, Upstream, load_upstream
+from sjepa.evaluate.upstream import Upstream, load_upstream
 from sjepa.progress import bar, track
 from sjepa.targets.layer import effective_rank
 

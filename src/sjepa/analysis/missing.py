@@ -8,7 +8,7 @@ from sjepa.analysis.restored import Restored
 from sjepa.analysis.speech import choose, read_labels, read_speech
 from sjepa.analysis.style import file_name, keep
 from sjepa.analysis.utterance import analyse_utterance
-from sjepa.evaluate.upstream import Device
+from sjepa.device import Device
 from sjepa.progress import track
 
 SECONDS = 20.0  # longest utterance in the explorer

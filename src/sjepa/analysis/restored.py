@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from sjepa.config import load_toml
+from sjepa.device import Device, choose_device
 from sjepa.errors import UserError
-from sjepa.evaluate.upstream import Device
 from sjepa.model.frontend import RECEPTIVE_FIELD, STRIDE, frame_count
 from sjepa.progress import say
 from sjepa.train.compute import autocast
@@ -36,9 +36,7 @@ class Restored:
     def __init__(self, folder: Path, device: Device = "cpu", head_input: HeadInput = "encoder"):
         if not (folder / "config.toml").is_file():
             raise UserError(f"{folder} is not a run: give the --out of `sjepa pretrain`")
-        if device == "cuda" and not torch.cuda.is_available():
-            raise UserError("--device cuda: there is no GPU that torch can use")
-        place = torch.device("cuda" if device != "cpu" and torch.cuda.is_available() else "cpu")
+        place = choose_device(device)
         config = load_toml(folder / "config.toml")
         # Utterances have many lengths; compiling for each would take longer than it saves.
         config = dataclasses.replace(config, train=dataclasses.replace(config.train, compile=False))

@@ -7,6 +7,7 @@ that frame counts and times agree without trimming.
 import math
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -23,7 +24,7 @@ LIFTER = 22.0
 class MfccConfig:
     """MFCC features of phase 1."""
 
-    shift_ms: int = 20
+    shift_ms: Literal[10, 20] = 20
     """20 as in the paper, or 10: frames and deltas at 10 ms, then every second frame, as HuBERT does."""
     cepstra: int = 13
     """Cepstral coefficients, C0 included; deltas and delta-deltas triple them."""
@@ -108,5 +109,6 @@ def with_deltas(features: Tensor) -> Tensor:
 def mfcc(waveforms: Tensor, config: MfccConfig) -> Tensor:
     """MFCC, deltas and delta-deltas at 50 frames a second: (B, N) -> (B, T, 3 * cepstra)."""
     energies = log_mel(waveforms, config.mels, SAMPLE_RATE * config.shift_ms // 1000)
-    features = with_deltas(energies @ cosine_transform(config.mels, config.cepstra, waveforms.device))
+    with torch.autocast(waveforms.device.type, enabled=False):
+        features = with_deltas(energies @ cosine_transform(config.mels, config.cepstra, waveforms.device))
     return features[:, :: 20 // config.shift_ms]

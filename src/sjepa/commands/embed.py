@@ -89,25 +89,16 @@ def run(arguments: list[str]) -> None:
 
 
 def load_network(command: Embed) -> "Network":
-    import torch
-
-    from sjepa.embed.network import Network, chosen_state, head_from
+    from sjepa.device import choose_device
+    from sjepa.embed.network import Network, chosen_state
     from sjepa.model.encoder import Encoder
-    from sjepa.train.checkpoint import load_latest
+    from sjepa.train.finished import Finished
 
-    if command.device == "cuda" and not torch.cuda.is_available():
-        raise UserError("--device cuda: there is no GPU that torch can use")
-    device = torch.device("cuda" if command.device != "cpu" and torch.cuda.is_available() else "cpu")
+    device = choose_device(command.device)
     encoder = Encoder.from_pretrained(command.encoder).requires_grad_(False)
     state, head = chosen_state(command.layer, encoder.config.layers), None
     if command.what != "features":
-        found = load_latest(command.encoder) if (command.encoder / "config.toml").is_file() else None
-        if found is None:
-            raise UserError(
-                f"--what {command.what} needs the cluster head of a run, and {command.encoder} is not a run with "
-                "checkpoints: `sjepa pretrain` makes one; --what features needs none"
-            )
-        head = head_from(found[0]["model"], encoder, str(command.encoder)).to(device)
+        head = Finished(command.encoder, encoder).head().to(device)
     return Network(encoder.to(device), state, head, device)
 
 

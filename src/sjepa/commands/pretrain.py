@@ -55,11 +55,11 @@ def starting_config(arguments: list[str]) -> Config:
 def run(arguments: list[str]) -> None:
     default = Pretrain(tyro.MISSING, config=starting_config(arguments))
     command = tyro.cli(Pretrain, prog="sjepa pretrain", args=arguments, default=default)
-    if command.branch_from and not (command.out / "config.toml").exists():
-        from sjepa.train.branch import branch
-
-        branch(command.branch_from, command.out, command.config)
     known = command.out / "run.json"
+    if command.branch_from and not known.exists():
+        known = command.branch_from / "run.json"
+        if not known.exists():
+            raise UserError(f"--branch-from {command.branch_from}: this is not a run")
     if not command.preset and not known.exists():
         raise UserError(f"choose a preset for a new run: --preset {' | '.join(preset_names())}")
     data = command.data or (json.loads(known.read_text())["data"] if known.exists() else "")
@@ -67,5 +67,5 @@ def run(arguments: list[str]) -> None:
         raise UserError("say which audio to train on: --data FOLDER")
     from sjepa.train.loop import pretrain
 
-    if pretrain(command.config, data, command.out):
+    if pretrain(command.config, data, command.out, branch_from=command.branch_from):
         print(f"The encoder is in {command.out / 'encoder'}: sjepa.Encoder.from_pretrained loads it")

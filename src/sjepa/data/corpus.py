@@ -33,7 +33,7 @@ class Corpus:
     """So many neighbours stand together in a batch, to be read in one go; shards are shuffled when they are written."""
     refused: list[str] = field(default_factory=list)
     """Why each unusable file was left out."""
-    audio: list[np.ndarray] | None = None
+    audio: list[np.ndarray | None] | None = None
     """Decoded int16 samples of each utterance, where the corpus is held in memory."""
     identity: str = ""
     """The fingerprint that an index was written with."""
@@ -78,8 +78,12 @@ class Corpus:
         length = int(self.length[utterance])
         samples = length - start if samples is None else samples
         if self.audio is not None:
-            return self.audio[utterance][start : start + samples]
-        decoded = self.decode(utterance, int(self.start[utterance]) + start, samples)
+            whole = self.audio[utterance]
+            if whole is None:
+                raise BadAudioError(f"{self.name(utterance)}: could not be decoded")
+            decoded = whole[start : start + samples]
+        else:
+            decoded = self.decode(utterance, int(self.start[utterance]) + start, samples)
         if not decoded.any():
             raise BadAudioError(f"{self.name(utterance)}: silence, every sample is zero")
         return decoded[:samples] if len(decoded) >= samples else np.pad(decoded, (0, samples - len(decoded)))
@@ -167,7 +171,7 @@ def header(path: str) -> AudioInfo | str:
 
 
 def decode(corpus: Corpus, show: bool = True) -> Corpus:
-    """The corpus with every utterance decoded in memory; those that cannot be decoded are left out and named."""
+    """The corpus with every utterance decoded in memory; what cannot be decoded is named and keeps its place."""
 
     def attempt(utterance: int) -> np.ndarray | str:
         try:
@@ -177,9 +181,8 @@ def decode(corpus: Corpus, show: bool = True) -> Corpus:
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         results = list(track(pool.map(attempt, range(len(corpus))), "Decoding audio", len(corpus), show))
-    kept = np.array([index for index, result in enumerate(results) if not isinstance(result, str)], dtype=np.int64)
     refused = [result for result in results if isinstance(result, str)]
-    if not len(kept):
+    if len(refused) == len(results):
         raise UserError(f"no usable audio: {first_of(refused)}")
-    audio = [result for result in results if not isinstance(result, str)]
-    return corpus.select(kept, refused=corpus.refused + refused, audio=audio)
+    audio = [None if isinstance(result, str) else result for result in results]
+    return replace(corpus, refused=corpus.refused + refused, audio=audio)

@@ -1,5 +1,6 @@
 """Batches ready for a training step: decoded, cropped, masked, and on the device ahead of time."""
 
+import copy
 import os
 import queue
 import re
@@ -204,6 +205,7 @@ def on_device(batches: Iterable[Batch], device: torch.device) -> Generator[Batch
 
 def from_workers(reader: BatchReader, specs: Iterator[BatchSpec], workers: int) -> Iterator[Batch]:
     """Batches made in worker processes; one that dies is reported with what it was reading."""
+    reader = copy.copy(reader)  # with a table of its own: frames for a phase's targets are read beside training
     reader.reading = torch.zeros(workers, 2, dtype=torch.int64).share_memory_()
     batches = torch.utils.data.DataLoader(
         Messages(reader), sampler=specs, batch_size=None, num_workers=workers, prefetch_factor=4

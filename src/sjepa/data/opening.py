@@ -64,4 +64,4 @@ def open_one(where: str, max_seconds: float, show: bool) -> Corpus:
 def end_to_end(corpus: Corpus | Mixture) -> np.ndarray:
     """All samples of a decoded corpus in one row, to cut noise from."""
     assert corpus.audio is not None
-    return np.concatenate(corpus.audio)
+    return np.concatenate([samples for samples in corpus.audio if samples is not None])

@@ -56,15 +56,3 @@ def chosen_state(layer: str, layers: int) -> int:
     if layer.isdigit() and int(layer) < layers:
         return int(layer) + 1
     raise UserError(f"--layer {layer}: the encoder has layers 0 to {layers - 1}; also input (of layer 0) and last")
-
-
-def head_from(weights: dict[str, Tensor], encoder: Encoder, run: str) -> ClusterHead:
-    """The cluster head among a checkpoint's weights, if they are of the same training step as the encoder."""
-    exported = encoder.state_dict()
-    if any(not torch.equal(weights.get(f"encoder.{name}", tensor[:0]), tensor) for name, tensor in exported.items()):
-        raise UserError(
-            f"{run}: its encoder is not that of its newest checkpoint; `sjepa pretrain --out {run}` finishes the run"
-        )
-    head = ClusterHead(encoder.config.hidden_size, weights["head.output.weight"].shape[0])
-    head.load_state_dict({n.removeprefix("head."): t for n, t in weights.items() if n.startswith("head.")})
-    return head.eval().requires_grad_(False)

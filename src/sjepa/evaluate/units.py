@@ -6,14 +6,11 @@ from typing import Literal
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from sjepa.config import load_toml
-from sjepa.errors import UserError
 from sjepa.evaluate.upstream import Upstream
-from sjepa.model.predictor import ClusterHead, Predictor
 from sjepa.targets.kmeans import kmeans, nearest
-from sjepa.train.checkpoint import load_latest
+from sjepa.train.finished import Finished
 
 KMEANS_PASSES = 20
 HeadPath = Literal["encoder", "predictor"]
@@ -59,16 +56,9 @@ class HeadUnits(nn.Module):
 
     def __init__(self, run: Path, upstream: Upstream, path: HeadPath):
         super().__init__()
-        weights = newest_weights(run)
-        check_same_encoder(weights, upstream, run)
-        components = weights["head.output.weight"].shape[0]
-        self.head = ClusterHead(upstream.dimension, components)
-        self.head.load_state_dict(part(weights, "head."))
-        self.predictor: Predictor | None = None
-        if path == "predictor":
-            self.predictor = Predictor(upstream.dimension, load_toml(run / "config.toml").predictor)
-            self.predictor.load_state_dict(part(weights, "predictor."))
-        self.eval()
+        finished = Finished(run, upstream.network)
+        self.head = finished.head()
+        self.predictor = finished.predictor() if path == "predictor" else None
 
     @torch.inference_mode()
     def forward(self, frames: np.ndarray) -> np.ndarray:  # (T, D) -> (T,)
@@ -78,21 +68,3 @@ class HeadUnits(nn.Module):
             pieces = z.split(self.predictor.positions.shape[0])
             z = torch.cat([self.predictor(p[None], torch.zeros(1, len(p), dtype=torch.bool))[0] for p in pieces])
         return self.head(z).argmax(-1).numpy()
-
-
-def newest_weights(run: Path) -> dict[str, Tensor]:
-    found = load_latest(run) if (run / "config.toml").is_file() else None
-    if found is None:
-        raise UserError(f"{run} is not a run with checkpoints, so it has no cluster head; use --units kmeans")
-    return found[0]["model"]
-
-
-def part(weights: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): tensor for name, tensor in weights.items() if name.startswith(prefix)}
-
-
-def check_same_encoder(weights: dict[str, Tensor], upstream: Upstream, run: Path) -> None:
-    exported = upstream.network.state_dict() if upstream.network is not None else {}
-    trained = part(weights, "encoder.")
-    if exported.keys() != trained.keys() or any(not torch.equal(exported[n].cpu(), t) for n, t in trained.items()):
-        raise UserError(f"{run / 'encoder'} is not the encoder of the newest checkpoint; let the run finish first")

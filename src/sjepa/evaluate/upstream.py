@@ -6,13 +6,14 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from sjepa.audio.mfcc import MfccConfig, log_mel, mfcc
+from sjepa.device import Device, choose_device
 from sjepa.errors import UserError
 from sjepa.model.encoder import Encoder
 from sjepa.model.encoder_config import EncoderConfig
@@ -27,7 +28,6 @@ FLOORS = ("mfcc", "mfcc+context", "logmel")
 # and no utterance is centred by itself, which would rob an average over its frames of all content.
 LOG_MEL_MEAN, LOG_MEL_DEVIATION = 13.7, 4.0
 CEPSTRUM_0_MEAN, CEPSTRA_DEVIATIONS = 74.0, (16.0, 4.5, 2.0)  # cepstra, differences, second differences
-Device = Literal["auto", "cpu", "cuda"]
 NOTHING = hashlib.sha256().hexdigest()[:16]  # fingerprint of no weights
 
 Extract = Callable[[Sequence[np.ndarray]], list[Tensor]]
@@ -72,9 +72,7 @@ def about(upstream: Upstream) -> dict[str, Any]:
 
 def load_upstream(source: str, device: Device = "cpu") -> Upstream:
     """An encoder by path (a run, an encoder folder, a Hugging Face folder), `untrained:PATH`, or a floor by name."""
-    if device == "cuda" and not torch.cuda.is_available():
-        raise UserError("--device cuda: there is no GPU that torch can use")
-    place = torch.device("cuda" if device != "cpu" and torch.cuda.is_available() else "cpu")
+    place = choose_device(device)
     if source in FLOORS:
         return floor(source, place)
     fresh = source.startswith("untrained:")

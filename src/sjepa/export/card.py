@@ -61,6 +61,8 @@ class RunFacts:
     """Hours and utterances, from the log."""
     last: dict[str, Any]
     """The last line of training."""
+    components: dict[int, int]
+    """Components of each phase's targets."""
 
 
 def read_facts(run: Path) -> RunFacts:
@@ -79,7 +81,8 @@ def read_facts(run: Path) -> RunFacts:
         raise UserError(f"{run} cannot be read: {error}") from error
     data: dict[str, Any] = next((line for line in lines if line.get("event") == "data"), {})
     last: dict[str, Any] = next((line for line in reversed(lines) if line.get("event") == "train"), {})
-    return RunFacts(load_toml(run / "config.toml"), facts, data, last)
+    components = {line["phase"]: line["k"] for line in lines if line.get("event") == "phase"}
+    return RunFacts(load_toml(run / "config.toml"), facts, data, last, components)
 
 
 def model_card(
@@ -118,8 +121,8 @@ A speech encoder pre-trained with S-JEPA: HuBERT's architecture, {size.layers} t
 | data | {said["data"]} ({heard}; fingerprint {said["corpus"]}) |
 | start | {f"the encoder {cell(facts.config.init_from)}" if facts.config.init_from else "random weights"} |
 | steps | {facts.last.get("step", 0):,} of {facts.config.phases()[-1].end:,} |
-| phase 1 | {phase(facts.config.phase1, facts.config.gmm.k_mfcc)} |
-| phase 2 | {phase(facts.config.phase2, facts.config.gmm.k)} |
+| phase 1 | {phase(facts.config.phase1, facts.components.get(1))} |
+| phase 2 | {phase(facts.config.phase2, facts.components.get(2))} |
 | batches | {batches.seconds:,.0f} s of audio, utterances of at most {batches.max_seconds:g} s |
 | seed | {facts.config.seed} |
 | made with | sjepa {said["sjepa"]}, torch {said["torch"]}, processes: {said["ranks"]}, started {said["started"]} |
@@ -144,7 +147,7 @@ The encoder was trained with sjepa {said["sjepa"]}, an independent implementatio
 """
 
 
-def phase(settings: PhaseConfig, components: int) -> str:
+def phase(settings: PhaseConfig, components: int | None) -> str:
     targets = "those of phase 1" if settings.targets == "same" else f"{settings.targets}, K = {components}"
     return f"{settings.steps:,} steps at rate {settings.lr:g}; targets: {targets}"
 

@@ -108,7 +108,6 @@ def normalized_weight(layer: ConvLayer, waveforms: Tensor, lengths: Tensor | Non
         return F.pad(torch.cat([taps.t() * scale.unsqueeze(1), shift.unsqueeze(1)], dim=1), (0, 0, 0, 5))
 
 
-@torch.no_grad()
 def window_moments(waveforms: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
     """Mean (B, 10) and covariance (B, 10, 10) of the windows that convolution 0 reads."""
     batch = waveforms.shape[0]
@@ -133,7 +132,9 @@ def first_layer(waveforms: Tensor, weight: Tensor, rows: int) -> Tensor:
     kernel, stride, device = KERNELS[0], STRIDES[0], waveforms.device.type
     needed = stride * (rows - 1) + kernel
     padded = F.pad(waveforms.float(), (0, needed - waveforms.shape[1]))
-    if device == "cuda":
+    channels = weight.shape[2]
+    tiles = channels % 128 == 0 or channels in (16, 32, 64)
+    if device == "cuda" and tiles and not waveforms.requires_grad:  # the kernel has no gradient for the samples
         from sjepa.model import kernels
 
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else torch.float32

@@ -15,6 +15,7 @@ from sjepa import distributed
 from sjepa.audio.mfcc import MfccConfig, log_mel, mfcc
 from sjepa.errors import UserError
 from sjepa.model.encoder import Encoder
+from sjepa.model.frontend import STRIDE
 from sjepa.targets import ema
 from sjepa.targets.fit import GmmConfig, fit_kmeans, fit_mixture
 from sjepa.targets.gmm import DiagonalGMM
@@ -62,10 +63,11 @@ class RandomProjection(nn.Module):
         self.register_buffer("projection", projection)
 
     def energies(self, clean: Tensor) -> Tensor:
-        return log_mel(clean, self.MELS, 320)
+        return log_mel(clean, self.MELS, STRIDE)
 
     def forward(self, clean: Tensor) -> Tensor:
-        return F.normalize((self.energies(clean) - self.mean) / self.deviation @ self.projection, dim=-1)
+        with torch.autocast(clean.device.type, enabled=False):
+            return F.normalize((self.energies(clean) - self.mean) / self.deviation @ self.projection, dim=-1)
 
 
 class Targets(nn.Module):

@@ -7,6 +7,7 @@ smallest keys of both.
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from sjepa import distributed
@@ -17,13 +18,11 @@ class Reservoir:
         self.size, self.seed = size, seed
         self.keys = np.empty(0)
         self.frames: Tensor | None = None
-        self.seen = 0
 
     def add(self, features: Tensor, utterances: np.ndarray) -> None:
         """Offer the frames (B, T, D) of numbered utterances."""
         batch, frames, _ = features.shape
         keys = np.stack([np.random.default_rng((self.seed, int(u))).random(frames) for u in utterances]).reshape(-1)
-        self.seen += batch * frames
         self.merge(keys, features.reshape(batch * frames, -1))
 
     def merge(self, keys: np.ndarray, frames: Tensor) -> None:
@@ -39,7 +38,15 @@ class Reservoir:
 
     def gather(self) -> Tensor:
         """The sample of all ranks' streams together, in the order of the keys: (at most size, D)."""
-        for keys, frames in distributed.gather_others((self.keys, self.frames)):
-            self.merge(keys, frames)
         assert self.frames is not None
+        if distributed.world_size() > 1:
+            # All ranks' reservoirs as tensors of one shape; what is not filled has an infinite key.
+            missing = self.size - len(self.keys)
+            keys = F.pad(torch.from_numpy(self.keys).to(self.frames.device), (0, missing), value=torch.inf)
+            frames = F.pad(self.frames, (0, 0, 0, missing))
+            others = zip(distributed.gather_tensors(keys), distributed.gather_tensors(frames), strict=True)
+            for number, (other_keys, other_frames) in enumerate(others):
+                if number != distributed.rank():
+                    held = torch.isfinite(other_keys)
+                    self.merge(other_keys[held].cpu().numpy(), other_frames[held])
         return self.frames

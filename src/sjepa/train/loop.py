@@ -21,6 +21,7 @@ from sjepa.progress import Bar, bar, say
 from sjepa.targets.layer import measure_ranks
 from sjepa.train.alarms import alarms
 from sjepa.train.boundary import begin_phase
+from sjepa.train.branch import branch
 from sjepa.train.compute import autocast
 from sjepa.train.metrics import Log, Speed
 from sjepa.train.run import Run, check_directory, open_directory, seed_from
@@ -29,11 +30,16 @@ from sjepa.train.stopping import stop_agreed, stop_requests
 CLUSTERS_EVERY = 10  # logged lines between lines with every component's share
 
 
-def pretrain(config: Config, data: str | Path, out: str | Path, show: bool = True) -> bool:
+def pretrain(
+    config: Config, data: str | Path, out: str | Path, show: bool = True, branch_from: Path | None = None
+) -> bool:
     """Train an encoder on a folder of audio, or continue; True when the run is complete, False when it was stopped."""
     out, settings = Path(out), config.batches
     device = distributed.setup(config.train.device)
     ranks, rank = distributed.world_size(), distributed.rank()
+    if branch_from is not None and not (out / "config.toml").exists():
+        source = branch_from
+        distributed.in_main_rank(lambda: branch(source, out, config))
     distributed.in_main_rank(lambda: check_directory(out, config))
     if device.type == "cpu" and config.encoder.hidden_size >= 512:
         say("There is no GPU here: an encoder of this size trains very slowly; --preset tiny is made for a CPU")
@@ -224,5 +230,6 @@ def load_noise(config: Config, device: torch.device, show: bool) -> Tensor | Non
     if not config.augment.noise:
         return None
     say(f"Noise from {config.augment.noise}:")
-    recordings = open_corpus(config.augment.noise, config.batches.max_seconds, "memory", 0.0, show)
-    return torch.from_numpy(end_to_end(recordings)).to(device)
+    recordings = end_to_end(open_corpus(config.augment.noise, config.batches.max_seconds, "memory", 0.0, show))
+    longest = round(max(config.batches.buckets) * SAMPLE_RATE)  # shorter noise is repeated
+    return torch.from_numpy(np.tile(recordings, -(-longest // len(recordings)))).to(device)

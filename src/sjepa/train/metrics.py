@@ -1,4 +1,4 @@
-"""What a run tells of itself: sums kept on the device, lines in metrics.jsonl, alarms in plain words."""
+"""What a run tells of itself: sums kept on the device, lines in metrics.jsonl, the pace."""
 
 import json
 import math

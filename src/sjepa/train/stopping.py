@@ -9,12 +9,13 @@ from sjepa import distributed
 
 @contextmanager
 def stop_requests() -> Iterator[list[int]]:
-    """A list that fills when the run is asked to end (Ctrl-C, SIGTERM); a second Ctrl-C ends it at once."""
+    """A list that fills when the run is asked to end (Ctrl-C, SIGTERM); asked again, it ends at once."""
     asked: list[int] = []
 
     def ask(number: int, frame: object) -> None:
         asked.append(number)
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
     before = [(number, signal.signal(number, ask)) for number in (signal.SIGINT, signal.SIGTERM)]
     try:
