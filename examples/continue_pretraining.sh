@@ -4,7 +4,7 @@
 #     sh examples/continue_pretraining.sh ENCODER AUDIO OUT [PRESET] [more options of `sjepa pretrain`]
 #
 # ENCODER is a run, a Hugging Face HuBERT folder, or a file of weights of fairseq or torchaudio; its size must be the
-# preset's (`--encoder.layers 12` for a released HuBERT Base). The learning rate is a tenth of the preset's first one.
+# preset's (`--encoder.layers 12` for a released HuBERT Base). The learning rate is half the paper's first one.
 set -eu
 encoder=$1 audio=$2 out=$3 preset=${4:-half-hour}
 shift $(($# < 4 ? $# : 4))

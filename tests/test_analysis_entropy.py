@@ -13,7 +13,7 @@ from analysed import corpus, findings, trained
 from scipy import optimize, stats
 
 from sjepa.analysis import modes
-from sjepa.analysis.entropy import answer, describe, draw_entropy
+from sjepa.analysis.entropy import answer, describe, draw_entropy, verdict
 from sjepa.analysis.modes import count_modes, dip, dip_test, grid_for
 from sjepa.analysis.restored import Restored, entropy_bits
 from sjepa.audio.io import read_audio
@@ -252,3 +252,16 @@ def test_figures_of_hard_targets_can_be_drawn(tmp_path: Path) -> None:
     json.dumps(found, allow_nan=False)
     draw_entropy(found, tmp_path / "hard")
     assert (tmp_path / "hard.svg").stat().st_size > 1000
+
+
+@pytest.mark.parametrize(
+    ("p", "words"),
+    [
+        (1.0, "one mode is not rejected (dip test, p = 1)"),
+        (0.004, "one mode is rejected (dip test, p = 0.004)"),
+        (0.0, "one mode is rejected (dip test, p < 0.001)"),
+    ],
+)
+def test_maxima_and_the_test_of_one_mode_do_not_contradict_each_other(p: float, words: str) -> None:
+    modality = {"modes": [{"bits": 0.0}, {"bits": 0.91}], "test": {"p": p}}
+    assert verdict(modality) == f"2 maxima at 0.00, 0.91 bits; {words}"

@@ -185,6 +185,7 @@ def test_occupancy_is_that_of_the_log_and_its_absence_is_said(tmp_path: Path) ->
     assert [part["phase"] for part in found["occupancy"]] == [1, 2]
     assert found["occupancy"][1]["components"] == 12
     assert found["occupancy"][1]["steps"] == [event["step"] for event in events if event["phase"] == 2]
+    assert found["occupancy"][1]["start"] == found["occupancy"][0]["steps"][-1]
     assert found["missing"] is None
     without = analyse_clusters(make_run(tmp_path / "run", make_events()))
     assert without["occupancy"] == []

@@ -124,6 +124,11 @@ def test_what_cannot_be_looked_at_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="there is no folder"):
         choose(tmp_path / "nowhere", [], 3, "")
     (tmp_path / "empty").mkdir()
+    file = tmp_path / "file.wav"
+    file.touch()
+    with pytest.raises(UserError, match="name files without --data"):
+        dispatch(["analyze", "utterance", "--run", str(tmp_path), "--data", str(file)])
+    file.unlink()
     with pytest.raises(UserError, match="no audio in"):
         choose(tmp_path / "empty", [], 3, "")
 

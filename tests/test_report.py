@@ -115,6 +115,23 @@ def test_alarms_that_differ_in_numbers_are_told_once(whole: tuple[list[dict[str,
     assert "700 of 100" not in text
 
 
+def test_a_run_that_learns_nothing_at_masked_frames_says_so(tmp_path: Path) -> None:
+    events, words = make_events(shares=True), "no better than the average so far"
+    learning = Page(write_page(make_run(tmp_path / "learning", events), tmp_path / "page.html")).text
+    assert words not in learning
+    shares = [event["share"] for event in events if event["event"] == "clusters"][-1]
+    assert f"phase 2, K = 100, chance {max(shares):.1%}" in learning
+    for event in events:
+        if event["event"] == "train":
+            event |= {"kl_masked": charts.average_loss(event), "alarms": []}
+    page = Page(write_page(make_run(tmp_path / "run", events), tmp_path / "page.html")).text
+    assert words in page
+    assert "nats): what was learned comes from visible frames." in page
+    assert "No alarm was raised while it ran, but masked frames are predicted no better than by the average." in page
+    without = [event for event in events if event["event"] != "clusters"]
+    assert "chance 1.0%" in Page(write_page(make_run(tmp_path / "without", without), tmp_path / "page.html")).text
+
+
 def test_settings_and_facts_are_listed(whole: tuple[list[dict[str, Any]], Page]) -> None:
     for word in ("hidden_size96", "seed7", "data/audio", "A title"):
         assert word in whole[1].text
@@ -284,6 +301,7 @@ def test_findings_become_charts(tmp_path: Path) -> None:
     event = [e for e in make_events(shares=True) if e["event"] == "clusters"][-1]
     order = np.argsort(-np.array(event["share"]), kind="stable")
     assert [row[0] for row in heat["customdata"]][:50] == order[:50].tolist()  # among the emptiest, rounding decides
+    assert (heat["x"][0], heat["x"][-1]) == (600, 1000)  # the phase, no step before it
     drawn = np.clip(np.log2(np.array(event["share"])[order] * 100), np.log2(0.01), 4)
     np.testing.assert_allclose([row[-1] for row in heat["z"]], drawn, atol=1e-3)
 
@@ -323,6 +341,18 @@ def test_runs_beside_each_other_have_their_curves_and_what_differs(tmp_path: Pat
     assert {"softness-predictor", "softness-target"} <= page.charts.keys()
     same = tmp_path / "other" / "one"
     assert str(make_run(same, make_events(0))) in Page(write_comparison([runs[0], same], tmp_path / "page.html")).text
+
+
+def test_runs_of_other_data_or_components_are_not_comparable(tmp_path: Path) -> None:
+    data = {"event": "data", "step": 0, "hours": 960.9}
+    one = make_run(tmp_path / "one", [data, *make_events()])
+    two = make_run(tmp_path / "two", [data | {"hours": 0.25}, *make_events(400)], {"data": "/other"})
+    page = Page(write_comparison([one, two], tmp_path / "page.html")).text
+    assert "These runs differ in K and data: their masked accuracies are not comparable." in page
+    assert page.count("data/audio/other") == 2  # among the runs, and among what differs
+    assert page.count("hours of data960.900.25") == 2
+    same = Page(write_comparison([one, one], tmp_path / "page.html")).text
+    assert "comparable only between runs with the same K and data" in same
 
 
 HEATMAPS = "charts => charts.filter(chart => chart.querySelector('.heatmaplayer image')).map(chart => chart.id)"

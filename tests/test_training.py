@@ -270,7 +270,7 @@ def test_ctrl_c_saves_and_the_same_command_continues(corpus: Path, tmp_path: Pat
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=60)
-    assert process.returncode == 0
+    assert process.returncode == 130
     assert "the same command continues" in output
     stopped = checkpoint.steps_saved(run)[0]
     assert 0 < stopped < 300

@@ -83,12 +83,16 @@ class Config:
         for name in SHARES:
             if not 0 <= flat[name] <= 1:
                 raise UserError(f"{name} = {flat[name]}: it should lie between 0 and 1")
+        if self.phase1.lr < 0 or self.phase2.lr < 0:
+            raise UserError("phase1.lr, phase2.lr: a learning rate cannot be negative")
         check_cadences("phase1", self.phase1)
         check_cadences("phase2", self.phase2)
         if self.phase1.targets not in ("mfcc-gmm", "mfcc-kmeans", "best-rq"):
             raise UserError(
                 f"phase1.targets = {self.phase1.targets!r}: phase 1 has no trained encoder to take targets from"
             )
+        if not self.batches.buckets or min(self.batches.buckets) <= 0:
+            raise UserError("batches.buckets: at least one length in seconds is needed, and all above 0")
         if max(self.batches.buckets) > self.batches.max_seconds:
             raise UserError("batches.buckets: the longest bucket is longer than batches.max_seconds")
         longest = round(max(self.batches.buckets) * 50)

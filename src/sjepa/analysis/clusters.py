@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from sjepa.analysis.events import Event, of_kind, read_events
+from sjepa.analysis.events import Event, of_kind, phase_start, read_events
 from sjepa.analysis.restored import Restored
 from sjepa.analysis.style import GRID, MUTED, TARGET, WARNING, Found, figure
 from sjepa.audio.io import read_audio
@@ -20,15 +20,22 @@ DEAD = 0.01  # of an even share, as in metrics.jsonl
 
 def analyse_clusters(run: Path) -> Found:
     """Shares of the components whenever they were logged, by phase; a phase has components of its own."""
-    events = of_kind(read_events(run), "clusters")
-    phases = sorted({event["phase"] for event in events})
-    found = [occupancy([event for event in events if event["phase"] == phase]) for phase in phases]
-    missing = None if events else "this run logged no shares of components: it was made by a version without them"
+    found = occupancies(read_events(run))
+    missing = None if found else "this run logged no shares of components: it was made by a version without them"
     return {"subject": "clusters", "occupancy": found, "missing": missing, "phones": None}
 
 
-def occupancy(events: Sequence[Event]) -> dict[str, Any]:
-    """Shares over time, and at each time how many are dead, and which died or were born since the time before."""
+def occupancies(events: Sequence[Event]) -> list[dict[str, Any]]:
+    """Shares of every phase that logged them."""
+    logged = of_kind(events, "clusters")
+    return [
+        occupancy([event for event in logged if event["phase"] == phase], phase_start(events, phase))
+        for phase in sorted({event["phase"] for event in logged})
+    ]
+
+
+def occupancy(events: Sequence[Event], start: int = 0) -> dict[str, Any]:
+    """Shares over a phase that began at `start`; how many are dead, and which died or were born since the last time."""
     shares = np.array([event["share"] for event in events], float)  # (times, K)
     dead = shares < DEAD / shares.shape[1]
     died, born = dead[1:] & ~dead[:-1], ~dead[1:] & dead[:-1]
@@ -36,6 +43,7 @@ def occupancy(events: Sequence[Event]) -> dict[str, Any]:
     return {
         "phase": events[0]["phase"],
         "components": shares.shape[1],
+        "start": start,
         "steps": [event["step"] for event in events],
         "shares": np.round(shares, 7).tolist(),
         "dead": dead.sum(1).tolist(),
@@ -110,16 +118,20 @@ def draw_clusters(found: Found, stem: Path) -> None:
             draw_phones(rows[1], phones)
 
 
+def borders(part: dict[str, Any]) -> list[int]:
+    """Steps between which the logged shares lie; files of an earlier version do not tell where the phase began."""
+    return [part.get("start", part["steps"][0] - 1), *part["steps"]]
+
+
 def draw_occupancy(top: Any, bottom: Any, part: dict[str, Any], fig: Any) -> None:
     shares = np.array(part["shares"]) * part["components"]  # 1 is an even share
     order = np.argsort(-shares[-1], kind="stable")
     steps = np.array(part["steps"], float)
-    edges = np.concatenate([steps[:1] - (steps[1] - steps[0] if len(steps) > 1 else 1), steps])
     drawn = np.clip(np.log2(np.maximum(shares[:, order], 1e-9)), -7, 4)
     image = top.pcolormesh(
-        edges, np.arange(part["components"] + 1), drawn.T, cmap="cividis", vmin=-7, vmax=4, rasterized=True
+        borders(part), np.arange(part["components"] + 1), drawn.T, cmap="cividis", vmin=-7, vmax=4, rasterized=True
     )
-    top.set(ylabel="components, fullest first", title=f"Phase {part['phase']}: share of frames")
+    top.set(ylabel="components, fullest at the bottom", title=f"Phase {part['phase']}: share of frames")
     bar = fig.colorbar(image, ax=top, ticks=[-7, -3, 0, 3], pad=0.01)
     bar.set_ticklabels(["dead", "1/8", "even", "8×"])
     bottom.step(steps, part["dead"], where="post", color=WARNING, label="dead")

@@ -118,13 +118,15 @@ def answer(both: dict[str, Any]) -> str:
 
 
 def verdict(modality: dict[str, Any]) -> str:
-    """Where the modes are, and the test of one against more, in words."""
+    """Where the density has its maxima, and whether the test rejects a single mode, in words."""
     places, test = ", ".join(f"{each['bits']:.2f}" for each in modality["modes"]), modality["test"]
     if test is None:
         return f"one value, {places} bits"
     number = len(modality["modes"])
     chance = f"p = {test['p']:.2g}" if test["p"] else "p < 0.001"
-    return f"{number} mode{'s' if number > 1 else ''} at {places} bits; dip test of one mode: {chance}"
+    rejected = "rejected" if test["p"] < 0.05 else "not rejected"
+    maxima = f"{number} {'maxima' if number > 1 else 'maximum'} at {places} bits"
+    return f"{maxima}; one mode is {rejected} (dip test, {chance})"
 
 
 def draw_entropy(found: Found, stem: Path) -> None:
@@ -178,7 +180,7 @@ def draw_joint(fig: Any, found: Found, most: float) -> None:
         axes.axhline(mark, color=GRID, lw=0.8, zorder=0)
     axes.set(xlabel="target (bits)", ylabel="predictor (bits)", xlim=(0, most), ylim=(0, most), aspect="equal")
     axes.set_title("Frame by frame")
-    bar = fig.colorbar(image, ax=axes, label="frames", shrink=0.75, aspect=30)
+    bar = fig.colorbar(image, cax=axes.inset_axes((1.03, 0, 0.04, 1)), label="frames")  # as tall as the plot
     ticks = [10**power for power in range(7) if 10**power <= joint.max()]
     bar.set_ticks(ticks, labels=[f"{tick:,}" for tick in ticks])
     bar.minorticks_off()

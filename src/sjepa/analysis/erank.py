@@ -56,14 +56,15 @@ def draw_ranks(fig: Any, found: Found) -> None:
         axes.axvline(step, color=RULE, lw=0.8, ls=(0, (2, 2)), zorder=0)
         axes.text(step, 0.01, f" {decay:g}", transform=axes.get_xaxis_transform(), color=MUTED, fontsize=7, rotation=90)
     axes.set_ylabel("effective rank")
-    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), title="dotted: decay\nswitches to", title_fontsize=7.5)
+    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
     for start, end, layer, used in found["active"]:
         strip.axvspan(start, end, color=colours[layer], alpha=1 if used else 0.35, lw=0)
         if end - start > 0.05 * found["last_step"]:
             pale = not used or layer > 0.7 * (layers - 1)
             text = {"ha": "center", "va": "center", "fontsize": 8, "color": INK if pale else "white"}
             strip.text((start + end) / 2, 0.5, str(layer), **text)
-    strip.set(ylim=(0, 1), yticks=[], xlim=(0, found["last_step"]), xlabel="step")
+    switches = "; dotted: the target encoder's decay switches to the value beside" if found["decay_switches"] else ""
+    strip.set(ylim=(0, 1), yticks=[], xlim=(0, found["last_step"]), xlabel=f"step{switches}")
     strip.set_ylabel("active", rotation=0, ha="right", va="center")
     strip.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
 

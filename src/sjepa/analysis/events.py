@@ -42,6 +42,11 @@ def spans(events: Sequence[Event]) -> list[tuple[int, int, int]]:
     return [(phase["phase"], phase["step"], end) for phase, end in zip(begun, ends, strict=True)]
 
 
+def phase_start(events: Sequence[Event], phase: int) -> int:
+    """The step after which a phase began."""
+    return next((event["step"] for event in of_kind(events, "phase") if event["phase"] == phase), 0)
+
+
 def active_layers(events: Sequence[Event]) -> list[tuple[int, int, int, bool]]:
     """Stretches (start, end, layer, used): the layer with the highest rank, and whether the targets read it."""
     stretches: list[tuple[int, int, int, bool]] = []

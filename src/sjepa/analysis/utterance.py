@@ -105,19 +105,26 @@ def draw_utterance(found: Found, stem: Path) -> None:
         for axes, part in zip(strips, ("predictor", "target"), strict=True):
             draw_strip(axes, found[part]["clusters"], part, found["run"]["components"])
         times = frame_times(frames)
+        above: Any = {
+            "loc": "lower right",
+            "bbox_to_anchor": (1, 1),
+            "fontsize": 7.5,
+            "borderaxespad": 0.0,
+            "borderpad": 0,
+        }
         for axes, part in ((first, "predictor"), (second, "target")):
             posteriors = np.array(found[part]["posteriors"])
             for rank, colour in zip(range(posteriors.shape[1]), RANKS, strict=False):
                 axes.plot(times, posteriors[:, rank], color=colour, lw=1.3 - 0.25 * rank, label=f"rank {rank + 1}")
             axes.set(ylim=(0, 1.05), yticks=[0, 0.5, 1])
             axes.set_ylabel(f"top {posteriors.shape[1]}\n{part}", color=MUTED)
-        first.legend(loc="upper right", ncols=3, fontsize=7.5, borderaxespad=0.1)
+        first.legend(ncols=3, **above)
         for part, colour in (("predictor", PREDICTOR), ("target", TARGET)):
             third.plot(times, found[part]["entropy"], color=colour, lw=1.3, label=part)
         third.axhline(1, color=RULE, lw=0.8, ls=(0, (3, 3)))
         third.set_ylabel("entropy\n(bits)", color=MUTED)
         third.set_ylim(bottom=0)
-        third.legend(loc="upper right", ncols=2, fontsize=7.5, borderaxespad=0.1)
+        third.legend(ncols=2, **above)
         third.set(xlim=(0, seconds), xlabel="seconds")
 
 

@@ -150,6 +150,11 @@ def utterance(command: Utterance, out: Path) -> None:
         for path in sorted(out.glob("utterance-*.json")):
             draw_utterance(style.load(path), path.with_suffix(""))
         return
+    if command.data is not None and command.data.is_file():
+        raise UserError(
+            f"--data {command.data} is a file, and --data is a corpus: name files without --data, "
+            f"as in sjepa analyze utterance --run {command.run} {command.data}"
+        )
     chosen = choose(command.data, list(command.files), command.count, command.subset)
     run = Restored(command.run, command.device, command.head_input)
     for path, label in track(chosen, "Utterances", len(chosen)):

@@ -23,8 +23,9 @@ class Plan:
     """Hours of audio in the corpus."""
     gpus: int = 8
     """GPUs, 8 a node."""
-    throughput: str = "2260"
-    """Seconds of audio that one GPU trains on in a second: a number, or a benchmark's JSON with `audio_per_second`."""
+    throughput: str = "8600"
+    """Seconds of audio that one GPU trains on in a second: a number (the default: an H200 in phase 2), or the JSON
+    of `sjepa bench step`."""
     preset: str = "paper"
     """Where the steps, the batch and the model come from: tiny, half-hour, paper, or a TOML file."""
     cores: int = 16

@@ -65,7 +65,12 @@ def run(arguments: list[str]) -> None:
     data = command.data or (json.loads(known.read_text())["data"] if known.exists() else "")
     if not data:
         raise UserError("say which audio to train on: --data FOLDER")
+    from sjepa import distributed
     from sjepa.train.loop import pretrain
 
-    if pretrain(command.config, data, command.out, branch_from=command.branch_from):
+    if not pretrain(command.config, data, command.out, branch_from=command.branch_from):
+        if distributed.world_size() == 1:  # torchrun would take it for a failure
+            raise SystemExit(130)  # stopped in good order, but what follows in a script should not start
+        return
+    if distributed.is_main():
         print(f"The encoder is in {command.out / 'encoder'}: sjepa.Encoder.from_pretrained loads it")

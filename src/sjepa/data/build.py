@@ -16,6 +16,7 @@ from sjepa.data.layouts import Found, Item, Layout, found
 from sjepa.data.silence import Stretch, cut_at_silences, join_voice, loudness
 from sjepa.data.storage import Place, is_url, read_bytes
 from sjepa.errors import UserError
+from sjepa.files import is_used
 from sjepa.model.frontend import RECEPTIVE_FIELD
 from sjepa.progress import bar, say
 
@@ -42,7 +43,7 @@ def build_index(
             say(f"{out} is already complete; delete it to index again")
             return facts
         raise UserError(f"{out} already holds another index: delete it, or choose another --out")
-    if out.exists() and any(path.name != "parts" for path in out.iterdir() if path.suffix not in (".arrow", ".txt")):
+    if is_used(out) and any(path.name != "parts" for path in out.iterdir() if path.suffix not in (".arrow", ".txt")):
         raise UserError(f"{out} is not empty and is not an index: choose another --out")
     with writing(out):
         (out / "parts").mkdir(parents=True, exist_ok=True)

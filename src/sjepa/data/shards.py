@@ -24,6 +24,7 @@ from sjepa.data.corpus import Corpus
 from sjepa.data.index import LABELS, Row, merge_parts, open_index, read_facts, read_labels, write_part, writing
 from sjepa.data.storage import is_url
 from sjepa.errors import UserError
+from sjepa.files import is_used
 from sjepa.progress import Bar, bar, say
 
 Encoding = Literal["flac", "int16"]
@@ -45,7 +46,7 @@ def write_shards(
             say(f"{out} is already complete; delete it to write it again")
             return facts
         raise UserError(f"{out} already holds another index: delete it, or choose another --out")
-    if out.exists() and any(out.iterdir()) and not (out / "parts").is_dir():
+    if is_used(out) and not (out / "parts").is_dir():
         raise UserError(f"{out} is not empty and holds no shards: choose another --out")
     corpus, labels = open_index(source), read_labels(source)
     key = hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:12]

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from sjepa.errors import UserError
+from sjepa.files import is_used
 
 
 @contextmanager
@@ -15,9 +16,7 @@ def new_folder(folder: Path, force: bool) -> Iterator[Path]:
 
     What exists is refused; with `force`, files of the same name are replaced and others stay.
     """
-    if folder.is_file():
-        raise UserError(f"{folder} is a file: give a folder")
-    if folder.exists() and any(folder.iterdir()) and not force:
+    if is_used(folder) and not force:
         raise UserError(
             f"{folder} exists and is not empty: choose another folder, or replace what is there with --force"
         )

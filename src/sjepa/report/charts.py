@@ -182,6 +182,12 @@ def average_line(events: Sequence[Event]) -> Event:
     return curve(lines, "average", "always the average", RULE, width=1.4, dash="dash")
 
 
+def at_average(line: Event, key: str) -> bool:
+    """Whether a logged divergence is no better than that of always predicting the average, to a hundredth."""
+    found, average = line.get(key), average_loss(line)
+    return found is not None and average is not None and found > 0.99 * average
+
+
 def average_loss(line: Event) -> float | None:
     """The loss of predicting the mean posterior at every frame: H(mean q) - mean H(q), in nats."""
     perplexity, bits = line.get("target_perplexity"), line.get("target_entropy")

@@ -15,7 +15,7 @@ from sjepa.report.findings_charts import axis_title
 COLOURS = (MASKED, VISIBLE, TARGET, PREDICTOR, WARNING, SKY, INK)
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 CURVES: tuple[tuple[str, str, str, str], ...] = (
-    ("accuracy_masked", "Accuracy at masked frames", ".1%", "How often the best component is also the target's."),
+    ("accuracy_masked", "Accuracy at masked frames", ".1%", "Compares only between runs of the same K and data."),
     ("accuracy_visible", "Accuracy at visible frames", ".1%", "The same where the encoder hears the frame."),
     ("kl_masked", "Masked KL", ".3f", "Nats per frame; comparable only between runs with the same targets."),
     ("target_entropy", "Entropy of the targets", ".2f", "Bits per frame."),
@@ -37,9 +37,28 @@ def header(reports: Sequence[Report], title: str) -> str:
     cards = ""
     for name, report in zip(names(reports), reports, strict=True):
         last = (report.lines or [{}])[-1]
-        beside = f"masked frames right at step {last['step']:,}" if last else "no line logged yet"
+        beside = "no line logged yet"
+        if last:
+            level = f", K = {report.components:,}, chance {report.chance:.1%}" if report.chance else ""
+            beside = f"masked frames right at step {last['step']:,}{level}"
         cards += card(name, percent(last.get("accuracy_masked")), beside)
-    return f'<header><h1>{escape(title)}</h1><p class="lede">{escape(lede)}</p><dl class="cards">{cards}</dl></header>'
+    ledes = "".join(f'<p class="lede">{escape(words)}</p>' for words in (lede, comparable(reports)))
+    return f'<header><h1>{escape(title)}</h1>{ledes}<dl class="cards">{cards}</dl></header>'
+
+
+def comparable(reports: Sequence[Report]) -> str:
+    """Whether the runs' accuracies may be set against each other: not where K or the data differ."""
+    differing = [
+        word
+        for word, values in (
+            ("K", {report.components for report in reports}),
+            ("data", {str(report.facts.get("corpus", report.facts.get("data"))) for report in reports}),
+        )
+        if len(values) > 1
+    ]
+    if differing:
+        return f"These runs differ in {' and '.join(differing)}: their masked accuracies are not comparable."
+    return "Masked accuracy is comparable only between runs with the same K and data."
 
 
 def sections(reports: Sequence[Report]) -> list[str]:
@@ -52,7 +71,8 @@ def overview(reports: Sequence[Report]) -> str:
     for report in reports:
         last, encoder = (report.lines or [{}])[-1], report.config.get("encoder", {})
         steps = f"{last['step']:,} of {report.planned_steps:,}" if last and report.planned_steps else "none yet"
-        cells = {
+        cells = data_of(report) | {
+            "K": f"{report.components:,}" if report.components else "–",
             "encoder": f"{encoder['layers']} layers, width {encoder['hidden_size']}" if encoder else "–",
             "steps": steps,
             "audio heard": duration(report.audio_heard),
@@ -71,6 +91,13 @@ def overview(reports: Sequence[Report]) -> str:
     )
 
 
+def data_of(report: Report) -> dict[str, str]:
+    return {
+        "data": str(report.facts.get("data", "–")),
+        "hours of data": "–" if report.hours is None else f"{report.hours:,.2f}",
+    }
+
+
 def percent(value: float | None) -> str:
     return "–" if value is None else f"{value:.1%}"
 
@@ -80,7 +107,7 @@ def bits(value: float | None) -> str:
 
 
 def settings(reports: Sequence[Report]) -> str:
-    flat = [flattened(report.config) for report in reports]
+    flat = [data_of(report) | flattened(report.config) for report in reports]
     keys = list(dict.fromkeys(key for each in flat for key in each))
     rows = [
         [key, *(str(each.get(key, "–")) for each in flat)] for key in keys if len({str(e.get(key)) for e in flat}) > 1

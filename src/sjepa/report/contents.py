@@ -45,6 +45,26 @@ class Report:
         return {task: scores for task, scores in self.comparison.items() if task not in ("about", "chance") and scores}
 
     @property
+    def components(self) -> int | None:
+        """K of the last phase."""
+        begun = of_kind(self.events, "phase")
+        return begun[-1]["k"] if begun else None
+
+    @property
+    def chance(self) -> float | None:
+        """Accuracy of always giving the fullest component, where shares are logged; else of a guess among all."""
+        if not self.lines or not self.components:
+            return None
+        shares = [e["share"] for e in of_kind(self.events, "clusters") if e["phase"] == self.lines[-1]["phase"]]
+        return max(shares[-1]) if shares else 1 / self.components
+
+    @property
+    def hours(self) -> float | None:
+        """Length of the corpus."""
+        known = [event["hours"] for event in of_kind(self.events, "data") if event.get("hours") is not None]
+        return known[-1] if known else None
+
+    @property
     def planned_steps(self) -> int:
         return sum(self.config.get(phase, {}).get("steps", 0) for phase in ("phase1", "phase2"))
 

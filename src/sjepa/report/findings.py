@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Callable
 from html import escape
 
-from sjepa.analysis.clusters import occupancy
+from sjepa.analysis.clusters import occupancies
 from sjepa.analysis.entropy import verdict
 from sjepa.analysis.events import of_kind
 from sjepa.analysis.pareto import analyse_pareto
@@ -87,7 +87,8 @@ def entropy(report: Report) -> str:
         "How uncertain frames are",
         findings_charts.entropy_distribution(found),
         f"Masking off, {run['utterances']:,} utterances of {run['data']}, step {run['step']:,}. Uprights: 0.5 bits, 1 "
-        f"(an even tie of two components) and 2 (of four). Modes, with Hartigan's dip test: {told}.",
+        f"(an even tie of two components) and 2 (of four). Maxima of the smoothed "
+        f"density, and whether Hartigan's dip test rejects a single mode: {told}.",
     )
     joint = figure(
         "entropy-joint",
@@ -104,16 +105,14 @@ def entropy(report: Report) -> str:
 
 
 def clusters(report: Report) -> str:
-    events = of_kind(report.events, "clusters")
     figures = ""
-    for phase in sorted({event["phase"] for event in events}):
-        part = occupancy([event for event in events if event["phase"] == phase])
+    for part in occupancies(report.events):
         figures += figure(
-            f"occupancy-{phase}",
-            f"Occupancy in phase {phase}",
+            f"occupancy-{part['phase']}",
+            f"Occupancy in phase {part['phase']}",
             findings_charts.occupancy(part),
-            f"A row a component, the fullest at the end first; {part['dead'][-1]} of {part['components']} are dead at "
-            f"the end, {sum(part['died'])} died and {sum(part['born'])} were born on the way.",
+            f"A row a component, those that end fullest at the bottom; {part['dead'][-1]} of {part['components']} "
+            f"are dead at the end, {sum(part['died'])} died and {sum(part['born'])} were born on the way.",
         )
     content = f'<div class="grid">{figures}</div>' if figures else ""
     phones = report.found.get("clusters", {}).get("phones")

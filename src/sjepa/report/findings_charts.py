@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from sjepa.analysis.clusters import DEAD
+from sjepa.analysis.clusters import DEAD, borders
 from sjepa.analysis.entropy import reach
 from sjepa.analysis.pareto import PAPER, steps_of
 from sjepa.analysis.style import GRID, INK, MUTED, PLAIN, PREDICTOR, RULE, TARGET, WARNING, ramp
@@ -113,14 +113,14 @@ def occupancy(part: dict[str, Any]) -> Chart:
     drawn = np.clip(np.log2(np.maximum(shares[:, order], 1e-9)), np.log2(DEAD), 4).T
     heat = {
         "type": "heatmap",
-        "x": part["steps"],
+        "x": borders(part),
         "y": list(range(part["components"])),
         "z": drawn.round(3).tolist(),
         "customdata": [[int(k)] * len(part["steps"]) for k in order],
         "zmin": float(np.log2(DEAD)),
         "zmax": 4,
         "colorscale": CIVIDIS,
-        "hovertemplate": "step %{x:,d}, component %{customdata}: 2^%{z:.1f} of an even share<extra></extra>",
+        "hovertemplate": "near step %{x:,.0f}, component %{customdata}: 2^%{z:.1f} of an even share<extra></extra>",
         "colorbar": {
             "thickness": 10,
             "len": 0.7,
@@ -151,7 +151,7 @@ def occupancy(part: dict[str, Any]) -> Chart:
     layout["yaxis"] |= {"domain": [0.34, 1], "showgrid": False, "showticklabels": False, "ticks": ""}
     layout["yaxis2"] = layout["yaxis"] | {"domain": [0, 0.2], "rangemode": "tozero", "nticks": 4, "showgrid": True}
     layout["yaxis2"] |= {"showticklabels": True, "title": None}
-    layout["xaxis"] |= {"anchor": "y2", "tickformat": ",d"}
+    layout["xaxis"] |= {"anchor": "y2", "tickformat": ",d", "range": [borders(part)[0], part["steps"][-1]]}
     axis_title(layout, "xaxis", "step")
     axis_title(layout, "yaxis", "components")
     return {"data": [heat, *lines], "layout": layout}

@@ -1,6 +1,7 @@
 // The tracks of an utterance on one canvas: spectrogram, labels, clusters, posteriors and entropy over the same time.
 class Tracks {
   static SHIFT = 0.02;  // seconds between frames
+  static LEGEND = 14;  // pixels above a track for the names of its curves
   static CENTRE = 0.0125;  // frame t is centred at 320 t + 200 samples
   static COLOURS = {predictor: "#CC79A7", target: "#009E73", ranks: ["#0072B2", "#E69F00", "#1b1f24"],
     ink: "#1b1f24", muted: "#667079", grid: "#eef0f2"};
@@ -77,6 +78,7 @@ class Tracks {
     for (const [name, height] of wanted) {
       if ((name === "words" || name === "phones") && !this.item[name].length) continue;
       const [kind, part] = name.split(" ");
+      if (name === "top predictor" || name === "entropy") top += Tracks.LEGEND;
       this.rows.push({kind, part, top, height});
       top += height + (name === "words" || name === "clusters predictor" ? 2 : 9);
     }
@@ -110,8 +112,8 @@ class Tracks {
 
   label(row, text, below) {
     const style = {size: this.narrow ? "11px" : "12px", align: "right"}, middle = row.top + row.height / 2;
-    this.write(text, this.gutter - 8, middle - (below ? 8 : 0), style);
-    if (below) this.write(below, this.gutter - 8, middle + 8, style);
+    this.write(text, this.gutter - 16, middle - (below ? 8 : 0), style);
+    if (below) this.write(below, this.gutter - 16, middle + 8, style);
   }
 
   inside(row) {
@@ -138,17 +140,13 @@ class Tracks {
     const y = Math.round(row.top + row.height * (1 - share)) + 0.5;
     this.context.fillStyle = Tracks.COLOURS.grid;
     this.context.fillRect(this.gutter, y - 0.5, this.width, 1);
-    const high = share > 0.9;
-    if (text !== undefined) this.write(text, this.gutter + 3, y + (high ? 2 : -1), {baseline: high ? "top" : "bottom"});
+    if (text !== undefined) this.write(text, this.gutter - 4, y, {align: "right"});
   }
 
-  legend(row, names, colours) {  // from the right edge to the left
+  legend(row, names, colours) {  // above the track, from the right edge to the left
     let right = this.gutter + this.width - 6;
     for (let i = names.length - 1; i >= 0; i--) {
-      Object.assign(this.context, {font: "600 11px " + Tracks.FONT, textAlign: "right", textBaseline: "top", lineWidth: 4,
-        strokeStyle: "rgba(255,255,255,0.85)"});
-      this.context.strokeText(names[i], right, row.top + 3);
-      this.write(names[i], right, row.top + 3, {size: "600 11px", align: "right", baseline: "top", colour: colours[i]});
+      this.write(names[i], right, row.top - 2, {size: "600 11px", align: "right", baseline: "bottom", colour: colours[i]});
       right -= this.context.measureText(names[i]).width + 12;
     }
   }
@@ -209,6 +207,7 @@ class Tracks {
     const most = 1.03, values = this.item[row.part].posteriors, colours = Tracks.COLOURS.ranks, floor = row.top + row.height;
     this.label(row, "top three", row.part);
     for (const [share, text] of [[0], [0.5], [1, "1"]]) this.level(row, share / most, text);
+    if (row.part === "predictor") this.legend(row, ["first", "second", "third"].slice(0, values[0].length), colours);
     this.inside(row);
     const [first, last] = this.line(row, t => values[t][0], most, colours[0], 2);
     this.context.lineTo(this.frameX(last), floor);
@@ -216,7 +215,6 @@ class Tracks {
     this.context.fillStyle = "rgba(0,114,178,0.10)";
     this.context.fill();
     for (let rank = 1; rank < values[0].length; rank++) this.line(row, t => values[t][rank], most, colours[rank], 1.5);
-    if (row.part === "predictor") this.legend(row, ["first", "second", "third"].slice(0, values[0].length), colours);
   }
 
   entropy(row) {
@@ -224,10 +222,10 @@ class Tracks {
     this.label(row, "entropy", "bits");
     this.level(row, 0);
     for (let bits = 1; bits < most; bits += most > 5 ? 2 : 1) this.level(row, bits / most, bits);
+    this.legend(row, ["predictor", "target"], [Tracks.COLOURS.predictor, Tracks.COLOURS.target]);
     this.inside(row);
     for (const part of ["target", "predictor"])
       this.line(row, t => this.item[part].entropy[t], most, Tracks.COLOURS[part], 2);
-    this.legend(row, ["predictor", "target"], [Tracks.COLOURS.predictor, Tracks.COLOURS.target]);
   }
 
   axis(row) {

@@ -11,7 +11,7 @@ from sjepa.report.contents import Report
 
 def header(report: Report) -> str:
     """What was run and what came of it, in words and in a few numbers."""
-    sentences = [what_was_run(report), *what_was_learned(report)]
+    sentences = [what_was_run(report), *what_was_learned(report), *what_was_not(report)]
     ledes = "".join(f'<p class="lede">{sentence}</p>' for sentence in sentences)
     known = {"data": "data {}", "started": "started {}", "sjepa": "sjepa {}", "torch": "torch {}"}
     facts = " · ".join(escape(words.format(report.facts[key])) for key, words in known.items() if key in report.facts)
@@ -44,6 +44,22 @@ def what_was_learned(report: Report) -> list[str]:
     return [f"Linear probes on its frozen features reach {' and '.join(parts)}."] if parts else []
 
 
+def what_was_not(report: Report) -> list[str]:
+    """Said where masked frames are predicted no better than by a network that hears nothing."""
+    last = (report.lines or [{}])[-1]
+    if not charts.at_average(last, "kl_masked"):
+        return []
+    average = charts.average_loss(last)
+    ends = {line["phase"]: line for line in report.lines}.values()
+    never = all(charts.at_average(line, "kl_masked") for line in ends)
+    heard = never and not charts.at_average(last, "kl_visible")
+    elsewhere = ": what was learned comes from visible frames" if heard else ""
+    return [
+        f"<b>At masked frames it predicts no better than the average so far</b> (masked KL {last['kl_masked']:.2f}, "
+        f"always the average {average:.2f} nats){elsewhere}."
+    ]
+
+
 def headline_numbers(report: Report) -> list[str]:
     cards = []
     for task, scores in report.tasks.items():
@@ -59,8 +75,7 @@ def headline_numbers(report: Report) -> list[str]:
         pace = report.audio_heard / max(report.seconds_trained, 1e-9)
         cards.append(card("Audio heard", duration(report.audio_heard), f"at {pace:,.0f} times real time"))
         if last.get("accuracy_masked") is not None:
-            k = of_kind(report.events, "phase")[-1]["k"]
-            among = f"phase {last['phase']}, K = {k:,}"
+            among = f"phase {last['phase']}, K = {report.components:,}, chance {report.chance:.1%}"
             cards.append(card("Masked accuracy", f"{last['accuracy_masked']:.1%}", among))
     return cards
 
@@ -87,7 +102,7 @@ def learning(report: Report) -> str:
         "Accuracy",
         charts.accuracy(report.events),
         "How often the predictor's best component is also the target's. Visible frames show what the encoder hears, "
-        "masked frames what it infers from context.",
+        f"masked frames what it infers from context.{chance_in_words(report)}",
     )
     return section(
         "learning",
@@ -95,6 +110,12 @@ def learning(report: Report) -> str:
         f"The network predicts soft targets for every frame; {kinds}. Curves of different phases cannot be compared.",
         f'{loss}<div class="grid">{accuracy}{decay(report)}</div>',
     )
+
+
+def chance_in_words(report: Report) -> str:
+    if report.chance is None:
+        return ""
+    return f" In phase {report.lines[-1]['phase']} chance, always the fullest component, is {report.chance:.1%}."
 
 
 def decay(report: Report) -> str:
@@ -117,8 +138,8 @@ def targets(report: Report) -> str:
         "entropy",
         "Entropy over training",
         charts.entropy(report.events),
-        "Uncertainty per frame; the predictor's, at masked frames, falls towards the targets' as it learns. The dotted "
-        "level is a guess among all components alike.",
+        "Uncertainty per frame, the predictor's at masked frames: the less it infers from context, the nearer it stays "
+        "to the dotted level, a guess among all components alike.",
     )
     components = figure(
         "components",
@@ -162,7 +183,8 @@ def alarms(report: Report) -> str:
             last, text = more[-1]
             when = f"{1 + len(more)} times, steps {first:,} to {last:,}. The last:"
         items += f"<li><b>{when}</b>{escape(text)}</li>"
-    nothing = note("No alarm: nothing looked wrong while it ran.")
+    beside = ", but masked frames are predicted no better than by the average" if what_was_not(report) else ""
+    nothing = note(f"No alarm was raised while it ran{beside}.")
     return f'<h3 class="later">Alarms</h3><ul class="alarms">{items}</ul>' if items else nothing
 
 

@@ -9,17 +9,18 @@ from pathlib import Path
 
 from sjepa.config import Config, differences, load_toml, to_toml
 from sjepa.errors import UserError
+from sjepa.files import is_used
 from sjepa.train import checkpoint
 
 # What the first phase does not depend on.
-MAY_DIFFER = ("phase2.", "ema.", "layer.choice ", "gmm.k ", "gmm.decay ", "gmm.minimum_count ")
+MAY_DIFFER = ("phase2.", "ema.", "layer.choice ", "gmm.k ", "gmm.decay ", "gmm.minimum_count ", "train.log_every ")
 
 
 def branch(source: Path, out: Path, config: Config) -> None:
     """Make `out` a run that has just ended phase 1, with the state, log and results that `source` had then."""
     if not (source / "config.toml").is_file():
         raise UserError(f"--branch-from {source}: this is not a run")
-    if out.exists() and any(out.iterdir()):
+    if is_used(out):
         raise UserError(f"{out} is not empty: choose another --out for the branch")
     past = load_toml(source / "config.toml")
     changed = [line for line in differences(past, config) if not line.startswith(MAY_DIFFER)]

@@ -1,6 +1,7 @@
 """Pre-training: the paper's algorithm, both phases in one trajectory."""
 
 import time
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +28,7 @@ from sjepa.train.metrics import Log, Speed
 from sjepa.train.run import Run, check_directory, open_directory, seed_from
 from sjepa.train.stopping import stop_agreed, stop_requests
 
+MUCH_CROPPED = 0.25  # share of an epoch's audio that crops may leave out before it is worth a word
 CLUSTERS_EVERY = 10  # logged lines between lines with every component's share
 
 
@@ -58,11 +60,14 @@ def pretrain(
     if not run.step:
         describe_plan(corpus, plan, log)
     reader = BatchReader(corpus, config.mask, config.augment, seed=config.seed, rank=rank, ranks=ranks)
-    batches = load(reader, plan, run.position, settings.workers, device)
     total = config.phases()[-1].end
     speed = Speed(device)
 
-    with stop_requests() as stop, bar("Pre-training", total, done=run.step, show=show) as progress:
+    with (
+        closing(load(reader, plan, run.position, settings.workers, device)) as batches,
+        stop_requests() as stop,
+        bar("Pre-training", total, done=run.step, show=show) as progress,
+    ):
         while run.step < total:
             phase = run.phase_at(run.step)
             if run.phase != phase.number:
@@ -207,6 +212,8 @@ def describe_plan(corpus: Corpus | Mixture, plan: BatchPlan, log: Log) -> None:
     log.write("data", 0, **facts, **loss)
     short = f"; {plan.too_short:,} utterances are shorter than the shortest bucket" if plan.too_short else ""
     say(f"{len(epoch):,} batches an epoch; crops leave out {loss['crop_loss']:.1%}, nothing is padded{short}")
+    if loss["crop_loss"] > MUCH_CROPPED:
+        say("  That is much: use longer buckets, or cut the index shorter (--max-seconds, --cut-transcribed)")
 
 
 def count_bad(run: Run, batch: Batch, corpus: Corpus | Mixture, out: Path) -> None:

@@ -17,7 +17,7 @@ from sjepa import distributed
 from sjepa.audio.augment import augment
 from sjepa.config import Config, differences, load_toml, to_toml
 from sjepa.errors import UserError
-from sjepa.files import write_whole
+from sjepa.files import is_used, write_whole
 from sjepa.model import formats
 from sjepa.model.sjepa import SJEPA
 from sjepa.phases import Phase
@@ -228,7 +228,7 @@ def check_directory(folder: Path, config: Config) -> None:
             raise UserError(
                 f"{folder} is a run with another config ({'; '.join(changed)}): drop the change or choose another --out"
             )
-    elif folder.exists() and any(folder.iterdir()):
+    elif is_used(folder):
         raise UserError(f"{folder} is not empty and is not a run: choose another --out")
 
 
