@@ -13,6 +13,7 @@ from sjepa.analysis.speech import Speech
 from sjepa.analysis.style import INK, MASKED, MUTED, PREDICTOR, RULE, TARGET, VISIBLE, Found, figure
 from sjepa.audio.io import SAMPLE_RATE, shown, to_int16
 from sjepa.audio.mfcc import log_mel
+from sjepa.model.frontend import frame_centres
 
 MELS, SHIFT = 80, 160  # spectrogram: bands, samples between columns
 RANGE = 12.0  # natural logarithms below the loudest point that are still shown
@@ -104,7 +105,7 @@ def draw_utterance(found: Found, stem: Path) -> None:
         strips, (first, second, third) = rows[1 + len(labels) : 3 + len(labels)], rows[-3:]
         for axes, part in zip(strips, ("predictor", "target"), strict=True):
             draw_strip(axes, found[part]["clusters"], part, found["run"]["components"])
-        times = frame_times(frames)
+        times = frame_centres(frames)
         above: Any = {
             "loc": "lower right",
             "bbox_to_anchor": (1, 1),
@@ -168,11 +169,6 @@ def cluster_colour(cluster: int) -> tuple[float, float, float]:
     import colorsys
 
     return colorsys.hls_to_rgb(cluster * 0.61803398875 % 1, (0.42, 0.58, 0.74)[cluster % 3], 0.55)
-
-
-def frame_times(frames: int) -> np.ndarray:
-    """Centres of frames, 320 t + 200 samples."""
-    return (320 * np.arange(frames) + 200) / SAMPLE_RATE
 
 
 def shortened(text: str, most: int) -> str:

@@ -11,7 +11,7 @@ from torch import Tensor
 from sjepa.audio.io import SAMPLE_RATE
 from sjepa.embed.network import Network
 from sjepa.errors import UserError
-from sjepa.model.frontend import RECEPTIVE_FIELD, STRIDE
+from sjepa.model.frontend import RECEPTIVE_FIELD, STRIDE, frame_centres
 
 What = Literal["features", "posteriors", "units"]
 Columns = dict[str, np.ndarray]
@@ -55,15 +55,10 @@ class Readout:
                 yield network.posteriors(x).argmax(-1).to(torch.int32).cpu().numpy()
 
 
-def centres(first: int, frames: int) -> np.ndarray:
-    """Seconds at the middle of what each frame sees."""
-    return (STRIDE * np.arange(first, first + frames) + RECEPTIVE_FIELD // 2) / SAMPLE_RATE
-
-
 def timed(name: str, pieces: Iterable[np.ndarray]) -> Iterator[Columns]:
     done = 0
     for values in pieces:
-        yield {name: values, "time": centres(done, len(values))}
+        yield {name: values, "time": frame_centres(len(values), done)}
         done += len(values)
 
 
@@ -81,7 +76,10 @@ def deduplicated(pieces: Iterable[np.ndarray]) -> Iterator[Columns]:
     units, begins, done = np.zeros(0, np.int32), np.zeros(0, np.int64), 0
 
     def columns(units: np.ndarray, begins: np.ndarray, ends: np.ndarray) -> Columns:
-        first, last = centres(0, 1)[0] + STRIDE / SAMPLE_RATE * begins, centres(-1, 1)[0] + STRIDE / SAMPLE_RATE * ends
+        first, last = (
+            frame_centres(1)[0] + STRIDE / SAMPLE_RATE * begins,
+            frame_centres(1, -1)[0] + STRIDE / SAMPLE_RATE * ends,
+        )
         return {"units": units, "start": first - half, "end": last + half}
 
     for values in pieces:

@@ -24,7 +24,10 @@ def write_table(path: Path, kind: Format, pieces: Iterable[dict[str, np.ndarray]
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.partial")
     try:
-        rows = (write_parquet if kind == "parquet" else write_columns)(partial, kind, pieces, about)
+        if kind == "parquet":
+            rows = write_parquet(partial, pieces, about)
+        else:
+            rows = write_columns(partial, kind, pieces, about)
         os.replace(partial, path)
     except OSError as error:
         raise UserError(f"{path} cannot be written: {error}") from error
@@ -33,7 +36,7 @@ def write_table(path: Path, kind: Format, pieces: Iterable[dict[str, np.ndarray]
     return rows
 
 
-def write_parquet(path: Path, kind: Format, pieces: Iterable[dict[str, np.ndarray]], about: dict[str, str]) -> int:
+def write_parquet(path: Path, pieces: Iterable[dict[str, np.ndarray]], about: dict[str, str]) -> int:
     """A row group a piece; vectors are lists of fixed size, and `file` names the recording in every row."""
     import pyarrow
     import pyarrow.parquet

@@ -7,11 +7,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from sjepa.audio.io import SAMPLE_RATE
 from sjepa.errors import UserError
 from sjepa.evaluate.logistic import fit_logistic
+from sjepa.model.frontend import frame_centres
 
-FRAME_SHIFT, FRAME_CENTRE = 320, 200  # samples: frame t is centred at 320 t + 200
 MLP_WIDTH, MLP_DROPOUT, MLP_LR, MLP_BATCH, MLP_EPOCHS = 256, 0.1, 1e-3, 512, 20
 TEST_SHARE = 0.2
 
@@ -30,8 +29,7 @@ class Scores(NamedTuple):
 def frame_labels(segments: Sequence[tuple[float, float, str]], frames: int) -> list[str]:
     """Label of the segment that holds each frame's centre."""
     ends = np.array([end for _, end, _ in segments])
-    centres = (FRAME_SHIFT * np.arange(frames) + FRAME_CENTRE) / SAMPLE_RATE
-    inside = np.minimum(np.searchsorted(ends, centres, side="right"), len(segments) - 1)
+    inside = np.minimum(np.searchsorted(ends, frame_centres(frames), side="right"), len(segments) - 1)
     return [segments[i][2] for i in inside]
 
 

@@ -7,10 +7,12 @@ convolutions.
 
 from typing import cast
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sjepa.audio.io import SAMPLE_RATE
 from sjepa.model.activation import gelu
 
 KERNELS = (10, 3, 3, 3, 3, 2, 2)
@@ -25,6 +27,11 @@ CPU_FRAMES = 240
 def frame_count(samples: int) -> int:
     """Frames that the front end makes of a waveform, 0 if it is shorter than one receptive field."""
     return max(0, (samples - RECEPTIVE_FIELD) // STRIDE + 1)
+
+
+def frame_centres(frames: int, first: int = 0) -> np.ndarray:
+    """Seconds at the middle of what each of so many frames sees."""
+    return (STRIDE * np.arange(first, first + frames) + RECEPTIVE_FIELD // 2) / SAMPLE_RATE
 
 
 def frame_counts(samples: Tensor) -> Tensor:
