@@ -1,5 +1,6 @@
 """The mixture against the paper's loop, scikit-learn and closed forms."""
 
+import copy
 import itertools
 import math
 import resource
@@ -141,6 +142,37 @@ def test_the_online_update_equals_the_papers_closed_form() -> None:
         )
         assert float(gmm.weights[k]) == pytest.approx(0.9 * float(old["weights"][k]) + 0.1 * count / 300, abs=1e-5)
     assert float(gmm.weights.sum()) == pytest.approx(1.0, abs=1e-6)
+
+
+def test_the_update_by_frames_is_stepwise_em() -> None:
+    """The running sums of q, q x and q x^2 decay, the parameters are what those sums say."""
+    gmm = random_mixture(6, 5, 12)
+    weights, means, variances = (tensor.double().clone() for tensor in (gmm.weights, gmm.means, gmm.variances))
+    sums = torch.cat([weights[:, None], weights[:, None] * means, weights[:, None] * (variances + means**2)], dim=1)
+    for seed in range(4):
+        x = torch.randn(40, 5, generator=torch.Generator().manual_seed(seed))
+        q = gmm.posterior(x)
+        gmm.update_online(gmm.statistics(gmm.powers(x), q), decay=0.8, minimum_count=0.0, by_frames=True)
+        x, q = x.double(), q.double()
+        sums = 0.8 * sums + 0.2 * (q.t() @ torch.cat([torch.ones(40, 1), x, x**2], dim=1)) / 40
+    mean, second = (sums[:, 1:] / sums[:, :1]).chunk(2, dim=1)
+    torch.testing.assert_close(gmm.weights.double(), sums[:, 0], rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(gmm.means.double(), mean, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(gmm.variances.double(), second - mean**2, rtol=1e-3, atol=1e-5)
+
+
+def test_small_batches_shrink_variances_unless_the_update_goes_by_frames() -> None:
+    """Two frames a component and batch: their spread about their own mean is half the true one."""
+    true = DiagonalGMM.from_parameters(torch.ones(20), 30.0 * torch.eye(20), torch.ones(20, 20))
+    spreads = {}
+    for by_frames in (False, True):
+        gmm, g = copy.deepcopy(true), torch.Generator().manual_seed(0)
+        for _ in range(1000):
+            x = true.means[torch.randint(20, (40,), generator=g)] + torch.randn(40, 20, generator=g)
+            gmm.update_online(gmm.statistics(gmm.powers(x), gmm.posterior(x)), 0.99, 0.01, by_frames)
+        spreads[by_frames] = float(gmm.variances.mean())
+    assert spreads[False] < 0.6
+    assert spreads[True] == pytest.approx(1.0, abs=0.1)
 
 
 def test_a_component_that_is_not_seen_keeps_its_parameters() -> None:

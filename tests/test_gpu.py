@@ -1,11 +1,10 @@
 """What only a GPU runs: kernels, graphs, streams, bf16. Skipped where there is none; CI has none."""
 
-import dataclasses
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
-import torch.nn.functional as F
 from conftest import change, micro_config
 
 from sjepa.audio.mfcc import MfccConfig, mfcc
@@ -19,7 +18,8 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a G
 
 def on_gpu(**train: object) -> Config:
     config = micro_config(train={"device": "cuda", "checkpoint_every": 100} | train)
-    return change(config, encoder={"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0})
+    none = {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0}
+    return change(config, encoder=none, predictor={"dropout": 0.0})
 
 
 @pytest.mark.parametrize("channels", [16, 48, 192, 512])
@@ -34,8 +34,9 @@ def test_the_encoder_is_the_same_on_a_gpu_at_any_width(channels: int) -> None:
     found = encoder(x.cuda()).last
     torch.testing.assert_close(found.cpu(), expected, rtol=1e-4, atol=1e-4)
     on_device = torch.autograd.grad((found * weights.cuda()).sum(), list(encoder.parameters()))
+    largest = max(float(g.abs().max()) for g in gradients)  # some are zero but for rounding, as a key's bias always is
     for ours, reference in zip(on_device, gradients, strict=True):
-        assert F.cosine_similarity(ours.cpu().flatten(), reference.flatten(), dim=0) > 0.9999
+        torch.testing.assert_close(ours.cpu(), reference, rtol=1e-3, atol=1e-5 * largest)
 
 
 def test_target_features_are_computed_in_fp32() -> None:
@@ -46,23 +47,36 @@ def test_target_features_are_computed_in_fp32() -> None:
     torch.testing.assert_close(found.cpu(), mfcc(waveforms, MfccConfig()), rtol=1e-3, atol=2e-2)
 
 
-def test_captured_steps_follow_plain_ones_and_a_continued_run_follows_both(corpus: Path, tmp_path: Path) -> None:
+def test_a_continued_run_follows_captured_and_plain_steps(corpus: Path, tmp_path: Path) -> None:
+    """From a checkpoint inside phase 2, because a fit makes much of the last digit."""
     from test_training import lines
 
-    precise = {"precision": "fp32"}
-    plain = on_gpu(compile=False, **precise)
-    assert pretrain(plain, corpus, tmp_path / "plain", show=False)
-    assert pretrain(on_gpu(**precise), corpus, tmp_path / "captured", show=False)
-    halves = on_gpu(**precise, checkpoint_every=4)
-    halves = dataclasses.replace(halves, phase2=dataclasses.replace(halves.phase2))
-    assert pretrain(halves, corpus, tmp_path / "continued", show=False)
-    for later in sorted((tmp_path / "continued" / "checkpoints").iterdir())[1:]:
-        for file in later.iterdir():
-            file.unlink()
-        later.rmdir()
-    assert pretrain(halves, corpus, tmp_path / "continued", show=False)
+    whole = on_gpu(precision="fp32", checkpoint_every=8)
+    assert pretrain(whole, corpus, tmp_path / "whole", show=False)
+    for name, compiled in (("captured", True), ("plain", False)):
+        shutil.copytree(tmp_path / "whole", tmp_path / name)
+        for later in sorted((tmp_path / name / "checkpoints").iterdir())[-1:]:
+            shutil.rmtree(later)
+        assert pretrain(
+            on_gpu(precision="fp32", checkpoint_every=8, compile=compiled), corpus, tmp_path / name, show=False
+        )
     losses = {
-        name: [line["loss"] for line in lines(tmp_path / name, "train")] for name in ("plain", "captured", "continued")
+        name: [line["loss"] for line in lines(tmp_path / name, "train")] for name in ("whole", "captured", "plain")
     }
-    assert losses["captured"] == pytest.approx(losses["plain"], rel=1e-3)
-    assert losses["continued"] == pytest.approx(losses["plain"], rel=1e-3)
+    assert len(losses["whole"]) == len(losses["captured"]) == len(losses["plain"])
+    assert losses["captured"] == pytest.approx(losses["whole"], rel=1e-4)
+    assert losses["plain"] == pytest.approx(losses["whole"], rel=1e-3)
+
+
+def test_steps_on_a_gpu_train_as_on_a_cpu(corpus: Path, tmp_path: Path) -> None:
+    """Thirty large steps: a learning rate that is a tenth off changes a loss by 3 %, rounding by less than 0.01 %."""
+    from test_training import lines
+
+    losses = {}
+    for name, device, compiled in (("cpu", "cpu", False), ("plain", "cuda", False), ("captured", "cuda", True)):
+        config = on_gpu(precision="fp32", device=device, compile=compiled)
+        config = change(config, phase1={"steps": 30, "lr": 4e-3, "warmup": 0})
+        assert pretrain(config, corpus, tmp_path / name, show=False)
+        losses[name] = [line["loss"] for line in lines(tmp_path / name, "train") if line["phase"] == 1]
+    assert losses["plain"] == pytest.approx(losses["cpu"], rel=1e-3)
+    assert losses["captured"] == pytest.approx(losses["cpu"], rel=1e-3)

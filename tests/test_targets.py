@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from conftest import babble
@@ -149,6 +150,15 @@ def test_effective_rank_has_its_closed_forms() -> None:
     expected = math.exp(-float(torch.xlogy(p, p).sum()))
     assert float(effective_rank(basis * values)) == pytest.approx(expected, rel=1e-3)
     assert float(effective_rank(torch.ones(50, 1) @ torch.randn(1, 8, generator=g))) == pytest.approx(1.0, abs=0.7)
+
+
+def test_effective_rank_agrees_with_singular_values() -> None:
+    """Over a spectrum of five decades, where squares in fp32 would be lost; several layers at once."""
+    features = np.random.default_rng(0).normal(size=(2, 300, 64)) * np.logspace(0, -5, 64)
+    for found, layer in zip(effective_rank(torch.from_numpy(features).float()), features, strict=True):
+        singular = np.linalg.svd(layer - layer.mean(0), compute_uv=False)
+        p = singular / singular.sum()
+        assert float(found) == pytest.approx(np.exp(-(p * np.log(p)).sum()), rel=1e-5)
 
 
 def test_the_active_layer_is_the_argmax_of_smoothed_ranks() -> None:

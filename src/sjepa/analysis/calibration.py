@@ -111,7 +111,7 @@ def train_heads(
     optimizer = torch.optim.Adam(heads.parameters(), lr=task.recipe.lr)
     indices = itertools.islice(training_batches(samples_of(train), BATCH, seed), steps)
     plan = (([train[i] for i in batch], -1) for batch in indices)
-    with bar(f"A head on each of {len(heads)} layers", steps) as progress:
+    with bar(f"Heads on {len(heads)} layers", steps) as progress:
         for number, (utterances, features) in enumerate(store.batches(plan)):
             torch.manual_seed(seed * 10**9 + number)
             states, frames = padded(features)
@@ -124,7 +124,8 @@ def train_heads(
                 nn.utils.clip_grad_norm_(head.parameters(), CLIP)
             optimizer.step()
             optimizer.zero_grad()
-            progress.advance(note="loss " + " ".join(f"{float(loss.detach()):.2f}" for loss in losses))
+            values = [float(loss.detach()) for loss in losses]
+            progress.advance(note=f"loss {min(values):.2f} to {max(values):.2f}")
     return heads
 
 
@@ -155,7 +156,7 @@ def score(
     together = together[:, torch.randperm(together.shape[1], generator=generator)[:frames]]
     wanted = [u.label for u in order]
     scores = [task.score(each, wanted)[task.selection] for each in said]
-    return scores, [float(effective_rank(layer)) for layer in together]
+    return scores, effective_rank(together).tolist()
 
 
 def rank_correlation(a: list[float], b: list[float], seed: int = 0) -> tuple[float, float]:

@@ -1,6 +1,7 @@
 """`sjepa bench step`: the training step and its parts, beside other implementations."""
 
 import dataclasses
+import gc
 import itertools
 import time
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from sjepa.config import Config, load_preset
 from sjepa.data.loader import Batch, on_device
 from sjepa.data.masking import block_mask
 from sjepa.model.frontend import frame_count
+from sjepa.targets.providers import Targets
 from sjepa.train.compute import autocast, graphs_compiled
 from sjepa.train.loop import train_step
 from sjepa.train.run import Run
@@ -68,6 +70,8 @@ def measure(command: BenchStep) -> dict[str, Any]:
     }
     for number in (1, 2):
         results[f"phase{number}"] = time_phase(config, number, batches, device, command.repeats)
+    without = time_phase(config, 2, batches, device, command.repeats, mixture=False)
+    results["mixture_adds_ms"] = results["phase2"]["ms"] - without["ms"]
     there = batches[0].to(device) if gpu else batches[0]
     results["parts_ms"] = time_parts(config, there, device)
     forward_backward = 3 * batch * encoder_operations(config.encoder, round(seconds * SAMPLE_RATE))
@@ -112,10 +116,30 @@ def started(config: Config, number: int, audio: Batch, device: torch.device) -> 
     return run
 
 
+class WithoutMixture:
+    """Targets that are given: what a step costs beside posteriors and the online update."""
+
+    def __init__(self, targets: Targets, clean: Tensor):
+        self.targets, self.q = targets, targets(targets.hear(clean)).clone()
+
+    def __call__(self, features: Tensor) -> Tensor:
+        return self.q
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.targets, name)
+
+
 def time_phase(
-    config: Config, number: int, batches: list[Batch], device: torch.device, repeats: int
+    config: Config, number: int, batches: list[Batch], device: torch.device, repeats: int, mixture: bool = True
 ) -> dict[str, float]:
+    if device.type == "cuda":
+        gc.collect()
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
     run = started(config, number, batches[0], device)
+    if not mixture:
+        with autocast(config, device):
+            run.targets = WithoutMixture(run.targets, batches[0].clean.to(device))  # type: ignore[assignment]
     phase = config.phases()[number - 1]
     source = itertools.cycle(batches)
     feed = on_device(source, device) if device.type == "cuda" else source
@@ -135,8 +159,6 @@ def time_phase(
     if device.type == "cuda":
         torch.cuda.synchronize()
     first = time.perf_counter() - began
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats()
     for _ in range(3 * KINDS if device.type == "cuda" else 2):
         step()
     waited = 0.0
@@ -200,6 +222,8 @@ def time_parts(config: Config, batch: Batch, device: torch.device) -> dict[str, 
         "of which mixture": timed(lambda: run.targets(features)),
         "moving average": timed(lambda: run.targets.follow(encoder, 0.999)),
     }
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
     return parts | {"optimizer": timed(run.optimizer.step)}
 
 
@@ -216,5 +240,7 @@ def report(results: dict[str, Any]) -> None:
     show(title, ("", "ms", "audio s/s", "GB", "first step, s", "waiting, ms"), steps)
     parts = [(name, f"{value:,.2f}") for name, value in results["parts_ms"].items()]
     show("each part alone, forward and backward", ("", "ms"), parts)
+    added, step = results["mixture_adds_ms"], results["phase2"]["ms"]
+    print(f"posteriors and online update add {added:,.2f} ms to a step of phase 2, {added / step:.1%}")
     rate, best = results["encoder_tflops"], results["matrix_tflops"]
     print(f"encoder, both ways: {rate:,.2f} TFLOP/s, {rate / best:.0%} of {best:,.2f} in a large product here")

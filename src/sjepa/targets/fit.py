@@ -1,6 +1,7 @@
 """Fitting a codebook to a sample of frames: mini-batch k-means, then EM."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -33,6 +34,8 @@ class GmmConfig:
     """Decay of the online update."""
     minimum_count: float = 0.01
     """A component that a batch gives fewer frames than this keeps its parameters for that step."""
+    update: Literal["parameters", "frames"] = "parameters"
+    """What the online update averages: every component's parameters alike (paper), or its frames (stepwise EM)."""
 
 
 def initial_mixture(frames: Tensor, centres: Tensor, floor: Tensor) -> DiagonalGMM:

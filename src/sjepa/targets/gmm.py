@@ -171,19 +171,28 @@ class DiagonalGMM(nn.Module):
         self.centre.copy_(self.weights @ self.means)
 
     @torch.no_grad()
-    def update_online(self, statistics: Statistics, decay: float, minimum_count: float) -> None:
-        """theta <- decay theta + (1 - decay) theta_hat, except for components that hold less than `minimum_count`."""
-        weights, means, variances = self.estimates(statistics)
+    def update_online(
+        self, statistics: Statistics, decay: float, minimum_count: float, by_frames: bool = False
+    ) -> None:
+        """theta <- decay theta + (1 - decay) theta_hat, except for components that hold less than `minimum_count`.
+
+        `by_frames` averages the sums behind theta instead (stepwise EM), so that a component moves by as much as it has
+        frames in the batch: its rate is (1 - decay) times its share of the batch over its weight.
+        """
+        weights, means, variances = (torch.nan_to_num(part) for part in self.estimates(statistics))
         # A batch with anything that is not finite teaches nothing.
         sound = torch.isfinite(statistics.second).all() & (statistics.frames > 0)
         seen = (statistics.count >= minimum_count) & sound
         rate = torch.where(seen, 1.0 - decay, 0.0)
         # A component that is not seen keeps its weight too; the rest are then normalised again.
-        self.weights.add_(rate * (torch.nan_to_num(weights) - self.weights))
-        self.weights.div_(self.weights.sum())
-        rate = rate[:, None]
-        self.means.add_(rate * (torch.nan_to_num(means) - self.means))
-        self.variances.add_(rate * (torch.nan_to_num(variances) - self.variances))
+        moved = self.weights + rate * (weights - self.weights)
+        rate = (rate * weights / moved if by_frames else rate)[:, None]
+        self.weights.copy_(moved / moved.sum())
+        step, spread = means - self.means, variances - self.variances
+        if by_frames:
+            spread += (1.0 - rate) * step.square()
+        self.means.add_(rate * step)
+        self.variances.add_(rate * spread)
         self.variances.copy_(torch.maximum(self.variances, self.floor))
 
     def save(self, path: Path) -> None:

@@ -23,11 +23,13 @@ class LayerConfig:
 
 @torch.no_grad()
 def effective_rank(features: Tensor) -> Tensor:
-    """exp of the entropy of the normalised singular values of centred features: (N, D) -> ()."""
-    features = features.float()
-    singular = torch.linalg.svdvals(features - features.mean(0))
-    p = singular / singular.sum().clamp(min=1e-12)
-    return torch.exp(-torch.xlogy(p, p).sum())
+    """exp of the entropy of the normalised singular values of centred features: (..., N, D) -> (...)."""
+    centred = features.double() - features.double().mean(-2, keepdim=True)
+    # Their squares are the eigenvalues of a D x D matrix, far quicker to find; fp64 keeps what squaring costs.
+    squares = torch.linalg.eigvalsh(centred.mT @ centred)
+    singular = squares.clamp(min=0).sqrt()
+    p = singular / singular.sum(-1, keepdim=True).clamp(min=1e-12)
+    return torch.exp(-torch.xlogy(p, p).sum(-1))
 
 
 class LayerChoice:
@@ -62,4 +64,4 @@ def measure_ranks(encoder: Encoder, clean: Tensor, frames: int, generator: torch
     chosen = torch.randperm(available, generator=generator)[:share].to(clean.device)
     sampled = torch.stack([state.flatten(0, 1)[chosen].float() for state in states])  # (L, N, D)
     sampled = torch.cat(distributed.gather_tensors(sampled), dim=1)
-    return [float(effective_rank(layer)) for layer in sampled] if bool(torch.isfinite(sampled).all()) else None
+    return effective_rank(sampled).tolist() if bool(torch.isfinite(sampled).all()) else None

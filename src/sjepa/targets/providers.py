@@ -160,7 +160,8 @@ class Targets(nn.Module):
             statistics = self.codebook.statistics(powers, posterior)
             total = distributed.sum_over_ranks(statistics.flat())
             statistics = type(statistics).from_flat(total, *self.codebook.means.shape)
-            self.codebook.update_online(statistics, self.config.decay, self.config.minimum_count)
+            by_frames = self.config.update == "frames"
+            self.codebook.update_online(statistics, self.config.decay, self.config.minimum_count, by_frames)
         return q.view(*features.shape[:2], -1)
 
     def follow(self, encoder: Encoder, decay: float) -> None:

@@ -13,7 +13,9 @@ from sjepa.files import is_used
 from sjepa.train import checkpoint
 
 # What the first phase does not depend on.
-MAY_DIFFER = ("phase2.", "ema.", "layer.choice ", "gmm.k ", "gmm.decay ", "gmm.minimum_count ", "train.log_every ")
+MAY_DIFFER = (
+    "phase2.", "ema.", "layer.choice ", "gmm.k ", "gmm.decay ", "gmm.minimum_count ", "gmm.update ", "train.log_every "
+)  # fmt: skip
 
 
 def branch(source: Path, out: Path, config: Config) -> None:

@@ -128,7 +128,6 @@ def learn(
     """What the device does in a step; nothing here waits for it."""
     config, model = run.config, run.model
     model.train()
-    run.optimizer.zero_grad(set_to_none=True)
     with autocast(config, run.device):
         features = run.targets.hear(clean)
         with run.beside():
@@ -150,6 +149,7 @@ def learn(
     run.optimizer.step()
     run.targets.follow(model.encoder, decay)
     run.meter.add(sums, q, loss, norm, finite)
+    run.optimizer.zero_grad(set_to_none=True)
 
 
 def layers_kept(config: Config, step: int) -> list[bool]:

@@ -122,7 +122,7 @@ class Run:
             distributed.broadcast_module(self.model.head.output)
             past = self.optimizer
             self.optimizer = make_optimizer(self.config, self.model, self.device)
-            self.optimizer.state.update({p: past.state[p] for p in self.model.parameters() if p in past.state})
+            self.optimizer.state.update({p: state for p, state in past.state.items() if p in self.optimizer.state})
         self.meter = Meter(targets.components, self.device)
         # Graphs hold the addresses of what they were captured with. Over several GPUs steps run without them.
         single = distributed.world_size() == 1
@@ -144,9 +144,7 @@ class Run:
         if distributed.is_main():
             names = dict(self.model.named_parameters())
             moments = {
-                f"{name}/{key}": value
-                for name, p in names.items()
-                for key, value in self.optimizer.state.get(p, {}).items()
+                f"{name}/{key}": value for name, p in names.items() for key, value in self.optimizer.state[p].items()
             }
             parts = {
                 "model": self.model.state_dict(),
@@ -186,13 +184,8 @@ class Run:
         self.targets.load_state_dict(parts["targets"])
         self.meter.load(parts["meter"])
         for name, p in self.model.named_parameters():
-            moments = {
-                key: parts["optimizer"][f"{name}/{key}"]
-                for key in ("step", "exp_avg", "exp_avg_sq")
-                if f"{name}/{key}" in parts["optimizer"]
-            }
-            if moments:
-                self.optimizer.state[p] = {key: value.to(self.device) for key, value in moments.items()}
+            for key, value in self.optimizer.state[p].items():
+                value.copy_(parts["optimizer"][f"{name}/{key}"])
         return True
 
     def export(self, folder: Path, phase: int) -> None:
@@ -205,7 +198,7 @@ class Run:
 def make_optimizer(config: Config, model: SJEPA, device: torch.device) -> torch.optim.AdamW:
     train = config.train
     lr = torch.zeros((), device=device) if device.type == "cuda" else 0.0
-    return torch.optim.AdamW(
+    optimizer = torch.optim.AdamW(
         model.parameters(),
         lr=lr,
         betas=(train.beta1, train.beta2),
@@ -213,6 +206,11 @@ def make_optimizer(config: Config, model: SJEPA, device: torch.device) -> torch.
         fused=True,
         capturable=device.type == "cuda",
     )
+    # Now and not at a parameter's first step, which LayerDrop may put off into a captured one.
+    for p in model.parameters():
+        zeros = {key: torch.zeros_like(p, requires_grad=False) for key in ("exp_avg", "exp_avg_sq")}
+        optimizer.state[p] = {"step": torch.zeros((), device=p.device), **zeros}
+    return optimizer
 
 
 def seed_from(*keys: int) -> int:
