@@ -16,9 +16,9 @@ import torch
 from sjepa import Encoder
 from sjepa.audio.io import read_audio
 from sjepa.embed.loudness import moments_of
-from sjepa.embed.network import Network, head_from
+from sjepa.embed.network import Network
 from sjepa.embed.windows import MARGIN, WindowConfig, cut, join
-from sjepa.train.checkpoint import load_latest
+from sjepa.train.finished import Finished
 
 run, audio = Path(sys.argv[1]), Path(sys.argv[2])
 config = WindowConfig()
@@ -36,11 +36,8 @@ def recording(kind: str) -> np.ndarray:
     return np.concatenate(pieces).astype(np.float32)
 
 
-checkpoint = load_latest(run)
-assert checkpoint is not None, f"{run} has no checkpoint"
 encoder = Encoder.from_pretrained(run).requires_grad_(False)
-head = head_from(checkpoint[0]["model"], encoder, str(run))
-network = Network(encoder, encoder.config.layers, head, torch.device("cpu"))
+network = Network(encoder, encoder.config.layers, Finished(run, encoder).head(), torch.device("cpu"))
 
 print("| recording | seconds | difference, median | 95% | same unit | step in fades | step at a hard cut |")
 print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")

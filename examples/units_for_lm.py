@@ -14,10 +14,13 @@ import numpy as np
 import torch
 from torch import nn
 
+from sjepa.progress import bar, track
+
 folder, out = Path(sys.argv[1]), Path(sys.argv[2])
 steps = int(sys.argv[3]) if len(sys.argv) > 3 else 300
 
-recordings = [torch.from_numpy(np.load(file)["units"]).long() for file in sorted(folder.rglob("*.npz"))]
+files = track(sorted(folder.rglob("*.npz")), "Reading units")
+recordings = [torch.from_numpy(np.load(file)["units"]).long() for file in files]
 out.write_text("".join(" ".join(f"u{unit}" for unit in units.tolist()) + "\n" for units in recordings))
 
 size = int(max(units.max() for units in recordings)) + 2
@@ -45,11 +48,14 @@ def loss(model: Model, batch: list[torch.Tensor]) -> torch.Tensor:
 torch.manual_seed(0)
 model = Model()
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-for _ in range(steps):
-    chosen = torch.randint(len(training), (8,)).tolist()
-    optimizer.zero_grad()
-    loss(model, [training[i] for i in chosen]).backward()
-    optimizer.step()
+with bar("Training", steps) as progress:
+    for _ in range(steps):
+        chosen = torch.randint(len(training), (8,)).tolist()
+        optimizer.zero_grad()
+        value = loss(model, [training[i] for i in chosen])
+        value.backward()
+        optimizer.step()
+        progress.advance(note=f"loss {value.item():.3f}")
 
 # What a model that knows only how frequent units are would reach.
 counts = torch.bincount(torch.cat([s[1:] for s in training]), minlength=size) + 1.0

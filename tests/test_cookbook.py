@@ -51,7 +51,7 @@ def cook(kitchen: Path, recipe: str, **changes: str) -> str:
         words = [part for word in words for part in shlex.split(changes.get(word, shlex.quote(word)))]
         done = subprocess.run(words, cwd=kitchen, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, f"{line}\n{done.stderr}"
-        printed += done.stdout
+        printed += done.stdout + done.stderr
     return printed
 
 
@@ -82,6 +82,8 @@ def test_units_become_lines_of_text_that_a_language_model_learns(kitchen: Path) 
     printed = cook(kitchen, "Units for a speech language model", **{"units.txt": "units.txt 60"})
     learned, alone = numbers(r"perplexity on held-out recordings: ([\d.]+), by frequency alone: ([\d.]+)", printed)
     assert learned < 0.9 * alone
+    assert re.search(r"Reading units .* 40/40 ", printed)
+    assert re.search(r"Training .* 60/60 .* loss \d", printed)
     lines = (kitchen / "units.txt").read_text().splitlines()
     files = sorted((kitchen / "units").rglob("*.npz"))
     assert len(lines) == len(files) == 40

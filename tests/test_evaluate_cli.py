@@ -38,6 +38,7 @@ def test_one_encoder_goes_through_every_verb_into_one_table(
     assert "lite protocol, 4 steps on VoxCeleb1: not comparable with full results" in printed
     assert "audio seconds per second" in printed
     results = json.loads((out / "sid" / "results.json").read_text())
+    assert f"test accuracy {results['metrics']['accuracy']:.2f} (chance 33.33)" in printed
     assert len(results["folds"][0]["layer_weights"]) == 3
 
     dispatch([*command, "--out", str(out / "sid")])  # again: read from its files, with the same result

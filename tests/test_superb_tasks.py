@@ -1,7 +1,8 @@
 """Every task of the evaluation, end to end on a small corpus in its true layout: it learns, and repeats itself."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,14 @@ import torch
 
 from sjepa.data.synthetic import VOICES
 from sjepa.errors import UserError
-from sjepa.evaluate.superb import TaskName
+from sjepa.evaluate.superb import TaskName, protocol
 from sjepa.evaluate.superb.protocol import Evaluation
+from sjepa.evaluate.superb.records import Fold, Utterance
 from sjepa.evaluate.superb.tasks import ClassTask, Recipe, SequenceTask, Task, make_task
 from sjepa.evaluate.upstream import load_upstream
 from sjepa.model.encoder import Encoder
 from sjepa.model.encoder_config import EncoderConfig
+from sjepa.progress import Bar
 
 pytest.importorskip("espeakng_loader")
 
@@ -57,6 +60,7 @@ def test_a_classification_task_learns(
     results = run(shortened(task, steps), tmp_path / "out", rate)
     score = results["metrics"]["slot_f1" if name == "coffee" else "accuracy"]
     assert score > chance + margin
+    assert results["chance"]["slot_f1" if name == "coffee" else "accuracy"] == pytest.approx(chance, abs=2)
     assert results["encoder"]["parameters"] == 0
     assert results["audio_seconds_per_second"] > 0
     assert len(results["folds"]) == (5 if name in ("er", "ravdess") else 1)
@@ -92,7 +96,9 @@ def test_speech_recognition_learns_and_a_language_model_decodes_it(numbers: Path
 
 def test_phoneme_recognition_learns(numbers: Path, tmp_path: Path) -> None:
     task = shortened(make_task("pr", numbers, lite=True), 150)
-    assert run(task, tmp_path / "out", 1e-2, "mfcc+context")["metrics"]["per"] < 60
+    results = run(task, tmp_path / "out", 1e-2, "mfcc+context")
+    assert results["metrics"]["per"] < 60
+    assert results["chance"] == {}
 
 
 def test_slot_filling_learns(tmp_path: Path) -> None:
@@ -129,6 +135,51 @@ def test_the_same_seed_gives_the_same_numbers_and_a_stop_changes_nothing(tmp_pat
     assert json.loads((tmp_path / "stopped" / "results.json").read_text())["folds"] == whole["folds"]
     with pytest.raises(UserError, match="holds an evaluation with another seed"):
         run(task, tmp_path / "stopped", 1e-3, seed=1)
+
+
+def labelled(name: str, *labels: tuple[str, ...]) -> list[Utterance]:
+    return [Utterance(f"{name}{index}", Path(f"{name}{index}.wav"), label) for index, label in enumerate(labels)]
+
+
+def test_chance_is_one_answer_to_everything_and_training_decides_which() -> None:
+    happy, sad, calm = ("happy",), ("sad",), ("calm",)
+    train = labelled("train", sad, happy, happy, calm)
+    test = labelled("test", sad, sad, sad, happy, calm)
+    fold = Fold("emotions", train, train, test)
+    recipe = Recipe(1, 1e-3, 1, 1, 1)
+    assert ClassTask("er", recipe, [fold]).chance(fold) == {"accuracy": pytest.approx(20.0)}
+    balanced = ClassTask("ks", recipe, [fold], balanced=True).chance(fold)
+    assert balanced == {"accuracy": pytest.approx(20.0), "balanced_accuracy": pytest.approx(100 / 3)}
+
+    # Every label of training is another; the most frequent values are mocha and large, though most have no size.
+    orders = labelled("train", ("mocha", ""), ("tea", "large"), ("latte", ""), ("mocha", "small"), ("juice", "large"))
+    asked = labelled("test", ("mocha", ""), ("mocha", "large"), ("tea", ""))
+    fold = Fold("orders", orders, orders, asked)
+    chance = ClassTask("coffee", recipe, [fold], optional=True).chance(fold)
+    # 6 pairs are said, 4 are wanted, and 3 are both.
+    assert chance == {"slot_f1": pytest.approx(100 * 2 * 3 / (6 + 4)), "accuracy": pytest.approx(100 / 3)}
+
+
+def test_the_progress_line_shows_the_best_of_all_looks_at_dev(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    notes: list[str] = []
+
+    class Recorder(Bar):
+        def advance(self, steps: int = 1, note: str | None = None) -> None:
+            notes.extend([] if note is None else [note])
+
+    @contextmanager
+    def recorded(*_: object) -> Iterator[Bar]:
+        yield Recorder(None, None)
+
+    monkeypatch.setattr(protocol, "bar", recorded)
+    task = make_task("sid", corpora.voxceleb(tmp_path / "data", speakers=3), lite=True)
+    task = replace(task, recipe=Recipe(10, 1e-3, 8, 1, 2))
+    curve = run(task, tmp_path / "out", 3e-3, "mfcc")["folds"][0]["dev_curve"]
+    assert curve[0]["accuracy"] < max(look["accuracy"] for look in curve)
+    assert len(notes) == 10
+    for step, note in enumerate(notes, 1):
+        seen = [look["accuracy"] for look in curve if look["step"] <= step]
+        assert note.startswith(f"best dev {max(seen):.2f}  loss " if seen else "loss ")
 
 
 def test_a_sweep_keeps_the_rate_that_is_best_on_dev(tmp_path: Path) -> None:

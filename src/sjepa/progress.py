@@ -2,27 +2,57 @@
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from sjepa import distributed
 
 T = TypeVar("T")
+WIDE = 100  # columns of a terminal with room for a long bar beside a note
+APART = "  "  # between the parts of a note
 
 
-def columns() -> list[Any]:
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+def columns(width: int) -> list[Any]:
+    from rich import progress
     from rich.table import Column
 
+    class NoteColumn(progress.ProgressColumn):
+        def render(self, task: progress.Task) -> Any:
+            return Note(task.fields["note"])
+
+    whole = Column(no_wrap=True)
     return [
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=12),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-        # The note gets what room is left, and is cut where there is too little.
-        TextColumn("{task.fields[note]}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis")),
+        # A description without room goes on below, so that no number is cut.
+        progress.TextColumn("{task.description}", markup=False, table_column=Column(overflow="fold")),
+        progress.BarColumn(12 if width >= WIDE else 6, table_column=whole),
+        progress.MofNCompleteColumn(table_column=whole),
+        progress.TimeElapsedColumn(table_column=whole),
+        progress.TextColumn("left"),
+        progress.TimeRemainingColumn(table_column=whole),
+        NoteColumn(Column(ratio=1, no_wrap=True)),
     ]
+
+
+@dataclass(frozen=True)
+class Note:
+    """What stands behind a bar, in the room that is left there."""
+
+    text: str
+
+    def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
+        from rich.text import Text
+
+        yield Text(fitting(self.text, options.max_width))
+
+
+def fitting(note: str, room: int) -> str:
+    """The first parts of a note, as many as fit whole."""
+    from rich.cells import cell_len
+
+    parts = note.split(APART)
+    while parts and cell_len(APART.join(parts)) > room:
+        parts.pop()
+    return APART.join(parts)
 
 
 class Bar:
@@ -32,6 +62,7 @@ class Bar:
         self.progress, self.task = progress, task
 
     def advance(self, steps: int = 1, note: str | None = None) -> None:
+        """Parts of a note stand two spaces apart, the most important first; the last go where there is no room."""
         if self.progress is not None:
             self.progress.update(self.task, advance=steps, **({} if note is None else {"note": note}))
 
@@ -51,7 +82,8 @@ def bar(description: str, total: int | None, done: int = 0, show: bool = True) -
     from rich.console import Console
     from rich.progress import Progress
 
-    with Progress(*columns(), console=Console(stderr=True), expand=True) as progress:
+    console = Console(stderr=True)
+    with Progress(*columns(console.width), console=console, expand=True) as progress:
         yield Bar(progress, progress.add_task(description, total=total, completed=done, note=""))
 
 

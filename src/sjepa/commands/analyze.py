@@ -14,33 +14,43 @@ Device = Literal["auto", "cpu", "cuda"]
 
 
 @dataclass(frozen=True)
-class Entropy:
-    """Per-frame entropy of the predictor and of its target with masking off: shares, modes, and both together."""
+class Subject:
+    """Options of every subject."""
 
     run: Path
     """Directory of the run."""
+    out: Path | None = None
+    """Folder of the results; RUN/analysis by default, where `sjepa report` finds them."""
+    redraw: bool = False
+    """Only draw what was found before."""
+
+
+@dataclass(frozen=True)
+class Computed(Subject):
+    """Options of subjects that can run the encoder."""
+
+    device: Device = "auto"
+    """Where to run; auto takes a GPU where there is one."""
+
+
+@dataclass(frozen=True)
+class Entropy(Computed):
+    """Per-frame entropy of the predictor and of its target with masking off: shares, modes, and both together."""
+
     data: str | None = None
     """Audio that the run did not train on: a folder, an index or shards."""
     utterances: int = 500
     """How many to hear, at random."""
     head_input: Literal["encoder", "predictor"] = "encoder"
     """What the cluster head reads."""
-    out: Path | None = None
-    """Folder of the results; RUN/analysis by default, where `sjepa report` finds them."""
-    redraw: bool = False
-    """Only draw what was found before."""
     seed: int = 0
     """All randomness follows from it."""
-    device: Device = "auto"
-    """Where to run; auto takes a GPU where there is one."""
 
 
 @dataclass(frozen=True)
-class Utterance:
+class Utterance(Computed):
     """The paper's figure for any utterance: spectrogram, labels, clusters, posteriors and entropy over time."""
 
-    run: Path
-    """Directory of the run."""
     files: Annotated[tuple[Path, ...], tyro.conf.Positional] = ()
     """Audio files; without any, some utterances of --data."""
     data: Path | None = None
@@ -55,20 +65,12 @@ class Utterance:
     """Longest stretch of a file."""
     head_input: Literal["encoder", "predictor"] = "encoder"
     """What the cluster head reads."""
-    out: Path | None = None
-    """Folder of the results; RUN/analysis by default, where `sjepa report` finds them."""
-    redraw: bool = False
-    """Only draw what was found before."""
-    device: Device = "auto"
-    """Where to run; auto takes a GPU where there is one."""
 
 
 @dataclass(frozen=True)
-class Erank:
+class Erank(Computed):
     """Effective rank of every layer over training; with --data its calibration by a CTC head on each layer."""
 
-    run: Path
-    """Directory of the run."""
     data: Path | None = None
     """A labelled corpus for the calibration: LibriSpeech with its phones, or a synthetic corpus."""
     subset: str = "dev-clean"
@@ -77,48 +79,28 @@ class Erank:
     """What the heads write; words train a recurrent head, better on a GPU."""
     steps: int = 1000
     """Training steps of the heads."""
-    out: Path | None = None
-    """Folder of the results; RUN/analysis by default, where `sjepa report` finds them."""
-    redraw: bool = False
-    """Only draw what was found before."""
     seed: int = 0
     """All randomness follows from it."""
-    device: Device = "auto"
-    """Where to run; auto takes a GPU where there is one."""
 
 
 @dataclass(frozen=True)
-class Pareto:
+class Pareto(Subject):
     """Parameters against WER and emotion accuracy: reported systems, and ours by the full protocol."""
 
-    run: Path
-    """Directory of the run."""
     results: tuple[Path, ...] = ()
     """Further folders with results.json at any depth, besides the run's own."""
-    out: Path | None = None
-    """Folder of the results; RUN/analysis by default, where `sjepa report` finds them."""
-    redraw: bool = False
-    """Only draw what was found before."""
 
 
 @dataclass(frozen=True)
-class Clusters:
+class Clusters(Computed):
     """How full each component is over training, which die and are born; with --data the phones that each holds."""
 
-    run: Path
-    """Directory of the run."""
     data: Path | None = None
     """A labelled corpus: LibriSpeech with its phones, or a synthetic corpus."""
     subset: str = "dev-clean"
     """Subset of LibriSpeech."""
     utterances: int = 500
     """How many to hear, evenly spaced."""
-    out: Path | None = None
-    """Folder of the results; RUN/analysis by default, where `sjepa report` finds them."""
-    redraw: bool = False
-    """Only draw what was found before."""
-    device: Device = "auto"
-    """Where to run; auto takes a GPU where there is one."""
 
 
 def entropy(command: Entropy, out: Path) -> None:

@@ -71,9 +71,10 @@ def run(arguments: list[str]) -> None:
     out = command.out or Path("runs/superb") / upstream.name.replace(" ", "-") / protocol
     evaluation = Evaluation(task, upstream, out, command.seed, decoders, command.cache_gb)
     results = evaluation.run(GRID if command.sweep else [command.lr or task.recipe.lr])
-    print(f"{protocol} on {upstream.name} ({upstream.parameters:,} parameters): test {in_words(results['metrics'])}")
-    for name, scores in results["decoded"].items():
-        print(f"  with the language model, {name} settings: {in_words(scores)}")
+    scores = in_words(results["metrics"], results["chance"])
+    print(f"{protocol} on {upstream.name} ({upstream.parameters:,} parameters): test {scores}")
+    for name, decoded in results["decoded"].items():
+        print(f"  with the language model, {name} settings: {in_words(decoded)}")
     if command.lite:
         where = f"{len(task.folds)} folds" if len(task.folds) > 1 else task.folds[0].name
         print(f"  lite protocol, {task.recipe.steps} steps on {where}: not comparable with full results")

@@ -2,16 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import cast
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from sjepa.embed.loudness import Moments, norm_for
+from sjepa.model.utterances import encode
 from sjepa.errors import UserError
 from sjepa.model.encoder import Encoder
-from sjepa.model.frontend import frame_count
 from sjepa.model.predictor import ClusterHead
 
 
@@ -26,12 +27,7 @@ class Network:
     @torch.inference_mode()
     def features(self, waveforms: Sequence[np.ndarray]) -> list[Tensor]:
         """The state's frames (T, D) of each waveform; none depends on the others."""
-        lengths = torch.tensor([len(samples) for samples in waveforms], device=self.device)
-        padded = nn.utils.rnn.pad_sequence([torch.from_numpy(samples) for samples in waveforms], batch_first=True)
-        # Equal lengths need no mask: the result is then that of the plain encoder to the last bit.
-        given = None if len({len(samples) for samples in waveforms}) == 1 else lengths
-        states = self.encoder(padded.to(self.device), given, until=self.state - 1).hidden_states
-        return [x[: frame_count(len(samples))] for x, samples in zip(states[self.state], waveforms, strict=True)]
+        return encode(self.encoder, waveforms, self.device, itemgetter(self.state), until=self.state - 1)
 
     @torch.inference_mode()
     def window_features(self, samples: np.ndarray, recording: Moments) -> Tensor:

@@ -98,7 +98,7 @@ def embed(recordings: Sequence[Recording], out: Path, plan: Embedding, skip: boo
     short = [r for r in left if frame_count(r.samples) <= plan.window.frames]
     long = [r for r in left if frame_count(r.samples) > plan.window.frames]
     seconds = sum(r.samples for r in left) // SAMPLE_RATE
-    with bar("Embedding (s of audio)", seconds, show=show) as progress:
+    with bar("Seconds embedded", seconds, show=show) as progress:
         clock = Clock(progress)
 
         def write(recording: Recording, frames: Callable[[], Iterable[Tensor]]) -> None:
@@ -147,9 +147,10 @@ def batches_by_length(recordings: Sequence[Recording], seconds: float) -> Iterat
 
 def frames_of(recording: Recording, plan: Embedding, clock: Clock) -> Iterator[Tensor]:
     """Frames of a long recording, in pieces: decoded, encoded and joined as they come."""
-    clock.progress.advance(0, note=f"{shown(recording.name)}, first pass")
+    name = shown(os.path.basename(recording.name))
+    clock.progress.advance(0, note=f"first pass  {name}")
     moments = moments_of(stream_audio(recording.path))
-    clock.progress.advance(0, note=shown(recording.name))
+    clock.progress.advance(0, note=name)
 
     def encoded() -> Iterator[tuple[int, Tensor]]:
         done, silent = 0, True

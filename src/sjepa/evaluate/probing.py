@@ -76,7 +76,7 @@ def extract(
                 averages[index] = chosen.mean(1)
                 if index in framed:
                     kept[index] = chosen
-            progress.advance(len(batch), note=f"{store.speed:,.0f} audio seconds per second")
+            progress.advance(len(batch), note=f"{store.speed:,.0f} s/s")
     ordered = sorted(kept)
     return Extracted(np.stack([averages[i] for i in heard]), ordered, [kept[i] for i in ordered], store.speed)
 

@@ -14,11 +14,12 @@ from torch import Tensor, nn
 
 from sjepa.audio.mfcc import MfccConfig, log_mel, mfcc
 from sjepa.device import Device, choose_device
+from sjepa.model.utterances import encode
 from sjepa.errors import UserError
 from sjepa.model.encoder import Encoder
 from sjepa.model.encoder_config import EncoderConfig
 from sjepa.model.formats import fingerprint, from_hugging_face
-from sjepa.model.frontend import RECEPTIVE_FIELD, STRIDE, frame_count
+from sjepa.model.frontend import RECEPTIVE_FIELD, STRIDE
 
 ARCHITECTURES = ("hubert", "wavlm", "wav2vec2")  # Hugging Face model types with hidden states at stride 320
 CONTEXT = 5  # frames on each side of `mfcc+context`
@@ -136,11 +137,8 @@ def ours(name: str, folder: Path, settings: dict[str, Any], fresh: bool, device:
     encoder = encoder.to(device).requires_grad_(False)
 
     def run(utterances: Sequence[np.ndarray]) -> list[Tensor]:
-        lengths = torch.tensor([len(samples) for samples in utterances], device=device)
-        padded = nn.utils.rnn.pad_sequence([torch.from_numpy(samples) for samples in utterances], batch_first=True)
         with torch.autocast(device.type, dtype=torch.bfloat16, enabled=device.type == "cuda"):
-            states = stacked(encoder(padded.to(device), lengths).hidden_states)
-        return [state[:, : frame_count(len(samples))] for state, samples in zip(states, utterances, strict=True)]
+            return encode(encoder, utterances, device, stacked)
 
     return Upstream(name, encoder.config.layers + 1, encoder.config.hidden_size, count(encoder), device, run, encoder)
 

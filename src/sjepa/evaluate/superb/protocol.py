@@ -70,6 +70,7 @@ class Evaluation:
             raise RuntimeError("the encoder's weights changed during the evaluation")
         results = self.identity | {
             "metrics": average([fold["metrics"] for fold in folds]),
+            "chance": average([fold["chance"] for fold in folds]),
             "decoded": {name: average([fold["decoded"][name] for fold in folds]) for name in self.decoders},
             "decoders": {name: asdict(decoder.settings) for name, decoder in self.decoders.items()},
             "learning_rate": chosen,
@@ -130,14 +131,12 @@ class Evaluation:
         downstream, optimizer, state = self.open(index, rate)
         if state.step >= recipe.steps:
             return state
-        title = f"{task.name} {fold.name}, lr {rate:g}" if len(task.folds) > 1 else f"{task.name}, lr {rate:g}"
-        with bar(title, recipe.steps, state.step) as progress:
+        part = f" {index + 1} of {len(task.folds)}" if len(task.folds) > 1 else ""
+        with bar(f"{task.name}{part}, lr {rate:g}", recipe.steps, state.step) as progress:
             batches = self.store.batches(self.plan(fold, seed, state.step))
             while state.step < recipe.steps:
                 loss = self.step(downstream, optimizer, batches, seed, state.step)
                 state.step += 1
-                best = f"  best dev {task.selection} {state.best_score:.2f}" if state.curve else ""
-                progress.advance(note=f"loss {loss:.3f}{best}")
                 if state.step % recipe.evaluate_every == 0 or state.step == recipe.steps:
                     scores = task.score(self.predictions(downstream, fold.dev)[0], [u.label for u in fold.dev])
                     state.record(scores, task.selection, task.selection in LOWER_IS_BETTER, loss)
@@ -145,6 +144,8 @@ class Evaluation:
                     state.save()
                 elif state.step % SAVE_EVERY == 0:
                     state.save()
+                best = f"best dev {state.best_score:.2f}  " if state.curve else ""
+                progress.advance(note=f"{best}loss {loss:.3f}")
         return state
 
     def step(
@@ -224,6 +225,7 @@ class Evaluation:
         return {
             "fold": fold.name,
             "metrics": self.task.score(predictions, wanted),
+            "chance": self.task.chance(fold),
             "decoded": {name: self.task.score(said, wanted) for name, said in decoded.items()},
             "layer_weights": [round(weight, 4) for weight in weights],
             "best_step": state.best_step,
@@ -245,5 +247,6 @@ def average(scores: list[dict[str, float]]) -> dict[str, float]:
     return {name: float(np.mean([score[name] for score in scores])) for name in scores[0]}
 
 
-def in_words(scores: dict[str, float]) -> str:
-    return ", ".join(f"{name} {value:.2f}" for name, value in scores.items())
+def in_words(scores: dict[str, float], chance: dict[str, float] | None = None) -> str:
+    levels = {name: f" (chance {value:.2f})" for name, value in (chance or {}).items()}
+    return ", ".join(f"{name} {value:.2f}{levels.get(name, '')}" for name, value in scores.items())

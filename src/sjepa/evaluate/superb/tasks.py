@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +18,7 @@ from sjepa.evaluate.superb.records import Fold, Label, Utterance, some
 from sjepa.evaluate.superb.specaugment import SpecAugment
 from sjepa.evaluate.superb.text import Characters, Phones, SlotCharacters, Symbols, read_slot_names
 
+T = TypeVar("T", bound=Hashable)
 Score = Callable[[Sequence[str], Sequence[str]], float]
 LOWER_IS_BETTER = frozenset({"wer", "cer", "per", "slot_value_cer"})
 LITE_RATE = 1e-3
@@ -78,6 +80,10 @@ class SequenceTask:
         # References pass through the symbols, so that what these cannot write counts for nobody.
         wanted = [self.symbols.decode(self.symbols.encode(str(label))) for label in references]
         return {name: score([str(p) for p in predictions], wanted) for name, score in self.scores.items()}
+
+    def chance(self, fold: Fold) -> dict[str, float]:
+        """Nothing: no text is a fair guess."""
+        return {}
 
     def weights(self, utterances: Sequence[Utterance]) -> None:
         return None
@@ -144,9 +150,24 @@ class ClassTask:
         found, wanted = pairs(predictions), pairs(references)
         return 100.0 * 2 * len(found & wanted) / max(1, len(found) + len(wanted))
 
+    def chance(self, fold: Fold) -> dict[str, float]:
+        """Scores on test of one answer to everything: the label that training has most often.
+
+        Where slots may be empty, whole labels are nearly all different, and it is each slot's most frequent value.
+        """
+        labels = [u.label for u in fold.train]
+        columns = [[value for value in values if value] for values in zip(*labels, strict=True)]
+        answer = tuple(map(most_frequent, columns)) if self.optional else most_frequent(labels)
+        return self.score([answer] * len(fold.test), [u.label for u in fold.test])
+
     def weights(self, utterances: Sequence[Utterance]) -> list[float] | None:
         counts = Counter(u.label for u in utterances)
         return [1 / counts[u.label] for u in utterances] if self.balanced else None
+
+
+def most_frequent(items: Sequence[T]) -> T:
+    """Of several the first."""
+    return Counter(items).most_common(1)[0][0]
 
 
 Task = SequenceTask | ClassTask

@@ -1,0 +1,30 @@
+"""Utterances of any lengths through our encoder, as one padded batch."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from sjepa.model.encoder import Encoder
+from sjepa.model.frontend import frame_count
+
+
+def encode(
+    encoder: Encoder,
+    utterances: Sequence[np.ndarray],
+    device: torch.device,
+    take: Callable[[list[Tensor]], Tensor],
+    until: int | None = None,
+) -> list[Tensor]:
+    """What `take` makes of the hidden states, (..., T, D) of each utterance without padding; none depends on others.
+
+    `until` is the last layer that `take` needs.
+    """
+    padded = pad_sequence([torch.from_numpy(samples) for samples in utterances], batch_first=True).to(device)
+    counts = [len(samples) for samples in utterances]
+    # Equal lengths need no mask: the result is then that of the plain encoder to the last bit.
+    lengths = None if len(set(counts)) == 1 else torch.tensor(counts, device=device)
+    batch = take(encoder(padded, lengths, until=until).hidden_states)
+    return [x[..., : frame_count(count), :] for x, count in zip(batch, counts, strict=True)]

@@ -1,0 +1,52 @@
+"""Progress lines: what has room is shown, whole."""
+
+from collections.abc import Callable
+
+import pytest
+
+from sjepa.progress import bar, fitting
+
+NOTE = "loss 3.512  masked 5%  visible 7%  q 2.12 p 3.22 bits  9,123 s/s"
+
+
+@pytest.fixture
+def line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """The last state of a bar, as a terminal of that width has it."""
+
+    def written(description: str, total: int, note: str, width: int) -> str:
+        monkeypatch.setenv("COLUMNS", str(width))
+        with bar(description, total, done=12_344) as progress:
+            progress.advance(note=note)
+        text = capsys.readouterr().err.rstrip("\n")
+        assert all(len(row) <= width for row in text.split("\n"))
+        return text
+
+    return written
+
+
+def test_a_note_loses_whole_parts_from_its_end() -> None:
+    kept = {fitting(NOTE, room) for room in range(len(NOTE) + 3)}
+    parts = NOTE.split("  ")
+    assert kept == {"  ".join(parts[:number]) for number in range(len(parts) + 1)}
+    assert all(len(fitting(NOTE, room)) <= room for room in range(len(NOTE)))
+
+
+def test_a_wide_character_takes_two_columns() -> None:
+    assert fitting("録音.wav", 8) == "録音.wav"
+    assert fitting("録音.wav", 7) == ""
+
+
+@pytest.mark.parametrize(("width", "end"), [(80, "  masked 5%"), (100, "  visible 7%"), (160, "  9,123 s/s")])
+def test_a_line_ends_with_the_last_part_that_has_room(width: int, end: str, line: Callable[..., str]) -> None:
+    shown = line("Pre-training", 200_000, NOTE, width).rstrip()
+    assert "12345/200000" in shown
+    assert shown.endswith(end)
+    assert NOTE.startswith(shown[shown.index("loss") :])
+
+
+def test_a_long_description_goes_on_below_and_no_number_is_cut(line: Callable[..., str]) -> None:
+    name = "an encoder [of mine] with a name that is longer than most of the names that encoders have"
+    first, *below = line(f"Features: {name}", 28_539, "2,312 s/s", 80).split("\n")
+    assert "12345/28539 0:00:0" in first
+    begin = first[: first.index("━")].split()
+    assert [*begin, *" ".join(below).split()] == ["Features:", *name.split()]
