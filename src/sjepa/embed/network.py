@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from sjepa.embed.loudness import Moments, norm_for
-from sjepa.model.utterances import encode
 from sjepa.errors import UserError
 from sjepa.model.encoder import Encoder
 from sjepa.model.predictor import ClusterHead
+from sjepa.model.utterances import encode
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 from sjepa.audio.mfcc import MfccConfig, log_mel, mfcc
 from sjepa.device import Device, choose_device
-from sjepa.model.utterances import encode
 from sjepa.errors import UserError
 from sjepa.model.encoder import Encoder
 from sjepa.model.encoder_config import EncoderConfig
 from sjepa.model.formats import fingerprint, from_hugging_face
 from sjepa.model.frontend import RECEPTIVE_FIELD, STRIDE
+from sjepa.model.utterances import encode
 
 ARCHITECTURES = ("hubert", "wavlm", "wav2vec2")  # Hugging Face model types with hidden states at stride 320
 CONTEXT = 5  # frames on each side of `mfcc+context`
