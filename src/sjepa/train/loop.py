@@ -25,7 +25,7 @@ from sjepa.train.boundary import begin_phase
 from sjepa.train.branch import branch
 from sjepa.train.compute import autocast
 from sjepa.train.metrics import Log, Speed
-from sjepa.train.run import Run, check_directory, open_directory, seed_from
+from sjepa.train.run import Run, check_directory, data_of, open_directory, seed_from
 from sjepa.train.stopping import stop_agreed, stop_requests
 
 MUCH_CROPPED = 0.25  # share of an epoch's audio that crops may leave out before it is worth a word
@@ -45,14 +45,16 @@ def pretrain(
     distributed.in_main_rank(lambda: check_directory(out, config))
     if device.type == "cpu" and config.encoder.hidden_size >= 512:
         say("There is no GPU here: an encoder of this size trains very slowly; --preset tiny is made for a CPU")
-    corpus = open_corpus(data, settings.max_seconds, settings.cache, settings.memory_gb, show)
-    run = Run.start(config, device)
+    run, total = Run.start(config, device), config.phases()[-1].end
     if run.restore(out, say):
-        done = run.step >= config.phases()[-1].end
+        done = run.step >= total
         say(f"{out} is complete" if done else f"Continuing {out} at step {run.step:,}")
+        if done and data_of(out) == str(data):  # nothing to read it for; other audio is read and refused
+            return True
     elif config.init_from:
         run.begin_from(config.init_from)
         say(f"The encoder starts from {config.init_from}")
+    corpus = open_corpus(data, settings.max_seconds, settings.cache, settings.memory_gb, show)
     distributed.in_main_rank(lambda: open_directory(out, config, str(data), corpus.fingerprint()))
     log = Log(out, run.log_bytes, run.step)
     noise = load_noise(config, device, show)
@@ -60,7 +62,6 @@ def pretrain(
     if not run.step:
         describe_plan(corpus, plan, log)
     reader = BatchReader(corpus, config.mask, config.augment, seed=config.seed, rank=rank, ranks=ranks)
-    total = config.phases()[-1].end
     speed = Speed(device)
 
     with (

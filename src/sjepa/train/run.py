@@ -230,6 +230,11 @@ def check_directory(folder: Path, config: Config) -> None:
         raise UserError(f"{folder} is not empty and is not a run: choose another --out")
 
 
+def data_of(folder: Path) -> str:
+    """The audio that a run was given, as it was named."""
+    return str(json.loads((folder / "run.json").read_text())["data"])
+
+
 def open_directory(folder: Path, config: Config, data: str, corpus: str) -> None:
     """Make the run's directory, or check that it was trained on this audio."""
     facts: dict[str, Any] = {"data": data, "corpus": corpus}
