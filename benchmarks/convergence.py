@@ -49,8 +49,10 @@ class Plain(nn.Module):
         return EncoderOutput([self.model.encoder(hidden).last_hidden_state], None)
 
 
-def curve(config: Config, data: str, plain: bool, precision: str, every: int) -> list[float]:
-    """Mean losses of `every` steps each."""
+def curve(
+    config: Config, data: str, plain: bool, precision: str, every: int, codebook: dict[str, Tensor]
+) -> list[float]:
+    """Mean losses of `every` steps each. The first curve fits the mixture: another fit on a GPU is another mixture."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     train: dict[str, Any] = {"precision": precision, "compile": not plain}
     config = dataclasses.replace(config, train=dataclasses.replace(config.train, **train))
@@ -64,6 +66,9 @@ def curve(config: Config, data: str, plain: bool, precision: str, every: int) ->
     phase, losses = config.phases()[0], []
     with tempfile.TemporaryDirectory() as folder, closing(Log(Path(folder), 0, 0)) as log:
         begin_phase(run, phase, reader, plan, log, False)
+    if not codebook:
+        codebook |= {name: tensor.clone() for name, tensor in run.targets.codebook.state_dict().items()}
+    run.targets.codebook.load_state_dict(codebook)
     batches = load(reader, plan, (0, 0), 0, device)
     for step in range(phase.end):
         run.step = step
@@ -92,11 +97,13 @@ def main() -> None:
         batches=dataclasses.replace(config.batches, buckets=(middle,), seconds=min(60.0, config.batches.seconds)),
     )
     every = max(1, arguments.steps // 20)
-    curves, away = {}, {}
+    curves: dict[str, list[float]] = {}
+    away: dict[str, float] = {}
+    codebook: dict[str, Tensor] = {}
     for precision in ("fp32", "bf16") if torch.cuda.is_available() else ("fp32",):
         for way in ("plain", "as it trains"):
             name = f"{way}, {precision}"
-            losses = curves[name] = curve(config, arguments.data, way == "plain", precision, every)
+            losses = curves[name] = curve(config, arguments.data, way == "plain", precision, every, codebook)
             reference = torch.tensor(curves["plain, fp32"])
             away[name] = float(((torch.tensor(losses) - reference).abs() / reference).max())
             print(

@@ -187,6 +187,15 @@ def test_the_short_gelu_and_its_slope_are_gelu() -> None:
     torch.testing.assert_close(slope.double(), exact_slope, rtol=3e-7, atol=5e-7)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_short_gelu_keeps_its_gradient_when_compiled(dtype: torch.dtype) -> None:
+    x = torch.linspace(-4, 4, 101, dtype=dtype, requires_grad=True)
+    compiled = torch.compile(ShortGelu.apply, backend="aot_eager", dynamic=False)
+    (found,) = torch.autograd.grad(compiled(x).sum(), x)
+    (expected,) = torch.autograd.grad(torch.nn.functional.gelu(x).sum(), x)
+    torch.testing.assert_close(found, expected, rtol=1e-2 if dtype == torch.bfloat16 else 1e-5, atol=1e-6)
+
+
 def test_gradients_reach_the_waveform_as_in_hugging_face() -> None:
     torch.manual_seed(0)
     ours = Encoder(EncoderConfig(hidden_size=32, layers=2, heads=2, inner_size=64, conv_channels=16, position_groups=4))

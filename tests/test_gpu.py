@@ -1,5 +1,6 @@
 """What only a GPU runs: kernels, graphs, streams, bf16. Skipped where there is none; CI has none."""
 
+import copy
 import shutil
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from sjepa.audio.mfcc import MfccConfig, mfcc
 from sjepa.config import Config
 from sjepa.model.encoder import Encoder
 from sjepa.model.encoder_config import EncoderConfig
+from sjepa.model.sjepa import SJEPA
+from sjepa.train.compute import compile_parts
 from sjepa.train.loop import pretrain
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -37,6 +40,32 @@ def test_the_encoder_is_the_same_on_a_gpu_at_any_width(channels: int) -> None:
     largest = max(float(g.abs().max()) for g in gradients)  # some are zero but for rounding, as a key's bias always is
     for ours, reference in zip(on_device, gradients, strict=True):
         torch.testing.assert_close(ours.cpu(), reference, rtol=1e-3, atol=1e-5 * largest)
+
+
+@pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 1e-3), ("bf16", 0.05)])
+def test_compiled_gradients_are_those_of_the_plain_network(precision: str, tolerance: float) -> None:
+    """At the paper's widths, where a compiler lays buffers out otherwise than at small ones."""
+    torch.manual_seed(0)
+    none = {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0, "layerdrop": 0.0}
+    config = change(Config(), encoder=none | {"layers": 2}, predictor={"dropout": 0.0})
+    plain = SJEPA(config.encoder, config.predictor, 100).cuda().train()
+    waveforms, mask = 0.1 * torch.randn(2, 32_000, device="cuda"), torch.rand(2, 99, device="cuda") < 0.5
+    weights = torch.randn(2, 99, 100, device="cuda")
+
+    def gradients(model: SJEPA, precision: str) -> dict[str, torch.Tensor]:
+        with torch.autocast("cuda", torch.bfloat16, enabled=precision == "bf16"):
+            logits = model(waveforms, mask)
+        (logits.float() * weights).mean().backward()
+        return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+
+    compiled = copy.deepcopy(plain)
+    compile_parts(compiled.encoder)
+    compiled.predict = torch.compile(compiled.predict, dynamic=False)  # type: ignore[method-assign]
+    expected, found = gradients(plain, "fp32"), gradients(compiled, precision)
+    assert found.keys() == expected.keys()
+    for name, reference in expected.items():
+        if not name.endswith("k_proj.bias"):  # softmax does not see it
+            assert (found[name] - reference).norm() < tolerance * reference.norm(), name
 
 
 def test_target_features_are_computed_in_fp32() -> None:

@@ -32,7 +32,9 @@ class ShortGelu(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor) -> Tensor:
         ctx.save_for_backward(x)
         u = x.float()
-        return (u * share_and_bell(u)[0]).to(x.dtype)
+        y = u * share_and_bell(u)[0]
+        # A conversion to the same type returns y itself, and torch 2.11 then compiles a gradient of zero.
+        return y if y.dtype == x.dtype else y.to(x.dtype)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:

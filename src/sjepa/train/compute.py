@@ -21,6 +21,8 @@ def compiles(config: Config, device: torch.device) -> bool:
 def compile_parts(encoder: Encoder) -> None:
     """Compile part by part: LayerDrop and the active layer then choose among compiled layers without recompiling."""
     torch._dynamo.config.recompile_limit = 64  # one for each bucket's shape and mode
+    # Up to torch 2.11 a padded buffer can be read with the strides it had before: the position's gradient was garbage.
+    torch._inductor.config.comprehensive_padding = False
     for part in (encoder.feature_extractor, encoder.feature_projection, encoder.encoder, *encoder.encoder.layers):
         part.compile(dynamic=False)
 
