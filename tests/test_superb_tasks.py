@@ -102,7 +102,7 @@ def test_phoneme_recognition_learns(numbers: Path, tmp_path: Path) -> None:
 
 
 def test_slot_filling_learns(tmp_path: Path) -> None:
-    task = shortened(make_task("sf", corpora.snips(tmp_path / "data"), lite=True), 200)
+    task = shortened(make_task("sf", corpora.snips(tmp_path / "data"), lite=True), 300)
     metrics = run(task, tmp_path / "out", 1e-2)["metrics"]
     assert metrics["slot_type_f1"] > 70  # a guess is right half the time
     assert metrics["slot_value_cer"] < 80

@@ -39,10 +39,7 @@ def pretrain(
     out, settings = Path(out), config.batches
     device = distributed.setup(config.train.device)
     ranks, rank = distributed.world_size(), distributed.rank()
-    if branch_from is not None and not (out / "config.toml").exists():
-        source = branch_from
-        distributed.in_main_rank(lambda: branch(source, out, config))
-    distributed.in_main_rank(lambda: check_directory(out, config))
+    distributed.in_main_rank(lambda: prepare(out, config, branch_from))
     if device.type == "cpu" and config.encoder.hidden_size >= 512:
         say("There is no GPU here: an encoder of this size trains very slowly; --preset tiny is made for a CPU")
     run, total = Run.start(config, device), config.phases()[-1].end
@@ -102,6 +99,13 @@ def pretrain(
                 return False
     log.close()
     return True
+
+
+def prepare(out: Path, config: Config, branch_from: Path | None) -> None:
+    """Branch where that is asked for and not done yet; refuse a directory that is not for this run."""
+    if branch_from is not None and not (out / "config.toml").exists():
+        branch(branch_from, out, config)
+    check_directory(out, config)
 
 
 def train_step(run: Run, phase: Phase, batch: Batch, noise: Tensor | None) -> None:
