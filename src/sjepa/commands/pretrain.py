@@ -1,6 +1,5 @@
 """`sjepa pretrain`: train an encoder, or continue."""
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -62,7 +61,11 @@ def run(arguments: list[str]) -> None:
             raise UserError(f"--branch-from {command.branch_from}: this is not a run")
     if not command.preset and not known.exists():
         raise UserError(f"choose a preset for a new run: --preset {' | '.join(preset_names())}")
-    data = command.data or (json.loads(known.read_text())["data"] if known.exists() else "")
+    data = command.data
+    if not data and known.exists():
+        from sjepa.train.run import data_of
+
+        data = data_of(known.parent)
     if not data:
         raise UserError("say which audio to train on: --data FOLDER")
     from sjepa import distributed

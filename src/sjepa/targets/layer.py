@@ -24,7 +24,8 @@ class LayerConfig:
 @torch.no_grad()
 def effective_rank(features: Tensor) -> Tensor:
     """exp of the entropy of the normalised singular values of centred features: (..., N, D) -> (...)."""
-    centred = features.double() - features.double().mean(-2, keepdim=True)
+    features = features.double()
+    centred = features - features.mean(-2, keepdim=True)
     # Their squares are the eigenvalues of a D x D matrix, far quicker to find; fp64 keeps what squaring costs.
     squares = torch.linalg.eigvalsh(centred.mT @ centred)
     singular = squares.clamp(min=0).sqrt()
