@@ -94,7 +94,7 @@ def halve(x: Tensor, by_tap: Tensor) -> Tensor:
             # The views keep the compiler from making the sum part of the product, which would copy y first.
             y = (y.view(rows, 1, -1) + (third @ by_tap[2]).view(rows, 1, -1)).view(rows, -1)
         else:
-            y = torch.addmm(y, third, by_tap[2]) if y.requires_grad else y.addmm_(third, by_tap[2])
+            y = torch.addmm(y, third, by_tap[2]) if y.requires_grad else y.addmm_(third, by_tap[2].to(y.dtype))
     return y
 
 

@@ -34,6 +34,7 @@ class SJEPA(nn.Module):
     def replace_output(self, components: int) -> None:
         """Give the head a new last layer: at the phase boundary only K changes."""
         old = self.head.output
-        self.head.output = nn.Linear(old.in_features, components).to(old.weight.device)
-        nn.init.normal_(self.head.output.weight, std=0.02)
-        nn.init.zeros_(self.head.output.bias)
+        new = nn.Linear(old.in_features, components)
+        nn.init.normal_(new.weight, std=0.02)  # before it moves: a GPU draws other numbers from the same seed
+        nn.init.zeros_(new.bias)
+        self.head.output = new.to(old.weight.device)
