@@ -2,6 +2,7 @@
 
 python benchmarks/study.py collect runs/study     # runs/half-hour.sh made them -> benchmarks/results/study/*.json
 python benchmarks/study.py tables                 # Markdown, from the JSON alone
+python benchmarks/study_figures.py                # docs/study*.png, from the JSON alone
 """
 
 import json
@@ -20,14 +21,16 @@ CURVE = (
     "predictor_entropy", "target_perplexity", "dead_components", "active_layer", "decay",
 )  # fmt: skip
 POINTS = 100  # of a curve
-Row = Callable[[dict[str, Any]], float | None]
+Found = dict[str, Any]
+"""What is kept of a run, or of features without one."""
+Row = Callable[[Found], float | None]
 
 
 def collect(out: Path) -> None:
     KEPT.mkdir(parents=True, exist_ok=True)
     for folder in sorted(path for path in out.iterdir() if path.is_dir()):
         results = {path.parent.name: json.loads(path.read_text()) for path in folder.glob("results/*/results.json")}
-        found: dict[str, Any] = {"name": folder.name, "results": results}
+        found: Found = {"name": folder.name, "results": results}
         if (folder / "config.toml").is_file():
             found |= of_run(folder)
         if results or "curve" in found:
@@ -35,7 +38,7 @@ def collect(out: Path) -> None:
             print(f"{folder.name}: {', '.join(results) or 'no results'}")
 
 
-def of_run(run: Path) -> dict[str, Any]:
+def of_run(run: Path) -> Found:
     """Settings that differ from the preset, curves and the clock of a run."""
     preset, config = flatten(load_preset("half-hour")), flatten(load_toml(run / "config.toml"))
     events = read_events(run)
@@ -61,7 +64,7 @@ def of_run(run: Path) -> dict[str, Any]:
 
 
 def probe(name: str) -> Row:
-    def read(found: dict[str, Any]) -> float | None:
+    def read(found: Found) -> float | None:
         layers = found["results"].get("probe", {}).get("layers", {})
         return list(layers.values())[-1].get(name, {}).get("mean") if layers else None
 
@@ -69,7 +72,7 @@ def probe(name: str) -> Row:
 
 
 def result(task: str, *path: str) -> Row:
-    def read(found: dict[str, Any]) -> float | None:
+    def read(found: Found) -> float | None:
         value = found["results"].get(task)
         for key in path:
             value = value.get(key) if isinstance(value, dict) else None
@@ -82,9 +85,11 @@ def entropy(which: str) -> Row:
     return lambda found: ((found.get("entropy") or {}).get("distributions", {}).get(which) or {}).get("mean")
 
 
+phones = probe("phoneme linear, held-out speakers")
+
 TABLES: dict[str, dict[str, Row]] = {
     "Probes of the last layer, dev-clean, percent": {
-        "phones, linear, held-out speakers": probe("phoneme linear, held-out speakers"),
+        "phones, linear, held-out speakers": phones,
         "linear, random frames": probe("phoneme linear, random frames"),
         "MLP, held-out speakers": probe("phoneme mlp, held-out speakers"),
         "MLP, random frames": probe("phoneme mlp, random frames"),
@@ -93,8 +98,8 @@ TABLES: dict[str, dict[str, Row]] = {
         "chapter": probe("chapter"),
     },
     "Units, entropies in bits, and the clock": {
-        "PNMI": result("units", "pnmi"),
-        "phone purity": result("units", "phone_purity"),
+        "PNMI": result("units", "metrics", "pnmi"),
+        "phone purity": result("units", "metrics", "phone_purity"),
         "target entropy": entropy("target"),
         "target entropy at temperature 1": entropy("plain"),
         "predictor entropy": entropy("predictor"),
@@ -112,21 +117,27 @@ TABLES: dict[str, dict[str, Row]] = {
 }
 
 
+def systems() -> dict[str, list[Found]]:
+    """What was kept, seeds of one name together."""
+    found: dict[str, list[Found]] = {}
+    for path in sorted(KEPT.glob("*.json")):
+        kept = json.loads(path.read_text())
+        stem, _, seed = kept["name"].rpartition("-")
+        found.setdefault(stem if seed.isdigit() else kept["name"], []).append(kept)
+    return found
+
+
 def tables() -> None:
-    kept = [json.loads(path.read_text()) for path in sorted(KEPT.glob("*.json"))]
-    systems: dict[str, list[dict[str, Any]]] = {}
-    for found in kept:
-        stem, _, seed = found["name"].rpartition("-")
-        systems.setdefault(stem if seed.isdigit() else found["name"], []).append(found)
+    kept = systems()
     for title, columns in TABLES.items():
-        rows = {name: [cell(read, found) for read in columns.values()] for name, found in systems.items()}
+        rows = {name: [cell(read, found) for read in columns.values()] for name, found in kept.items()}
         rows = {name: cells for name, cells in rows.items() if any(cells)}
         print(f"\n### {title}\n\n| | runs | {' | '.join(columns)} |\n|{' --- |' * (len(columns) + 2)}")
         for name, cells in rows.items():
-            print(f"| {name} | {len(systems[name])} | {' | '.join(cell or '–' for cell in cells)} |")
+            print(f"| {name} | {len(kept[name])} | {' | '.join(cell or '–' for cell in cells)} |")
 
 
-def cell(read: Row, runs: list[dict[str, Any]]) -> str:
+def cell(read: Row, runs: list[Found]) -> str:
     """Mean over seeds, with the half range where there are several."""
     values = [value for found in runs if (value := read(found)) is not None]
     if not values:

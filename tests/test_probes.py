@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import mutual_info_score
 
@@ -30,9 +31,10 @@ from sjepa.evaluate.upstream import load_upstream
 def test_a_linear_probe_reads_a_half_space_and_an_mlp_reads_a_ring() -> None:
     x = np.random.default_rng(0).normal(size=(3000, 2)).astype(np.float32)
     half, ring = (x[:, 0] > 0).astype(str), (np.hypot(*x.T) > 1.18).astype(str)
-    assert linear_probe(x[:2400], half[:2400], x[2400:], half[2400:]) > 0.97
-    assert linear_probe(x[:2400], ring[:2400], x[2400:], ring[2400:]) < 0.65
-    assert mlp_probe(x[:2400], ring[:2400], x[2400:], ring[2400:]) > 0.9
+    train, test = torch.from_numpy(x).split([2400, 600])
+    assert linear_probe(train, half[:2400], test, half[2400:]) > 0.97
+    assert linear_probe(train, ring[:2400], test, ring[2400:]) < 0.65
+    assert mlp_probe(train, ring[:2400], test, ring[2400:]) > 0.9
 
 
 def test_probes_repeat_themselves_and_give_mean_and_deviation() -> None:
@@ -170,7 +172,7 @@ def test_our_logistic_regression_is_scikit_learns(classes: int) -> None:
     x = rng.normal(size=(600, 12)) + rng.normal(size=(classes, 12))[y]
     names = np.array([f"class {i}" for i in range(classes)])[y]
     reference = LogisticRegression(C=1.0, max_iter=2000, tol=1e-8).fit(x, names)
-    ours = fit_logistic(x, names, "cpu", tolerance=1e-8)
+    ours = fit_logistic(torch.from_numpy(x), names, tolerance=1e-8)
     np.testing.assert_allclose(ours.weights[:-1].numpy().T, reference.coef_, atol=1e-4)
     np.testing.assert_allclose(np.diff(ours.weights[-1].numpy()), np.diff(reference.intercept_), atol=1e-4)
-    assert (ours.predict(x) == reference.predict(x)).all()
+    assert (ours.predict(torch.from_numpy(x)) == reference.predict(x)).all()

@@ -74,7 +74,7 @@ def table(work: Work, machine: Machine, shard_hours: float) -> list[str]:
     slowest = min(limits, key=lambda name: limits[name])
     pace, needed = limits[slowest], limits["GPUs"] / machine.nodes
     shards = math.ceil(work.hours / shard_hours)
-    terabytes = {name: work.hours * 3600 * size / 1e12 for name, size in (("flac", FLAC_BYTES), ("int16", INT16_BYTES))}
+    flac, int16 = (storage(work.hours * 3600 * size) for size in (FLAC_BYTES, INT16_BYTES))
     where = (
         f"{machine.gpus} GPU{'s' if machine.gpus > 1 else ''}, {machine.nodes} node{'s' if machine.nodes > 1 else ''}"
     )
@@ -82,8 +82,8 @@ def table(work: Work, machine: Machine, shard_hours: float) -> list[str]:
         f"{work.hours:,.0f} hours on {where}",
         f"  steps     {work.steps:,} of {work.batch_seconds:,.0f} s",
         f"  epochs    {work.epochs:.2f}: {work.heard / 3600:,.0f} hours heard",
-        f"  time      {work.heard / pace / 86400:,.2f} days at {pace:,.0f} s of audio a second",
-        f"  storage   {terabytes['flac']:.2f} TB as flac shards, {terabytes['int16']:.2f} TB as int16",
+        f"  time      {clock(work.heard / pace)} at {pace:,.0f} s of audio a second",
+        f"  storage   {flac} as flac shards, {int16} as int16",
         f"  shards    {shards:,} of {shard_hours:g} hours",
         f"  network   {needed * FLAC_BYTES * 8 / 1e9:.2f} Gb/s a node keep the GPUs busy from flac shards, "
         f"{needed * INT16_BYTES * 8 / 1e9:.2f} from int16",
@@ -99,6 +99,15 @@ def table(work: Work, machine: Machine, shard_hours: float) -> list[str]:
     for name, rate in limits.items():
         lines.append(f"  {name:<26}{rate:>12,.0f}  {details[name]}{'  <- the bottleneck' if name == slowest else ''}")
     return [*lines, "", *scaling(work, machine)]
+
+
+def clock(seconds: float) -> str:
+    size, unit = (86400, "days") if seconds >= 86400 else (3600, "hours") if seconds >= 3600 else (60, "minutes")
+    return f"{seconds / size:,.1f} {unit}"
+
+
+def storage(size: float) -> str:
+    return f"{size / 1e12:.2f} TB" if size >= 1e12 else f"{size / 1e9:.1f} GB"
 
 
 def scaling(work: Work, machine: Machine) -> list[str]:

@@ -3,21 +3,20 @@
 import numpy as np
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 
-def fit_logistic(
-    x: np.ndarray, labels: np.ndarray, device: str, steps: int = 2000, tolerance: float = 1e-4
-) -> "Fitted":
+def fit_logistic(x: Tensor, labels: np.ndarray, steps: int = 2000, tolerance: float = 1e-4) -> "Fitted":
     """Multinomial regression with C = 1: mean cross-entropy + |W|^2 / (2 n), by scipy's L-BFGS-B in fp64."""
     from scipy.optimize import minimize
 
     names, numbers = np.unique(labels, return_inverse=True)
-    features, y = torch.from_numpy(x).double().to(device), torch.from_numpy(numbers).to(device)
+    features, y = x.double(), torch.from_numpy(numbers).to(x.device)
     columns = 1 if len(names) == 2 else len(names)  # two classes share one weight vector
     shape = (features.shape[1] + 1, columns)
 
     def objective(flat: np.ndarray) -> tuple[float, np.ndarray]:
-        weights = torch.from_numpy(flat).to(device).view(shape)
+        weights = torch.from_numpy(flat).to(x.device).view(shape)
         scores = both_classes(features @ weights[:-1] + weights[-1])
         loss = F.cross_entropy(scores, y) + weights[:-1].square().sum() / (2 * len(y))
         residual = (torch.softmax(scores, 1) - F.one_hot(y, scores.shape[1]))[:, -columns:] / len(y)
@@ -26,19 +25,18 @@ def fit_logistic(
 
     options = {"maxiter": steps, "maxls": 50, "gtol": tolerance, "ftol": 64 * np.finfo(float).eps}
     found = minimize(objective, np.zeros(shape).ravel(), jac=True, method="L-BFGS-B", options=options)
-    return Fitted(names, torch.from_numpy(found.x).to(device).view(shape))
+    return Fitted(names, torch.from_numpy(found.x).to(x.device).view(shape))
 
 
-def both_classes(scores: torch.Tensor) -> torch.Tensor:
+def both_classes(scores: Tensor) -> Tensor:
     """A single column is the second class's score against 0 for the first."""
     return F.pad(scores, (1, 0)) if scores.shape[1] == 1 else scores
 
 
 class Fitted:
-    def __init__(self, names: np.ndarray, weights: torch.Tensor):
+    def __init__(self, names: np.ndarray, weights: Tensor):
         self.names, self.weights = names, weights
 
-    def predict(self, x: np.ndarray) -> np.ndarray:
-        features = torch.from_numpy(x).double().to(self.weights.device)
-        best = both_classes(features @ self.weights[:-1] + self.weights[-1]).argmax(1)
+    def predict(self, x: Tensor) -> np.ndarray:
+        best = both_classes(x.double() @ self.weights[:-1] + self.weights[-1]).argmax(1)
         return self.names[best.cpu().numpy()]

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from sjepa.errors import UserError
 from sjepa.evaluate.logistic import fit_logistic
@@ -14,8 +14,8 @@ from sjepa.model.frontend import frame_centres
 MLP_WIDTH, MLP_DROPOUT, MLP_LR, MLP_BATCH, MLP_EPOCHS = 256, 0.1, 1e-3, 512, 20
 TEST_SHARE = 0.2
 
-Probe = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], float]
-"""Training features and labels, test features and labels, to accuracy on test."""
+Probe = Callable[[Tensor, np.ndarray, Tensor, np.ndarray], float]
+"""Training features and labels, test features and labels, to accuracy on test; it runs where the features lie."""
 
 
 class Scores(NamedTuple):
@@ -33,7 +33,7 @@ def frame_labels(segments: Sequence[tuple[float, float, str]], frames: int) -> l
     return [segments[i][2] for i in inside]
 
 
-def linear_probe(train: np.ndarray, train_labels: np.ndarray, test: np.ndarray, test_labels: np.ndarray) -> float:
+def linear_probe(train: Tensor, train_labels: np.ndarray, test: Tensor, test_labels: np.ndarray) -> float:
     """Test accuracy of logistic regression (C = 1, lbfgs) on features standardised by the training part."""
     try:
         from sklearn.linear_model import LogisticRegression
@@ -41,40 +41,42 @@ def linear_probe(train: np.ndarray, train_labels: np.ndarray, test: np.ndarray, 
     except ImportError as error:
         raise UserError("probes need scikit-learn: pip install 'sjepa[superb]'") from error
     train, test = standardised(train, test)
-    if torch.cuda.is_available():
-        return float((fit_logistic(train, train_labels, "cuda").predict(test) == test_labels).mean())
+    if train.is_cuda:
+        return float((fit_logistic(train, train_labels).predict(test) == test_labels).mean())
     # lbfgs makes many small products, which threads only slow down.
     with threadpool_limits(1):
-        probe = LogisticRegression(C=1.0, max_iter=2000).fit(train, train_labels)
-        return float(probe.score(test, test_labels))
+        probe = LogisticRegression(C=1.0, max_iter=2000).fit(train.numpy(), train_labels)
+        return float(probe.score(test.numpy(), test_labels))
 
 
-def mlp_probe(train: np.ndarray, train_labels: np.ndarray, test: np.ndarray, test_labels: np.ndarray) -> float:
+def mlp_probe(train: Tensor, train_labels: np.ndarray, test: Tensor, test_labels: np.ndarray) -> float:
     """Test accuracy of two hidden layers of 256 ReLU units, trained for 20 epochs with Adam."""
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    train, test = standardised(train, test)
+    x, test = (part.float() for part in standardised(train, test))
     names, numbers = np.unique(train_labels, return_inverse=True)
-    x, y = torch.from_numpy(train).float().to(device), torch.from_numpy(numbers).to(device)
+    y = torch.from_numpy(numbers).to(x.device)
     torch.manual_seed(0)
-    sizes = [train.shape[1], MLP_WIDTH, MLP_WIDTH]
+    sizes = [x.shape[1], MLP_WIDTH, MLP_WIDTH]
     hidden = [layer for size in sizes[:2] for layer in (nn.Linear(size, MLP_WIDTH), nn.ReLU(), nn.Dropout(MLP_DROPOUT))]
-    network = nn.Sequential(*hidden, nn.Linear(MLP_WIDTH, len(names))).to(device)
-    optimizer = torch.optim.Adam(network.parameters(), lr=MLP_LR)
+    network = nn.Sequential(*hidden, nn.Linear(MLP_WIDTH, len(names))).to(x.device)
+    optimizer = torch.optim.Adam(network.parameters(), lr=MLP_LR, fused=True)
     for _ in range(MLP_EPOCHS):
-        for batch in torch.randperm(len(x)).to(device).split(MLP_BATCH):
+        for batch in torch.randperm(len(x)).to(x.device).split(MLP_BATCH):
             optimizer.zero_grad()
             nn.functional.cross_entropy(network(x[batch]), y[batch]).backward()
             optimizer.step()
     network.eval()
     with torch.inference_mode():
-        chunks = torch.from_numpy(test).float().split(65_536)
-        found = torch.cat([network(chunk.to(device)).argmax(1).cpu() for chunk in chunks])
-    return float((names[found.numpy()] == test_labels).mean())
+        found = torch.cat([network(chunk).argmax(1) for chunk in test.split(65_536)])
+    return float((names[found.cpu().numpy()] == test_labels).mean())
 
 
-def standardised(train: np.ndarray, test: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def on_device(features: np.ndarray) -> Tensor:
+    return torch.from_numpy(features).to("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def standardised(train: Tensor, test: Tensor) -> tuple[Tensor, Tensor]:
     """Zero mean and unit variance by the training part; a dimension that is constant there stays as it is."""
-    mean, deviation = train.mean(0), train.std(0)
+    mean, deviation = train.mean(0), train.std(0, unbiased=False)
     deviation[deviation < 1e-8] = 1.0
     return (train - mean) / deviation, (test - mean) / deviation
 
@@ -83,13 +85,13 @@ def utterance_probe(
     means: np.ndarray, labels: Sequence[str], *, probe: Probe = linear_probe, splits: int = 10, seed: int = 0
 ) -> Scores:
     """Accuracy over utterances from frames averaged over time, on random 80/20 splits."""
-    y = np.array(labels)
+    x, y = on_device(means), np.array(labels)
     if len(set(labels)) < 2:
         raise UserError(f"a probe needs at least two classes; all {len(labels)} utterances are {labels[0]!r}")
     scores = []
     for split in range(splits):
         test, train = divide(np.random.default_rng((seed, split)).permutation(len(y)))
-        scores.append(probe(means[train], y[train], means[test], y[test]))
+        scores.append(probe(x[train], y[train], x[test], y[test]))
     return summary(scores)
 
 
@@ -110,7 +112,7 @@ def phone_probe(
     names = sorted(set(speakers))
     if by_speaker and len(names) < 2:
         raise UserError(f"a speaker-disjoint phone probe needs at least two speakers; there is {names[0]!r} alone")
-    x, y = np.concatenate(features), np.concatenate(labels)
+    x, y = on_device(np.concatenate(features)), np.concatenate(labels)
     owner = np.repeat(np.array(speakers), [len(f) for f in features])
     scores = []
     for split in range(splits):

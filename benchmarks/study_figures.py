@@ -1,0 +1,81 @@
+"""The half-hour study's figures, from what study.py kept: python benchmarks/study_figures.py -> docs/study*.png"""
+
+import statistics
+from pathlib import Path
+
+from study import Found, phones, systems
+
+from sjepa.analysis.style import GRID, INK, MUTED, PREDICTOR, RULE, TARGET, WARNING, figure, ramp
+
+DOCS = Path(__file__).parents[1] / "docs"
+MEASURE = "phones, linear probe, held-out speakers (%)"
+
+
+def bars(kept: dict[str, list[Found]], stem: Path) -> None:
+    """Every system's phone accuracy, each seed a dot; what was not trained is grey."""
+    scores = {name: [score for run in runs if (score := phones(run)) is not None] for name, runs in kept.items()}
+    order = sorted((name for name in scores if scores[name]), key=lambda name: statistics.mean(scores[name]))
+    with figure(7.2, 0.6 + 0.27 * len(order), stem) as fig:
+        axes = fig.subplots()
+        for place, name in enumerate(order):
+            mean, trained = statistics.mean(scores[name]), "curve" in kept[name][0]
+            axes.barh(place, mean, height=0.62, color=TARGET if trained else RULE)
+            axes.plot(scores[name], [place] * len(scores[name]), "o", ms=3.5, color=INK, mec="white", mew=0.5)
+            axes.text(max(scores[name]) + 0.7, place, f"{mean:.1f}", va="center", fontsize=8.5)
+        axes.set_yticks(range(len(order)), order)
+        axes.set(xlabel=MEASURE, xlim=(20, None))
+        axes.grid(axis="x", color=GRID)
+        axes.set_axisbelow(True)
+
+
+def curves(kept: dict[str, list[Found]], stem: Path) -> None:
+    """How runs went: what is predicted, how many components are in use, and the layers' effective ranks."""
+    trained = {name: runs[0] for name, runs in kept.items() if "curve" in runs[0]}
+    with figure(11, 3.4, stem) as fig:
+        accuracy, perplexity, ranks = fig.subplots(1, 3)
+        for (name, run), colour in zip(trained.items(), ramp(len(trained)), strict=True):
+            steps = [point["step"] for point in run["curve"]]
+            accuracy.plot(steps, [100 * point["accuracy_masked"] for point in run["curve"]], color=colour, label=name)
+            perplexity.plot(steps, [point["target_perplexity"] for point in run["curve"]], color=colour)
+        accuracy.set(title="Masked frames predicted (%)", xlabel="step")
+        accuracy.legend(fontsize=6.5, ncols=2)
+        perplexity.set(title="Components in use (perplexity)", xlabel="step")
+        name = "headline" if "headline" in trained else next(iter(trained))
+        found = trained[name]["ranks"]
+        for layer, colour in enumerate(ramp(len(found[0]["ranks"]))):
+            ranks.plot(
+                [f["step"] for f in found], [f["ranks"][layer] for f in found], color=colour, label=f"layer {layer}"
+            )
+        ranks.set(title=f"Effective rank, {name}", xlabel="step")
+        ranks.legend(fontsize=6.5)
+        for axes in (accuracy, perplexity, ranks):
+            axes.grid(color=GRID)
+
+
+def entropies(kept: dict[str, list[Found]], stem: Path) -> None:
+    """Shares of frames by entropy: what the targets are, and what the predictor makes of them."""
+    shown = [(name, runs[0]["entropy"]) for name, runs in kept.items() if runs[0].get("entropy")]
+    with figure(3.0 * len(shown), 2.8, stem) as fig:
+        for axes, (name, found) in zip(fig.subplots(1, len(shown), squeeze=False)[0], shown, strict=True):
+            for which, colour in (("target", TARGET), ("predictor", PREDICTOR)):
+                part = found["distributions"][which]
+                share = [count / part["frames"] for count in part["counts"]]
+                axes.stairs(share, found["edges"], color=colour, lw=1.4, label=f"{which}: {part['mean']:.2f} bits")
+            for mark in found["marks"]:
+                axes.axvline(mark, color=WARNING, lw=0.6, ls=":")
+            axes.set(title=name, yscale="log", xlabel="bits")
+            axes.yaxis.set_major_formatter("{x:g}")
+            axes.legend(fontsize=7, labelcolor=MUTED)
+
+
+def main() -> None:
+    kept = systems()
+    bars(kept, DOCS / "study")
+    curves(kept, DOCS / "study-curves")
+    entropies(kept, DOCS / "study-entropy")
+    for drawn in DOCS.glob("study*.svg"):
+        drawn.unlink()  # Markdown shows the PNG
+
+
+if __name__ == "__main__":
+    main()
