@@ -26,14 +26,27 @@ def audio(batch: int = 6, seconds: float = 1.5) -> torch.Tensor:
 
 
 def fitted(
-    kind: TargetKind, clean: torch.Tensor, hard: bool = False, temperature: float = 1.0, layer: int = 1
+    kind: TargetKind,
+    clean: torch.Tensor,
+    hard: bool = False,
+    temperature: float = 1.0,
+    layer: int = 1,
+    centred: bool = False,
 ) -> Targets:
     torch.manual_seed(0)
     choice = LayerChoice(LayerConfig(choice=layer))
     config = GmmConfig(k=9, k_mfcc=7, decay=0.9)
     encoder = Encoder(SMALL)
     targets = Targets(
-        kind, encoder, gmm=config, mfcc=MfccConfig(), layer=choice, hard=hard, temperature=temperature, seed=3
+        kind,
+        encoder,
+        gmm=config,
+        mfcc=MfccConfig(),
+        layer=choice,
+        hard=hard,
+        temperature=temperature,
+        centred=centred,
+        seed=3,
     )
     targets.fit(targets.frames_to_fit(clean).flatten(0, 1))
     return targets
@@ -64,6 +77,27 @@ def test_hard_targets_are_the_argmax_of_the_soft_ones_and_clusters_move_alike() 
         torch.testing.assert_close(tempered, torch.softmax(q.clamp(min=1e-38).log() / 5, -1), rtol=1e-3, atol=2e-4)
     torch.testing.assert_close(hard.codebook.means, soft.codebook.means)
     torch.testing.assert_close(warm.codebook.means, soft.codebook.means)
+
+
+def test_centred_targets_do_not_hear_a_gain() -> None:
+    """A gain adds a constant to every frame's first cepstrum, and nothing to the others."""
+    clean = audio()
+    heard = {}
+    for centred in (False, True):
+        targets = fitted("mfcc-gmm", clean, centred=centred)
+        heard[centred] = [targets(targets.hear(gain * clean)) for gain in (1.0, 0.3)]
+    torch.testing.assert_close(*heard[True], rtol=0, atol=2e-3)
+    assert (heard[False][0] - heard[False][1]).abs().max() > 0.5
+
+
+def test_centred_encoder_features_have_no_mean_in_fit_and_use() -> None:
+    clean = audio()
+    targets = fitted("online-gmm", clean, centred=True)
+    plain = fitted("online-gmm", clean).hear(clean)
+    torch.testing.assert_close(targets.hear(clean), plain - plain.mean(1, keepdim=True))
+    torch.testing.assert_close(
+        targets.frames_to_fit(clean).mean(1), torch.zeros(6, SMALL.hidden_size), rtol=0, atol=1e-5
+    )
 
 
 def test_frozen_targets_stay_and_online_ones_move() -> None:

@@ -91,6 +91,8 @@ class Config:
             raise UserError(
                 f"phase1.targets = {self.phase1.targets!r}: phase 1 has no trained encoder to take targets from"
             )
+        if any(phase.targets == "best-rq" and phase.centred for phase in (self.phase1, self.phase2)):
+            raise UserError("phase1.centred, phase2.centred: best-rq standardises its features, they cannot be centred")
         if not self.batches.buckets or min(self.batches.buckets) <= 0:
             raise UserError("batches.buckets: at least one length in seconds is needed, and all above 0")
         if max(self.batches.buckets) > self.batches.max_seconds:

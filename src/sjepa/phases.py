@@ -24,6 +24,8 @@ class PhaseConfig:
     """Replace each posterior by its argmax."""
     temperature: float = 1.0
     """Softens the posteriors where it is above 1."""
+    centred: bool = False
+    """Subtract each utterance's mean from the features first: targets then say less of speaker and channel (ours)."""
     lr: float = 1e-4
     """Learning rate after warm-up."""
     warmup: Cadence = 0.05

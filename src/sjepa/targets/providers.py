@@ -83,13 +83,14 @@ class Targets(nn.Module):
         layer: LayerChoice,
         hard: bool,
         temperature: float,
+        centred: bool,
         seed: int,
     ):
         super().__init__()
         self.kind, self.config, self.seed = kind, gmm, seed
         self.online = kind == "online-gmm"
         self.hard = hard or kind in ("mfcc-kmeans", "encoder-kmeans", "best-rq")
-        self.temperature = temperature
+        self.temperature, self.centred = temperature, centred
         features: MfccFeatures | EncoderFeatures | RandomProjection
         if kind.startswith("mfcc"):
             features, components = MfccFeatures(mfcc), gmm.k_mfcc
@@ -111,14 +112,16 @@ class Targets(nn.Module):
     @torch.no_grad()
     def hear(self, clean: Tensor) -> Tensor:
         """The features (B, T, D) of clean audio that q is made from."""
-        return self.features(clean)
+        features = self.features(clean)
+        if not self.centred:
+            return features
+        features = features.float()
+        return features - features.mean(1, keepdim=True)
 
     def frames_to_fit(self, clean: Tensor) -> Tensor:
         """What the codebook's reservoir samples."""
         return (
-            self.features.energies(clean)
-            if isinstance(self.features, RandomProjection)
-            else self.features(clean).float()
+            self.features.energies(clean) if isinstance(self.features, RandomProjection) else self.hear(clean).float()
         )
 
     def fit(self, frames: Tensor) -> list[float]:

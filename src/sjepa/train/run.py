@@ -92,7 +92,7 @@ class Run:
         return next(phase for phase in self.config.phases() if step < phase.end or phase.number == 2)
 
     def make_targets(self, phase: Phase) -> Targets:
-        """Targets of a phase, not fitted yet. `same` means those of phase 1, hardness and temperature too."""
+        """Targets of a phase, not fitted yet. `same` means those of phase 1, hardness, temperature and centring too."""
         settings = self.config.phase1 if phase.config.targets == "same" else phase.config
         kind = settings.targets
         assert kind != "same"
@@ -104,6 +104,7 @@ class Run:
             layer=self.layer,
             hard=settings.hard,
             temperature=settings.temperature,
+            centred=settings.centred,
             seed=seed_from(self.config.seed, phase.number),
         )
         if compiles(self.config, self.device):
