@@ -65,7 +65,6 @@ def test_the_front_end_in_pieces_equals_the_whole() -> None:
 
 
 @torch.no_grad()
-@torch.no_grad()
 def test_bf16_on_a_cpu_stays_within_its_rounding() -> None:
     encoder, waveforms = Encoder(SMALL).eval(), 0.1 * torch.randn(2, 16_000)
     expected = encoder(waveforms).last
@@ -74,6 +73,7 @@ def test_bf16_on_a_cpu_stays_within_its_rounding() -> None:
     assert (found - expected).norm() < 0.02 * expected.norm()
 
 
+@torch.no_grad()
 def test_weights_move_from_hugging_face_to_us(tmp_path: Path) -> None:
     config = transformers.HubertConfig(
         hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=96, conv_dim=(32,) * 7,

@@ -10,6 +10,7 @@ from conftest import change, micro_config
 
 from sjepa.audio.mfcc import MfccConfig, mfcc
 from sjepa.config import Config
+from sjepa.evaluate.probes import linear_probe, mlp_probe
 from sjepa.model.encoder import Encoder
 from sjepa.model.encoder_config import EncoderConfig
 from sjepa.model.sjepa import SJEPA
@@ -108,3 +109,15 @@ def test_steps_on_a_gpu_train_as_on_a_cpu(corpus: Path, tmp_path: Path) -> None:
         losses[name] = [line["loss"] for line in lines(tmp_path / name, "train") if line["phase"] == 1]
     assert losses["plain"] == pytest.approx(losses["cpu"], rel=1e-3)
     assert losses["captured"] == pytest.approx(losses["cpu"], rel=1e-3)
+
+
+def test_probes_on_a_gpu_read_what_they_read_on_a_cpu() -> None:
+    x = torch.randn(3001, 2, generator=torch.Generator().manual_seed(0))
+    ring, half = (x.norm(dim=1) > 1.18).numpy().astype(str), (x[:, 0] > 0).numpy().astype(str)
+    train, test = x[:2400], x[2400:]
+    for probe, labels, margin in ((linear_probe, half, 0.005), (mlp_probe, ring, 0.02)):
+        on_cpu, on_gpu = (
+            probe(train.to(device), labels[:2400], test.to(device), labels[2400:]) for device in ("cpu", "cuda")
+        )
+        assert on_cpu > 0.95
+        assert abs(on_gpu - on_cpu) < margin

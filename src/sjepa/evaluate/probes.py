@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from sjepa.errors import UserError
 from sjepa.evaluate.logistic import fit_logistic
 from sjepa.model.frontend import frame_centres
+from sjepa.train.graphs import StepGraphs
 
 MLP_WIDTH, MLP_DROPOUT, MLP_LR, MLP_BATCH, MLP_EPOCHS = 256, 0.1, 1e-3, 512, 20
 TEST_SHARE = 0.2
@@ -58,12 +59,20 @@ def mlp_probe(train: Tensor, train_labels: np.ndarray, test: Tensor, test_labels
     sizes = [x.shape[1], MLP_WIDTH, MLP_WIDTH]
     hidden = [layer for size in sizes[:2] for layer in (nn.Linear(size, MLP_WIDTH), nn.ReLU(), nn.Dropout(MLP_DROPOUT))]
     network = nn.Sequential(*hidden, nn.Linear(MLP_WIDTH, len(names))).to(x.device)
-    optimizer = torch.optim.Adam(network.parameters(), lr=MLP_LR, fused=True)
+    optimizer = torch.optim.Adam(network.parameters(), lr=MLP_LR, fused=True, capturable=x.is_cuda)
+
+    def learn(batch: Tensor) -> None:
+        nn.functional.cross_entropy(network(x[batch]), y[batch]).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    graphs = StepGraphs() if x.is_cuda else None  # its steps are far shorter than a host takes to launch them
     for _ in range(MLP_EPOCHS):
         for batch in torch.randperm(len(x)).to(x.device).split(MLP_BATCH):
-            optimizer.zero_grad()
-            nn.functional.cross_entropy(network(x[batch]), y[batch]).backward()
-            optimizer.step()
+            if graphs is None:
+                learn(batch)
+            else:
+                graphs.run(None, [batch], learn)
     network.eval()
     with torch.inference_mode():
         found = torch.cat([network(chunk).argmax(1) for chunk in test.split(65_536)])
