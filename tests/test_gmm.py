@@ -64,6 +64,24 @@ def test_posterior_equals_the_papers_slow_loop(components: int, dimension: int, 
     assert (gmm.posterior(features).double() - slow_posterior(gmm, features)).abs().max() <= 1e-5
 
 
+def test_a_component_of_hardly_any_variance_does_not_blur_the_others() -> None:
+    gmm = random_mixture(50, 39, 0)
+    gmm.variances[7] = 1e-6
+    features = torch.randn(400, 39, generator=torch.Generator().manual_seed(1))
+    assert (gmm.posterior(features).double() - slow_posterior(gmm, features)).abs().max() <= 1e-5
+
+
+def test_digital_silence_has_a_component_of_its_own_and_em_does_not_fall() -> None:
+    speech = 20 * blobs(6000, 39, 3)
+    silent = torch.full((300, 39), -150.0)
+    gmm, curve = fit_mixture(torch.cat([speech, silent]), 20, GmmConfig(), seed=0)
+    assert max(a - b for a, b in itertools.pairwise(curve)) < 0.01
+    nearly = silent + torch.randn(silent.shape, generator=torch.Generator().manual_seed(2))
+    for features in (speech, silent, nearly):
+        assert (gmm.posterior(features).double() - slow_posterior(gmm, features)).abs().max() <= 5e-4
+    assert float(gmm.posterior(silent[:1]).max()) == pytest.approx(1.0)
+
+
 def test_posterior_equals_scikit_learns() -> None:
     gmm = random_mixture(12, 8, 1)
     features = torch.randn(500, 8)

@@ -207,6 +207,8 @@ def test_results_say_what_was_done(tmp_path: Path) -> None:
     assert (full.name, full.steps, full.lr, full.batch * full.accumulate) == ("full", 200_000, 1e-4, 32)
     with pytest.raises(UserError, match="--steps is for --lite"):
         make_task("sid", tmp_path / "data", steps=5)
+    with pytest.raises(UserError, match="--steps 0: at least one"):
+        make_task("sid", tmp_path / "data", lite=True, steps=0)
 
 
 def test_an_encoder_that_is_not_frozen_is_found_out(tmp_path: Path) -> None:

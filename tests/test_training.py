@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,7 +25,7 @@ from sjepa.train import checkpoint
 from sjepa.train.branch import branch
 from sjepa.train.loop import load_noise, pretrain, train_step
 from sjepa.train.loss import kl_per_frame
-from sjepa.train.run import Run
+from sjepa.train.run import Run, held
 from sjepa.train.stopping import stop_requests
 
 Make = Callable[..., Config]
@@ -114,6 +115,8 @@ def test_a_run_directory_explains_itself_and_its_encoder_loads(corpus: Path, tmp
     assert checkpoint.steps_saved(run) == [12, 9, 6]  # the last two, and the end of phase 1
     pickled = [path for path in run.rglob("*") if path.suffix in (".pt", ".pth", ".pkl", ".bin", ".ckpt")]
     assert not pickled
+    modes = {path.stat().st_mode for path in run.rglob("*") if path.is_file()}
+    assert len(modes) == 1  # what one may read of a run, one may read all of it
 
 
 def test_the_first_steps_loss_is_the_papers_equation(corpus: Path, tmp_path: Path, micro: Make) -> None:
@@ -259,6 +262,17 @@ def test_two_ranks_with_half_the_batch_equal_one_with_the_whole(corpus: Path, tm
 def part(run: Path, step: int, name: str, containing: str) -> dict[str, torch.Tensor]:
     tensors = safetensors.torch.load_file(checkpoint.folder_of(run, step) / f"{name}.safetensors")
     return {key: value for key, value in tensors.items() if containing in key}
+
+
+def test_a_run_is_trained_by_one_process_at_a_time(corpus: Path, tmp_path: Path, micro: Make) -> None:
+    run = tmp_path / "run"
+    assert pretrain(micro(), corpus, run, show=False)
+    shutil.rmtree(max((run / "checkpoints").iterdir()))
+    before = (run / "metrics.jsonl").read_bytes()
+    with held(run), pytest.raises(UserError, match="another process is training"):
+        pretrain(micro(), corpus, run, show=False)
+    assert (run / "metrics.jsonl").read_bytes() == before
+    assert pretrain(micro(), corpus, run, show=False)
 
 
 def test_ctrl_c_saves_and_the_same_command_continues(corpus: Path, tmp_path: Path, micro: Make) -> None:

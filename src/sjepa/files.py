@@ -1,15 +1,33 @@
 """Files that are there whole or not at all, and the folders they go to."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sjepa.errors import UserError
+
+if TYPE_CHECKING:  # verbs that need no torch do without it
+    from torch import Tensor
 
 
 def write_whole(path: Path, text: str) -> None:
     """Write under another name first, so that a kill or a full disk cannot leave half a file."""
     partial = path.with_name(f"{path.name}.partial")
     partial.write_text(text, encoding="utf-8")
+    os.replace(partial, path)
+
+
+def save_tensors(path: Path, tensors: Mapping[str, "Tensor"], metadata: dict[str, str] | None = None) -> None:
+    """Write safetensors whole, for all whom the umask lets read; the library writes for the owner alone."""
+    import safetensors.torch
+
+    partial = path.with_name(f"{path.name}.partial")
+    partial.touch()
+    mode = partial.stat().st_mode
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    safetensors.torch.save_file(plain, partial, metadata=metadata)
+    partial.chmod(mode)
     os.replace(partial, path)
 
 

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import pickle
 from dataclasses import asdict
 from pathlib import Path
@@ -14,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from sjepa.errors import UserError
-from sjepa.files import write_whole
+from sjepa.files import save_tensors, write_whole
 from sjepa.model.encoder_config import EncoderConfig
 from sjepa.model.foreign import fields_from_shapes, to_our_names
 from sjepa.model.frontend import KERNELS, STRIDES
@@ -80,10 +79,7 @@ def from_hugging_face(settings: dict[str, Any]) -> dict[str, Any]:
 
 def save_folder(folder: Path, weights: dict[str, Tensor], settings: dict[str, Any]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
-    partial = folder / "model.safetensors.partial"
-    safetensors.torch.save_file(tensors, partial, metadata={"format": "pt"})
-    os.replace(partial, folder / "model.safetensors")
+    save_tensors(folder / "model.safetensors", weights, metadata={"format": "pt"})
     write_whole(folder / "config.json", json.dumps(settings, indent=2, sort_keys=True) + "\n")
 
 

@@ -28,8 +28,8 @@ class GmmConfig:
     """Iterations of expectation-maximisation."""
     variance_floor: float = 1e-6
     """Smallest variance."""
-    relative_variance_floor: float = 0.0
-    """Also no smaller than this share of the dimension's global variance (ours; the paper has none)."""
+    relative_variance_floor: float = 1e-3
+    """Nor smaller than this share of the dimension's global variance (ours): far below it fp32 loses the posterior."""
     decay: float = 0.999
     """Decay of the online update."""
     minimum_count: float = 0.01

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sjepa.errors import UserError
+from sjepa.files import save_tensors
 
 ROWS_PER_CHUNK = 16_384  # bounds memory at rows x K floats for the posteriors of one chunk
 FAINTEST = -60.0  # log of the smallest share in EM: further down lie denormal numbers, on which a CPU is far slower
@@ -110,14 +111,17 @@ class DiagonalGMM(nn.Module):
     def log_joint(self, powers: Tensor, relative: bool = True) -> Tensor:
         """log pi_k N(x; k) of every frame and component: (N, 2 D) -> (N, K).
 
-        `relative` leaves out a term that depends on the frame alone, the mean over components. Posteriors do not
-        change, and what is left is smaller, so that fp32 loses less of it.
+        `relative` leaves out a term that depends on the frame alone: its log-density under one Gaussian about the
+        centre with the components' mean variance. Posteriors do not change, and what is left is smaller, so that fp32
+        loses less of it.
         """
         with torch.autocast(powers.device.type, enabled=False):
             constant, factors = self.coefficients()
-            constant_mean, factor_mean = constant.mean(1, keepdim=True), factors.mean(1, keepdim=True)
-            joint = torch.addmm(constant - constant_mean, powers, factors - factor_mean)
-            return joint if relative else joint + constant_mean + powers @ factor_mean
+            variance = self.variances.mean(0)  # a component of hardly any variance does not weigh here
+            one = -0.5 * (self.dimension * math.log(2 * math.pi) + torch.log(variance).sum())
+            slopes = F.pad(-0.5 / variance, (self.dimension, 0))[:, None]  # (2 D, 1)
+            joint = torch.addmm(constant - one, powers, factors - slopes)
+            return joint if relative else joint + one + powers @ slopes
 
     @torch.no_grad()
     def posterior(self, features: Tensor, temperature: float = 1.0) -> Tensor:
@@ -196,9 +200,7 @@ class DiagonalGMM(nn.Module):
         self.variances.copy_(torch.maximum(self.variances, self.floor))
 
     def save(self, path: Path) -> None:
-        safetensors.torch.save_file(
-            {name: tensor.cpu().contiguous() for name, tensor in self.state_dict().items()}, path
-        )
+        save_tensors(path, self.state_dict())
 
     @classmethod
     def load(cls, path: Path) -> "DiagonalGMM":

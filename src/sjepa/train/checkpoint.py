@@ -16,6 +16,7 @@ import safetensors.torch
 from torch import Tensor
 
 from sjepa.errors import UserError
+from sjepa.files import save_tensors
 
 
 class DamagedError(Exception):
@@ -42,7 +43,7 @@ def save(run: Path, step: int, tensors: dict[str, dict[str, Tensor]], state: dic
         files = {}
         for name, part in tensors.items():
             path = partial / f"{name}.safetensors"
-            safetensors.torch.save_file({key: value.detach().cpu().contiguous() for key, value in part.items()}, path)
+            save_tensors(path, part)
             files[path.name] = digest(path)
         text = json.dumps(state | {"step": step, "files": files}, indent=1) + "\n"
         (partial / "state.json").write_text(text)

@@ -1,7 +1,7 @@
 """Pre-training: the paper's algorithm, both phases in one trajectory."""
 
 import time
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +25,7 @@ from sjepa.train.boundary import begin_phase
 from sjepa.train.branch import branch
 from sjepa.train.compute import autocast
 from sjepa.train.metrics import Log, Speed
-from sjepa.train.run import Run, check_directory, data_of, open_directory, seed_from
+from sjepa.train.run import Run, check_directory, data_of, held, open_directory, seed_from
 from sjepa.train.stopping import stop_agreed, stop_requests
 
 MUCH_CROPPED = 0.25  # share of an epoch's audio that crops may leave out before it is worth a word
@@ -38,7 +38,6 @@ def pretrain(
     """Train an encoder on a folder of audio, or continue; True when the run is complete, False when it was stopped."""
     out, settings = Path(out), config.batches
     device = distributed.setup(config.train.device)
-    ranks, rank = distributed.world_size(), distributed.rank()
     distributed.in_main_rank(lambda: prepare(out, config, branch_from))
     if device.type == "cpu" and config.encoder.hidden_size >= 512:
         say("There is no GPU here: an encoder of this size trains very slowly; --preset tiny is made for a CPU")
@@ -53,16 +52,25 @@ def pretrain(
         say(f"The encoder starts from {config.init_from}")
     corpus = open_corpus(data, settings.max_seconds, settings.cache, settings.memory_gb, show)
     distributed.in_main_rank(lambda: open_directory(out, config, str(data), corpus.fingerprint()))
+    with ExitStack() as holding:
+        distributed.in_main_rank(lambda: holding.enter_context(held(out)))
+        return train(run, corpus, out, show)
+
+
+def train(run: Run, corpus: Corpus | Mixture, out: Path, show: bool) -> bool:
+    """From where the run is to its end; True when it is complete, False when it was stopped."""
+    config, device, total = run.config, run.device, run.config.phases()[-1].end
+    ranks, rank = distributed.world_size(), distributed.rank()
     log = Log(out, run.log_bytes, run.step)
     noise = load_noise(config, device, show)
-    plan = plan_batches(corpus, settings, config.seed, ranks)
+    plan = plan_batches(corpus, config.batches, config.seed, ranks)
     if not run.step:
         describe_plan(corpus, plan, log)
     reader = BatchReader(corpus, config.mask, config.augment, seed=config.seed, rank=rank, ranks=ranks)
     speed = Speed(device)
 
     with (
-        closing(load(reader, plan, run.position, settings.workers, device)) as batches,
+        closing(load(reader, plan, run.position, config.batches.workers, device)) as batches,
         stop_requests() as stop,
         bar("Pre-training", total, done=run.step, show=show) as progress,
     ):

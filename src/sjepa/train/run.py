@@ -4,7 +4,8 @@ import json
 import platform
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -234,6 +235,21 @@ def check_directory(folder: Path, config: Config) -> None:
 def data_of(folder: Path) -> str:
     """The audio that a run was given, as it was named."""
     return str(json.loads((folder / "run.json").read_text())["data"])
+
+
+@contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Keep a run to one process, which loses its hold however it ends."""
+    with (folder / "run.json").open() as file:
+        try:
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(f"another process is training {folder}: wait for it, or choose another --out") from None
+        except (ImportError, OSError):  # Windows, or a disk without locks
+            pass
+        yield
 
 
 def open_directory(folder: Path, config: Config, data: str, corpus: str) -> None:

@@ -2,16 +2,15 @@
 
 import json
 import math
-import os
 from pathlib import Path
 from typing import Any
 
 import safetensors
-import safetensors.torch
 import torch
 from torch import Tensor, nn
 
 from sjepa.errors import UserError
+from sjepa.files import save_tensors
 
 
 class TrainingState:
@@ -56,10 +55,7 @@ class TrainingState:
             "curve": self.curve,
         }
         self.file.parent.mkdir(parents=True, exist_ok=True)
-        partial = self.file.with_suffix(".partial")
-        plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-        safetensors.torch.save_file(plain, partial, metadata={"about": json.dumps(about)})
-        os.replace(partial, self.file)
+        save_tensors(self.file, tensors, metadata={"about": json.dumps(about)})
 
     def load(self) -> None:
         try:

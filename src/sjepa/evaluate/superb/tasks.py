@@ -196,6 +196,8 @@ def make_task(
     if steps is not None and not lite:
         raise UserError("--steps is for --lite; the full protocol has its own number of steps")
     recipe, lite_steps = RECIPES[name]
+    if steps is not None and steps < 1:
+        raise UserError(f"--steps {steps}: at least one step is needed")
     recipe = recipe.lite(steps or lite_steps) if lite else recipe
     width = LITE_WIDTH if lite else 1024
     if name == "asr":
