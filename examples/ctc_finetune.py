@@ -6,8 +6,8 @@
 The corpus has `labels.jsonl` with `path` and `text` a line. Characters are the targets of CTC.
 """
 
+import argparse
 import json
-import sys
 from pathlib import Path
 
 import transformers
@@ -15,9 +15,16 @@ from transformers import Wav2Vec2CTCTokenizer, Wav2Vec2FeatureExtractor, Wav2Vec
 
 from sjepa.audio.io import read_audio
 
-encoder, corpus, out = (Path(argument) for argument in sys.argv[1:4])
-steps = int(sys.argv[4]) if len(sys.argv) > 4 else 2000
-rate = float(sys.argv[5]) if len(sys.argv) > 5 else 1e-4
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+for name in ("encoder", "corpus", "model"):
+    parser.add_argument(name, type=Path)
+parser.add_argument("steps", type=int, nargs="?", default=2000)
+parser.add_argument("rate", type=float, nargs="?", default=1e-4)
+given = parser.parse_args()
+encoder, corpus, out, steps, rate = given.encoder, given.corpus, given.model, given.steps, given.rate
+for needed in (encoder / "config.json", corpus / "labels.jsonl"):
+    if not needed.is_file():
+        parser.error(f"there is no {needed}")
 
 rows = [json.loads(line) for line in (corpus / "labels.jsonl").read_text(encoding="utf-8").splitlines()]
 texts = ["".join(c for c in row["text"].lower() if c.isalpha() or c in " '") for row in rows]

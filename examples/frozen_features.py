@@ -6,8 +6,8 @@
 The labels are JSON lines with `path` (below the folder that was embedded) and the property to predict.
 """
 
+import argparse
 import json
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -18,11 +18,23 @@ from sklearn.model_selection import StratifiedKFold, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-features, labels, what = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser.add_argument("features", type=Path)
+parser.add_argument("labels", type=Path)
+parser.add_argument("property")
+given = parser.parse_args()
+features, labels, what = given.features, given.labels, given.property
+for needed in (features, labels):
+    if not needed.exists():
+        parser.error(f"there is no {needed}")
 
 table = pyarrow.parquet.read_table(features, columns=["file", "features"]).to_pydict()
-rows = (json.loads(line) for line in labels.read_text(encoding="utf-8").splitlines())
-wanted = {row["path"]: row[what] for row in rows}
+rows = [json.loads(line) for line in labels.read_text(encoding="utf-8").splitlines()]
+wanted = {row["path"]: row[what] for row in rows if what in row}
+unlabelled = [file for file in table["file"] if file not in wanted]
+if unlabelled:
+    known = ", ".join(sorted({name for row in rows for name in row}))
+    parser.error(f"{labels} has no {what} for {len(unlabelled)} recordings, first {unlabelled[0]}; it has {known}")
 x = np.array(table["features"])
 y = np.array([wanted[file] for file in table["file"]])
 

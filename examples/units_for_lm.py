@@ -7,7 +7,7 @@
 can go on from there; the recurrent model here shows that there is something to learn.
 """
 
-import sys
+import argparse
 from pathlib import Path
 
 import numpy as np
@@ -16,11 +16,17 @@ from torch import nn
 
 from sjepa.progress import bar, track
 
-folder, out = Path(sys.argv[1]), Path(sys.argv[2])
-steps = int(sys.argv[3]) if len(sys.argv) > 3 else 300
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser.add_argument("units", type=Path)
+parser.add_argument("out", type=Path)
+parser.add_argument("steps", type=int, nargs="?", default=300)
+given = parser.parse_args()
+out, steps = given.out, given.steps
 
-files = track(sorted(folder.rglob("*.npz")), "Reading units")
-recordings = [torch.from_numpy(np.load(file)["units"]).long() for file in files]
+files = sorted(given.units.rglob("*.npz"))
+if not files or "units" not in np.load(files[0]):
+    parser.error(f"{given.units} holds no units: make them with sjepa embed --what units")
+recordings = [torch.from_numpy(np.load(file)["units"]).long() for file in track(files, "Reading units")]
 out.write_text("".join(" ".join(f"u{unit}" for unit in units.tolist()) + "\n" for units in recordings))
 
 size = int(max(units.max() for units in recordings)) + 2

@@ -255,13 +255,13 @@ def test_figures_of_hard_targets_can_be_drawn(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("p", "words"),
+    ("bits", "p", "words"),
     [
-        (1.0, "one mode is not rejected (dip test, p = 1)"),
-        (0.004, "one mode is rejected (dip test, p = 0.004)"),
-        (0.0, "one mode is rejected (dip test, p < 0.001)"),
+        ((0.0, 0.91), 0.004, "2 clear maxima at 0.00, 0.91 bits; the dip test rejects a single mode (p = 0.004)"),
+        ((0.0, 0.91), 1.0, "2 clear maxima at 0.00, 0.91 bits, but the dip test does not reject a single mode (p = 1)"),
+        ((6.59,), 0.3, "1 clear maximum at 6.59 bits; the dip test does not reject a single mode (p = 0.3)"),
+        ((6.59,), 0.0, "1 clear maximum at 6.59 bits, but the dip test rejects a single mode (p < 0.001)"),
     ],
 )
-def test_maxima_and_the_test_of_one_mode_do_not_contradict_each_other(p: float, words: str) -> None:
-    modality = {"modes": [{"bits": 0.0}, {"bits": 0.91}], "test": {"p": p}}
-    assert verdict(modality) == f"2 maxima at 0.00, 0.91 bits; {words}"
+def test_maxima_and_the_test_of_one_mode_are_told_apart(bits: tuple[float, ...], p: float, words: str) -> None:
+    assert verdict({"modes": [{"bits": each} for each in bits], "test": {"p": p}}) == words

@@ -151,6 +151,13 @@ def results(run: Path, task: str, metrics: dict[str, float], name: str = "full")
     (folder / "results.json").write_text(json.dumps(found))
 
 
+def test_a_run_without_results_is_told_the_whole_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    dispatch(["analyze", "pareto", "--run", str(tmp_path)])
+    command = f"sjepa superb asr --encoder {tmp_path} --data LibriSpeech --out {tmp_path}/results/asr"
+    assert command in capsys.readouterr().out
+
+
 def test_ours_stands_beside_what_was_reported_and_lite_results_do_not(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     results(tmp_path, "asr", {"wer": 11.0, "cer": 3.0})

@@ -154,6 +154,22 @@ def test_unusable_files_are_left_out_and_named(tmp_path: Path, capsys: pytest.Ca
     assert "6 left out" in capsys.readouterr().out
 
 
+def test_a_file_in_pieces_is_named_once_and_its_reason_stays_with_each_piece(tmp_path: Path) -> None:
+    soundfile.write(tmp_path / "good.wav", babble(1.5, 1), 16_000)
+    soundfile.write(tmp_path / "nan.wav", np.full(60_000, np.nan), 16_000, subtype="FLOAT")
+    (tmp_path / "text.wav").write_text("not audio at all")
+    loaded = open_corpus(tmp_path, 2.0, "memory", 1.0, show=False)
+    text, nan = loaded.refused
+    assert "text.wav" in text
+    assert nan == f"{tmp_path / 'nan.wav'}: holds samples that are not numbers (NaN or infinite)"
+    pieces = [index for index in range(len(loaded)) if loaded.name(index).endswith("nan.wav")]
+    assert len(pieces) == 2
+    for piece in pieces:
+        with pytest.raises(BadAudioError) as error:
+            loaded.read(piece)
+        assert str(error.value) == nan
+
+
 def test_a_damaged_file_found_while_training_is_replaced_and_counted(corpus: Path, tmp_path: Path) -> None:
     for path in corpus.iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())

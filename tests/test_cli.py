@@ -62,6 +62,15 @@ def test_unknown_words_get_suggestions() -> None:
     refused(sjepa("pretrian"), "did you mean pretrain?")
 
 
+def test_ctrl_c_while_torch_is_imported_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("import torch.distributed\nraise KeyboardInterrupt\n")
+    (tmp_path / "torch" / "distributed.py").write_text("")
+    call = [sys.executable, "-m", "sjepa", "pretrain", "--preset", "tiny", "--out", "run"]
+    done = subprocess.run(call, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(tmp_path)})
+    assert (done.returncode, done.stderr) == (130, "sjepa: interrupted\n")
+
+
 def test_a_run_needs_a_preset_and_audio(tmp_path: Path, corpus: Path) -> None:
     refused(sjepa("pretrain", "--out", tmp_path / "run", "--data", corpus), "choose a preset")
     refused(sjepa("pretrain", "--out", tmp_path / "run", "--preset", "tiny"), "--data")

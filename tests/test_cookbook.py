@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet
 import pytest
 import torch
 import transformers
@@ -59,6 +60,35 @@ def numbers(pattern: str, printed: str) -> list[float]:
     found = re.search(pattern, printed)
     assert found is not None, printed
     return [float(number) for number in found.groups()]
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (["ctc_finetune.py"], "arguments are required: encoder, corpus, model"),
+        (["ctc_finetune.py", ".", "corpus", "out"], "there is no config.json"),
+        (["frozen_features.py", "features"], "arguments are required: labels, property"),
+        (
+            ["frozen_features.py", "features", "labels.jsonl", "speakr"],
+            "has no speakr for 2 recordings, first a.wav; it",
+        ),
+        (["units_for_lm.py", "corpus", "units.txt"], "corpus holds no units: make them with sjepa embed --what units"),
+        (["continue_pretraining.sh", "encoder", "corpus"], "continue_pretraining.sh ENCODER AUDIO OUT [PRESET]"),
+    ],
+)
+def test_wrong_arguments_get_a_line_and_the_usage(call: list[str], words: str, tmp_path: Path) -> None:
+    (tmp_path / "corpus").mkdir()
+    rows = [{"path": name, "speaker": "amy"} for name in ("a.wav", "b.wav")]
+    (tmp_path / "labels.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    table = pyarrow.table({"file": ["a.wav", "b.wav"], "features": [[0.0], [1.0]]})
+    pyarrow.parquet.write_table(table, tmp_path / "features")
+    script = ROOT / "examples" / call[0]
+    program = "sh" if script.suffix == ".sh" else sys.executable
+    done = subprocess.run([program, script, *call[1:]], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.startswith("usage: ")
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_ctc_fine_tuning_lowers_the_loss_on_held_out_recordings(kitchen: Path) -> None:

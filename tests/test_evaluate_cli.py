@@ -1,6 +1,7 @@
 """The evaluation verbs as a user calls them, on a run that was just trained."""
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -63,6 +64,12 @@ def test_one_encoder_goes_through_every_verb_into_one_table(
     assert "small-run" in table
     dispatch(["table", str(out), "--format", "latex", "--out", str(tmp_path / "table.tex")])
     assert (tmp_path / "table.tex").read_text().startswith(r"\begin{tabular}")
+
+
+def test_abx_without_fastabx_is_refused_before_any_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fastabx", None)
+    with pytest.raises(UserError, match="ABX needs fastabx"):
+        dispatch(["units", "--encoder", str(tmp_path / "none"), "--data", str(tmp_path), "--abx"])
 
 
 def test_options_that_do_not_go_together_are_refused_in_one_line(tmp_path: Path) -> None:

@@ -91,17 +91,6 @@ def test_posterior_equals_scikit_learns() -> None:
     )
 
 
-def test_a_temperature_softens_and_keeps_the_order() -> None:
-    gmm = random_mixture(9, 16, 2)
-    features = torch.randn(200, 16)
-    sharp, soft = gmm.posterior(features), gmm.posterior(features, temperature=8.0)
-    entropy = [-torch.xlogy(q, q).sum(1).mean() for q in (sharp, soft)]
-    assert entropy[1] > entropy[0] + 0.1
-    assert torch.equal(sharp.argmax(1), soft.argmax(1))
-    reference = sharp.double().log() / 8
-    torch.testing.assert_close(soft.double(), torch.softmax(reference, 1), rtol=1e-3, atol=1e-5)
-
-
 def test_em_agrees_with_scikit_learn_from_the_same_start() -> None:
     features = blobs(3000, 6, 3)
     start = random_mixture(5, 6, 4)

@@ -253,6 +253,62 @@ def test_plain_lists_are_read(tmp_path: Path, ending: str) -> None:
     ]
 
 
+def test_a_folder_with_a_manifest_is_read_by_it_and_audio_that_it_does_not_name_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "set"
+    rows = [
+        {"id": name, "dur": 1.5, "spk": number, "gender": "F", "text": name, "path": f"./audio/{name}.wav"}
+        for number, name in enumerate(("x", "y"))
+    ]
+    for name in ("x", "y", "z"):
+        write(folder / "audio" / f"{name}.wav")
+    (folder / "manifest.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n{ not json\n")
+    expected = [{"id": n, "speaker": s, "sex": "F", "chapter": "", "text": n} for n, s in (("x", "0"), ("y", "1"))]
+    for layout in ("auto", "manifest"):
+        index(folder, out=tmp_path / layout, layout=layout)
+        assert labels(tmp_path / layout) == expected
+        damaged, unnamed = refused(tmp_path / layout).splitlines()
+        assert "manifest.jsonl line 3: not valid JSON" in damaged
+        assert unnamed.endswith("set/audio/z.wav: manifest.jsonl does not name it")
+    assert index(folder, out=tmp_path / "plain", layout="folder")["speakers"] == 0
+    with pytest.raises(UserError, match="audio is not a list that can be read"):
+        index(folder / "audio", out=tmp_path / "none", layout="manifest")
+
+
+def test_librispeech_with_a_manifest_in_it_is_read_as_librispeech(tmp_path: Path) -> None:
+    folder = tmp_path / "LibriSpeech"
+    write(folder / "dev-clean" / "7" / "8" / "7-8-0000.flac")
+    (folder / "SPEAKERS.TXT").write_text("7 | M | dev-clean | 1.0 | Ann\n")
+    (folder / "manifest.jsonl").write_text(json.dumps({"path": "dev-clean/7/8/7-8-0000.flac", "spk": "other"}))
+    index(folder, out=tmp_path / "index")
+    assert [(row["speaker"], row["sex"]) for row in labels(tmp_path / "index")] == [("7", "M")]
+
+
+def test_labels_in_tars_have_the_names_of_those_in_lists(tmp_path: Path) -> None:
+    label = tmp_path / "a.json"
+    label.write_text(json.dumps({"utt_id": "u1", "spk": "s1", "gender": "F", "transcript": "hello"}))
+    with tarfile.open(tmp_path / "set.tar", "w") as tar:
+        tar.add(write(tmp_path / "a.wav"), "a.wav")
+        tar.add(label, "a.json")
+    index(tmp_path / "set.tar", out=tmp_path / "index")
+    assert labels(tmp_path / "index") == [{"id": "u1", "speaker": "s1", "sex": "F", "chapter": "", "text": "hello"}]
+
+
+def test_sources_without_audio_leave_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    with pytest.raises(UserError, match="nothing usable: the sources hold no audio"):
+        index(tmp_path / "in", out=tmp_path / "index")
+    assert not (tmp_path / "index").exists()
+
+
+def test_audio_that_was_moved_is_said_not_to_be_there(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write(tmp_path / "in" / f"{name}.wav")
+    index(tmp_path / "in", out=tmp_path / "index")
+    (tmp_path / "in").rename(tmp_path / "elsewhere")
+    with pytest.raises(UserError, match=r"a\.wav: there is no such file; was it moved\? \(and 1 more like it\)"):
+        open_corpus(tmp_path / "index", 15.0, "memory", 1.0, show=False)
+
+
 def test_tars_of_audio_are_indexed_and_names_that_lead_out_are_refused(tmp_path: Path) -> None:
     wav = write(tmp_path / "loose" / "a.wav")
     text = tmp_path / "loose" / "a.txt"

@@ -18,6 +18,7 @@ from sjepa.data.corpus import Corpus, scan_folder
 from sjepa.data.loader import BatchReader, load
 from sjepa.data.masking import MaskConfig
 from sjepa.data.sampler import BatchPlan
+from sjepa.train import checkpoint
 from sjepa.train.loop import pretrain
 
 
@@ -57,11 +58,27 @@ def test_past_the_set_share_of_damage_a_run_stops_and_below_it_goes_on(
     folder = damaged_copy(corpus, tmp_path / "audio", 3)
     lazily = {"cache": "none", "workers": 0}
     run = tmp_path / "strict"
-    with pytest.raises(UserError, match=r"utterances could not be decoded, more than batches\.bad_share allows; see"):
+    with pytest.raises(UserError, match=r"utterances could not be used, more than batches\.bad_share allows; see"):
         pretrain(micro(batches=lazily | {"bad_share": 0.1}), folder, run, show=False)
     named = (run / "refused.txt").read_text()
     assert sum(f"0{number}.wav: silence" in named for number in range(3)) == len(named.splitlines()) == 2
     assert pretrain(micro(batches=lazily | {"bad_share": 0.5}), folder, tmp_path / "lenient", show=False)
+
+
+@pytest.mark.parametrize("cache", ["memory", "none"])
+def test_a_run_lists_all_that_it_left_out_once_with_the_reason(
+    corpus: Path, tmp_path: Path, micro: Callable[..., Config], cache: str
+) -> None:
+    folder = damaged_copy(corpus, tmp_path / "audio", 2)
+    (folder / "text.wav").write_text("not audio at all")
+    config, run = micro(batches={"cache": cache, "workers": 0, "bad_share": 0.5}), tmp_path / "run"
+    assert pretrain(config, folder, run, show=False)
+    header, *silent = (run / "refused.txt").read_text().splitlines()
+    assert header.startswith(f"{folder / 'text.wav'}: cannot be decoded")
+    expected = [f"{folder / name}: silence, every sample is zero" for name in ("00.wav", "01.wav")]
+    assert sorted(silent) == (expected if cache == "memory" else expected[1:])  # these few batches lack the other
+    met = json.loads((checkpoint.folder_of(run, 12) / "state.json").read_text())["bad_utterances"]
+    assert met > 2  # in several epochs
 
 
 def test_crop_loss_is_the_share_of_audio_that_the_crops_left_out(

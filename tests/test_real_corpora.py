@@ -1,4 +1,4 @@
-"""LibriSpeech dev-clean and ESC-50, where they are at hand: figures against the official ones."""
+"""LibriSpeech dev-clean, RAVDESS and ESC-50, where they are at hand: figures against the official ones."""
 
 import tarfile
 from pathlib import Path
@@ -46,6 +46,16 @@ def test_dev_clean_has_its_official_figures(tmp_path: Path) -> None:
             assert rows[name]["text"] == text
     opened = open_index(str(tmp_path / "index"))
     assert np.abs(opened.read(1000)).max() > 500
+
+
+def test_a_corpus_with_a_manifest_keeps_its_speakers(tmp_path: Path) -> None:
+    folder = extracted(tmp_path / "in", "ravdess-speech.tar")
+    facts = build_index(
+        [str(folder)], tmp_path / "index", layout="auto", max_seconds=15.0, cut_transcribed=False, show=False
+    )
+    assert facts["utterances"] == 1430
+    assert facts["sexes"] == {"F": 12, "M": 12}
+    assert facts["refused"] == 0
 
 
 def test_noise_recordings_are_indexed_packed_and_opened(tmp_path: Path) -> None:

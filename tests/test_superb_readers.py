@@ -128,6 +128,35 @@ def test_ravdess_folds_share_no_actor_and_coffee_slots_may_be_empty(made: dict[s
     assert any(u.label[1] == "" for u in fold.train)
 
 
+def test_a_manifest_is_read_as_an_index_reads_it(copy: Callable[[str], Path], made: dict[str, Path]) -> None:
+    root = copy("ravdess")
+    rows = [json.loads(line) for line in (root / "manifest.jsonl").read_text().splitlines()]
+
+    def write(*changes: dict[str, object]) -> None:
+        lines = [row | change for row, change in zip(rows, [*changes, *[{}] * len(rows)], strict=False)]
+        (root / "manifest.jsonl").write_text("\n".join(map(json.dumps, lines)))
+
+    usual = make_task("ravdess", made["ravdess"]).folds
+    rows = [
+        {"utt_id": r["id"], "audio_filepath": str(root / r["path"]), "speaker": r["spk"], "emotion": r["emotion"]}
+        for r in rows
+    ]
+    write()
+    for fold, expected in zip(make_task("ravdess", root).folds, usual, strict=True):
+        assert [(u.name, u.label, u.speaker) for u in fold.test] == [
+            (u.name, u.label, u.speaker) for u in expected.test
+        ]
+    write({"audio_filepath": None})
+    with pytest.raises(UserError, match=r"manifest\.jsonl line 1: names no audio"):
+        make_task("ravdess", root)
+    write({}, {"offset": 1.5})
+    with pytest.raises(UserError, match=f"{rows[1]['utt_id']} is not a file of its own"):
+        make_task("ravdess", root)
+    write()
+    with pytest.raises(UserError, match="has no slots"):
+        make_task("coffee", root)
+
+
 def test_lite_takes_evenly_spaced_utterances(made: dict[str, Path]) -> None:
     from sjepa.evaluate.superb.records import some
 
@@ -141,7 +170,12 @@ def test_lite_takes_evenly_spaced_utterances(made: dict[str, Path]) -> None:
 @pytest.mark.parametrize(
     ("name", "corpus", "broken", "message"),
     [
-        ("asr", "libri", "LibriSpeech/test-clean", r"libri has no folder test-clean or LibriSpeech/test-clean"),
+        (
+            "asr",
+            "libri",
+            "LibriSpeech/test-clean",
+            "libri has no folder test-clean or LibriSpeech/test-clean; dev-clean alone is enough for --lite",
+        ),
         ("asr", "libri", "LibriSpeech/dev-clean/100/11/100-11-0001.flac", "labels without audio: .* names 100-11-0001"),
         (
             "asr",

@@ -51,7 +51,7 @@ def main() -> None:
         print("sjepa: interrupted", file=sys.stderr)
         sys.exit(130)
     finally:
-        if "torch.distributed" in sys.modules:
+        if "sjepa.distributed" in sys.modules:  # and not half of torch, where Ctrl-C came while it was imported
             from sjepa import distributed
 
             distributed.shutdown()

@@ -122,11 +122,11 @@ def verdict(modality: dict[str, Any]) -> str:
     places, test = ", ".join(f"{each['bits']:.2f}" for each in modality["modes"]), modality["test"]
     if test is None:
         return f"one value, {places} bits"
-    number = len(modality["modes"])
+    several, rejected = len(modality["modes"]) > 1, test["p"] < 0.05
+    maxima = f"{len(modality['modes'])} clear {'maxima' if several else 'maximum'} at {places} bits"
+    joint = "; the" if several == rejected else ", but the"
     chance = f"p = {test['p']:.2g}" if test["p"] else "p < 0.001"
-    rejected = "rejected" if test["p"] < 0.05 else "not rejected"
-    maxima = f"{number} {'maxima' if number > 1 else 'maximum'} at {places} bits"
-    return f"{maxima}; one mode is {rejected} (dip test, {chance})"
+    return f"{maxima}{joint} dip test {'rejects' if rejected else 'does not reject'} a single mode ({chance})"
 
 
 def draw_entropy(found: Found, stem: Path) -> None:

@@ -62,7 +62,7 @@ def read_int16(source: str | Path | BinaryIO, start: int = 0, samples: int | Non
             return to_int16(read_piece(file, start, samples))
         if start:
             file.seek(min(start, file.frames))
-        return whole_piece(file.read(-1 if samples is None else samples, dtype="int16"), start, samples)
+        return whole_piece(file.read(-1 if samples is None else samples, dtype="int16"), samples)
 
 
 @contextmanager
@@ -75,6 +75,8 @@ def decoding(source: str | Path | BinaryIO, name: str) -> Iterator[Any]:
         with open_sound(source) as file:
             yield file
     except (soundfile.SoundFileError, OSError) as error:
+        if isinstance(source, str | Path) and not os.path.exists(source):
+            raise BadAudioError(f"{name}: there is no such file; was it moved?") from None
         reason = getattr(error, "error_string", "") or one_line(error)  # libsndfile's own words, without the path
         raise BadAudioError(f"{name}: cannot be decoded ({reason.rstrip('.')})") from error
     except BadAudioError as error:
@@ -101,13 +103,14 @@ def read_piece(file: Any, start: int, samples: int | None) -> np.ndarray:
         mono = mono if samples is None else mono[:samples]
     if not np.isfinite(mono).all():
         raise BadAudioError("holds samples that are not numbers (NaN or infinite)")
-    return whole_piece(mono, start, samples)
+    return whole_piece(mono, samples)
 
 
-def whole_piece(mono: np.ndarray, start: int, samples: int | None) -> np.ndarray:
+def whole_piece(mono: np.ndarray, samples: int | None) -> np.ndarray:
     """The samples, if all that were asked for are there; resampling may lose one."""
     if not len(mono) or (samples is not None and len(mono) < samples - 1):
-        raise BadAudioError(f"cut short: {len(mono)} of {samples} samples from {start}")
+        # Without numbers, so that a file has one reason however it is cropped.
+        raise BadAudioError("cut short, it holds fewer samples than its header or index says")
     return mono
 
 

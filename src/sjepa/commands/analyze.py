@@ -183,7 +183,10 @@ def pareto(command: Pareto, out: Path) -> None:
     found = analyse_pareto([command.run, *command.results])
     style.keep(found, out, "pareto", draw_pareto)
     if not found["ours"]:
-        print(f"no SUPERB result of ours yet: sjepa superb asr --encoder {command.run} --out {command.run}/results/asr")
+        print(
+            f"no SUPERB result of ours yet: "
+            f"sjepa superb asr --encoder {command.run} --data LibriSpeech --out {command.run}/results/asr"
+        )
     for kind in found["not_comparable"]:
         print(f"left out, because it does not compare with what others reported: {kind}")
     return None

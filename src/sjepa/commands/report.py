@@ -28,7 +28,7 @@ class ReportCommand:
     results: tuple[Path, ...] = ()
     """Further folders with results.json at any depth, besides the runs' own."""
     out: Path | None = None
-    """The page; RUN/report.html of the first run by default."""
+    """The page; RUN/report.html by default, of several runs comparison.html in the first."""
     title: str | None = None
     """Its title."""
     device: Literal["auto", "cpu", "cuda"] = "auto"

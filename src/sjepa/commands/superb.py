@@ -26,7 +26,7 @@ class Superb:
     data: Path
     """The task's corpus in its own layout."""
     out: Path | None = None
-    """Folder of the results; runs/superb/ENCODER/TASK by default."""
+    """Folder of the results; runs/superb/ENCODER/TASK by default, or TASK-lite."""
     lite: bool = False
     """The reduced protocol for small machines and small data: fewer steps, less data, a narrower recurrent head."""
     steps: int | None = None

@@ -43,13 +43,15 @@ def run(arguments: list[str]) -> None:
     import numpy as np
 
     from sjepa.errors import UserError
-    from sjepa.evaluate.abx import abx_errors
+    from sjepa.evaluate.abx import abx_errors, fastabx
     from sjepa.evaluate.labelled import corpus_name, read_labelled
     from sjepa.evaluate.probing import chosen_states, extract
     from sjepa.evaluate.units import HeadUnits, agreement, kmeans_units
     from sjepa.evaluate.upstream import about, load_upstream
     from sjepa.files import write_whole
 
+    if command.abx:
+        fastabx()  # missing, it is better missed before the work than after
     upstream = load_upstream(command.encoder, command.device)
     if command.layer == "all":
         raise UserError("--layer all: units are of one layer")

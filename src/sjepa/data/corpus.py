@@ -32,9 +32,9 @@ class Corpus:
     block: int = 1
     """So many neighbours stand together in a batch, to be read in one go; shards are shuffled when they are written."""
     refused: list[str] = field(default_factory=list)
-    """Why each unusable file was left out."""
-    audio: list[np.ndarray | None] | None = None
-    """Decoded int16 samples of each utterance, where the corpus is held in memory."""
+    """Why each unusable file was left out, or some of its pieces: a file and a reason, once."""
+    audio: list[np.ndarray | str] | None = None
+    """Decoded int16 samples of each utterance, or why there are none, where the corpus is held in memory."""
     identity: str = ""
     """The fingerprint that an index was written with."""
 
@@ -79,8 +79,8 @@ class Corpus:
         samples = length - start if samples is None else samples
         if self.audio is not None:
             whole = self.audio[utterance]
-            if whole is None:
-                raise BadAudioError(f"{self.name(utterance)}: could not be decoded")
+            if isinstance(whole, str):
+                raise BadAudioError(whole)
             decoded = whole[start : start + samples]
         else:
             decoded = self.decode(utterance, int(self.start[utterance]) + start, samples)
@@ -180,9 +180,8 @@ def decode(corpus: Corpus, show: bool = True) -> Corpus:
             return str(error)
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        results = list(track(pool.map(attempt, range(len(corpus))), "Decoding audio", len(corpus), show))
-    refused = [result for result in results if isinstance(result, str)]
-    if len(refused) == len(results):
+        audio = list(track(pool.map(attempt, range(len(corpus))), "Decoding audio", len(corpus), show))
+    refused = list(dict.fromkeys(result for result in audio if isinstance(result, str)))  # pieces share their file's
+    if all(isinstance(result, str) for result in audio):
         raise UserError(f"no usable audio: {first_of(refused)}")
-    audio = [None if isinstance(result, str) else result for result in results]
     return replace(corpus, refused=corpus.refused + refused, audio=audio)

@@ -17,7 +17,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -104,13 +104,17 @@ def merge_parts(folder: Path, parts: list[Path], facts: dict[str, Any]) -> dict[
     Parts are read one at a time and the labels of only one are in memory.
     """
     pa = arrow()
-    keys, folders = survey(parts)
+    keys, folders, refused = survey(parts)
+    if not len(keys):
+        shutil.rmtree(folder / "parts")  # so that the next call looks again at files that were mended
+        with suppress(OSError):  # something else is in it
+            folder.rmdir()
+        raise UserError(f"nothing usable: {refused[0] if refused else 'the sources hold no audio'}")
     kept = np.zeros(len(keys), dtype=bool)
     kept[np.unique(keys, return_index=True)[1]] = True
     root = facts.get("root") or (os.path.commonpath(sorted(folders)) if folders else "/")
     digest = hashlib.sha256()
     numbers: dict[str, list[np.ndarray]] = {name: [] for name in AUDIO}
-    refused: list[str] = []
     files = rows = 0
     with (
         pa.OSFile(str(folder / "labels.arrow"), "wb") as labels_sink,
@@ -121,7 +125,6 @@ def merge_parts(folder: Path, parts: list[Path], facts: dict[str, Any]) -> dict[
         for table in map(read_table, parts):
             keep = kept[rows : rows + len(table)]
             rows += len(table)
-            refused += json.loads(table.schema.metadata[b"refused"])
             again = table["id"].filter(pa.array(~keep)).to_pylist()
             refused += [f"{identifier}: an earlier utterance has the same id" for identifier in again]
             if not len(table):
@@ -135,9 +138,6 @@ def merge_parts(folder: Path, parts: list[Path], facts: dict[str, Any]) -> dict[
             paths.write_batch(pa.record_batch({"path": pa.array(map(os.fsencode, names), pa.binary())}))
             files += len(names)
             labels.write_table(table.select(LABELS).filter(pa.array(keep)).replace_schema_metadata(None))
-    if not kept.any():
-        shutil.rmtree(folder / "parts")  # so that the next call looks again at files that were mended
-        raise UserError(f"nothing usable: {refused[0] if refused else 'the sources hold no audio'}")
     columns = {name: np.concatenate(arrays) for name, arrays in numbers.items()}
     batch = pa.record_batch({name: pa.array(column, AUDIO[name]) for name, column in columns.items()})
     with pa.OSFile(str(folder / "audio.arrow"), "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
@@ -153,15 +153,17 @@ def merge_parts(folder: Path, parts: list[Path], facts: dict[str, Any]) -> dict[
     return facts
 
 
-def survey(parts: list[Path]) -> tuple[np.ndarray, set[str]]:
-    """The keys of all ids, and the folders that hold the files."""
+def survey(parts: list[Path]) -> tuple[np.ndarray, set[str], list[str]]:
+    """The keys of all ids, the folders that hold the files, and what was refused."""
     keys = [np.empty(0, dtype=np.uint64)]
     folders: set[str] = set()
+    refused: list[str] = []
     for table in map(read_table, parts):
         keys.append(table["key"].to_numpy().copy())
         paths = [os.fsdecode(path) for chunk in table["path"].chunks for path in chunk.dictionary.to_pylist()]
         folders |= {os.path.dirname(path) for path in paths if os.path.isabs(path)}
-    return np.concatenate(keys), folders
+        refused += json.loads(table.schema.metadata[b"refused"])
+    return np.concatenate(keys), folders, refused
 
 
 def below(root: str, path: str) -> str:

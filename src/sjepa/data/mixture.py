@@ -50,7 +50,7 @@ class Mixture:
         return [reason for corpus in self.corpora for reason in corpus.refused]
 
     @property
-    def audio(self) -> list[np.ndarray | None] | None:
+    def audio(self) -> list[np.ndarray | str] | None:
         if any(corpus.audio is None for corpus in self.corpora):
             return None
         return [samples for corpus in self.corpora for samples in corpus.audio or []]

@@ -26,7 +26,7 @@ def open_corpus(
     if cache == "memory" or (cache == "auto" and size <= memory_gb):
         corpora = [decode(corpus, show) for corpus in corpora]
     for corpus, (where, _) in zip(corpora, parts, strict=True):
-        left_out = f"; {len(corpus.refused)} left out:" if corpus.refused else ""
+        left_out = f"; {len(corpus.refused)} left out, whole or in part:" if corpus.refused else ""
         say(f"{f'{where}: ' if len(parts) > 1 else ''}{len(corpus):,} utterances, {corpus.hours:.2f} hours{left_out}")
         for line in corpus.refused[:5]:
             say(f"  {line}")
@@ -64,4 +64,4 @@ def open_one(where: str, max_seconds: float, show: bool) -> Corpus:
 def end_to_end(corpus: Corpus | Mixture) -> np.ndarray:
     """All samples of a decoded corpus in one row, to cut noise from."""
     assert corpus.audio is not None
-    return np.concatenate([samples for samples in corpus.audio if samples is not None])
+    return np.concatenate([samples for samples in corpus.audio if not isinstance(samples, str)])

@@ -42,7 +42,7 @@ def read_bytes(place: Place) -> bytes:
                 return content[offset - held.offset : offset - held.offset + size]
         content = fetch(place)
     if len(content) < size:
-        raise BadAudioError(f"{shown(path)}: cut short, {len(content)} of {size} bytes from {offset}")
+        raise BadAudioError(f"{shown(path)}: cut short, it holds fewer bytes than its index says")
     return content
 
 

@@ -1,9 +1,11 @@
 """Phoneme ABX through fastabx: are two tokens of one phone nearer to each other than to one of another phone?"""
 
+import importlib
 import itertools
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,14 +18,18 @@ FRAMES_A_SECOND = 50
 GROUP, ACROSS = 10, 5  # tokens a cell, speakers of X a cell, as in the ZeroSpeech challenge
 
 
+def fastabx() -> Any:
+    try:
+        return importlib.import_module("fastabx")
+    except ImportError as error:
+        raise UserError("ABX needs fastabx, and that Python 3.12: pip install 'sjepa[abx]'") from error
+
+
 def abx_errors(
     features: Sequence[np.ndarray], phones: Sequence[np.ndarray], speakers: Sequence[str], seed: int = 0
 ) -> dict[str, float]:
     """Error in percent, within and across speakers, by angular distance along the best time alignment."""
-    try:
-        from fastabx import zerospeech_abx
-    except ImportError as error:
-        raise UserError("ABX needs fastabx, and that Python 3.12: pip install 'sjepa[abx]'") from error
+    measure = fastabx().zerospeech_abx
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         lines = ["#file onset offset #phone prev-phone next-phone speaker"]
@@ -33,7 +39,7 @@ def abx_errors(
         (folder / "phones.item").write_text("\n".join(lines) + "\n", encoding="utf-8")
         return {
             f"abx_{mode}": 100.0
-            * zerospeech_abx(
+            * measure(
                 folder / "phones.item",
                 folder,
                 max_size_group=GROUP,

@@ -124,11 +124,11 @@ class DiagonalGMM(nn.Module):
             return joint if relative else joint + one + powers @ slopes
 
     @torch.no_grad()
-    def posterior(self, features: Tensor, temperature: float = 1.0) -> Tensor:
-        """q_k of every frame: (..., D) -> (..., K); a temperature above 1 softens it."""
+    def posterior(self, features: Tensor) -> Tensor:
+        """q_k of every frame: (..., D) -> (..., K)."""
         shape = features.shape[:-1]
         chunks = features.reshape(-1, self.dimension).split(ROWS_PER_CHUNK)
-        q = torch.cat([torch.softmax(self.log_joint(self.powers(chunk)) / temperature, dim=1) for chunk in chunks])
+        q = torch.cat([torch.softmax(self.log_joint(self.powers(chunk)), dim=1) for chunk in chunks])
         return q.view(*shape, self.components)
 
     @torch.no_grad()

@@ -230,18 +230,22 @@ def describe_plan(corpus: Corpus | Mixture, plan: BatchPlan, log: Log) -> None:
 
 
 def count_bad(run: Run, batch: Batch, corpus: Corpus | Mixture, out: Path) -> None:
-    """Name damaged utterances, and stop when there are too many."""
+    """List what was left out, a file and its reason once, and stop when there are too many damaged utterances."""
+    listed = out / "refused.txt"
+    # The main rank begins the list; another that is before it writes all of it too.
+    if batch.bad or (corpus.refused and distributed.is_main() and not listed.exists()):
+        known = set(listed.read_text(encoding="utf-8").split("\n")) if listed.exists() else set()
+        new = [line for line in dict.fromkeys(corpus.refused + batch.bad) if line not in known]
+        with listed.open("a", encoding="utf-8") as file:
+            file.writelines(f"{line}\n" for line in new)
     if not batch.bad:
         return
     run.bad_utterances += len(batch.bad)
-    with (out / "refused.txt").open("a") as file:
-        file.writelines(line + "\n" for line in batch.bad)
     # This rank's part of the corpus, once an epoch.
     allowed = run.config.batches.bad_share * len(corpus) * (run.position[0] + 1) / distributed.world_size()
     if run.bad_utterances > max(1.0, allowed):
         raise UserError(
-            f"{run.bad_utterances} utterances could not be decoded, more than batches.bad_share allows; "
-            f"see {out / 'refused.txt'}"
+            f"{run.bad_utterances} utterances could not be used, more than batches.bad_share allows; see {listed}"
         )
 
 

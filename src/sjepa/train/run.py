@@ -38,7 +38,7 @@ metrics.jsonl          one JSON object a line: training intervals, layer checks,
 tensorboard/           the same for TensorBoard, where it was installed
 checkpoints/step-N/    all state at step N (safetensors and JSON)
 gmm-phase1.safetensors the mixture (or codebook) of phase 1, and of phase 2 beside it
-refused.txt            damaged audio that was met while training, where there was any
+refused.txt            audio that was left out, whole or in part, and why, where there was any
 encoder/               the encoder: sjepa.Encoder.from_pretrained, or transformers.HubertModel.from_pretrained
 encoder-phase1/        the encoder at the end of phase 1
 """

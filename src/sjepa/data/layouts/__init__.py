@@ -45,10 +45,12 @@ def found(sources: list[str], layout: Layout) -> Found:
 
 
 def layout_of(source: str) -> str:
-    from sjepa.data.layouts import librilight, librispeech
+    from sjepa.data.layouts import librilight, librispeech, manifest
 
     if not os.path.isdir(source):
         return "tars" if source.endswith(".tar") else "manifest"
     if librispeech.recognised(source):
         return "librispeech"
-    return "librilight" if librilight.recognised(source) else "folder"
+    if librilight.recognised(source):
+        return "librilight"
+    return "manifest" if manifest.recognised(source) else "folder"

@@ -12,30 +12,43 @@ from pathlib import Path
 from typing import Any
 
 from sjepa.audio.io import one_line, shown
+from sjepa.data.corpus import audio_files
 from sjepa.data.layouts import Found, Item
-from sjepa.data.layouts.tars import LABELS, members
+from sjepa.data.layouts.fields import LABELS, NAMES, field, words
+from sjepa.data.layouts.tars import members
 from sjepa.data.storage import Place, is_url
 from sjepa.errors import UserError
 
-# What lists call a field; the first that is there counts.
-NAMES = {
-    "path": ("audio_filepath", "path", "audio_file", "audio", "file", "filename", "wav"),
-    "id": ("id", "utt_id", "utterance_id", "uid"),
-    "offset": ("offset", "start"),
-    "duration": ("duration", "dur"),
-    "speaker": ("speaker", "speaker_id"),
-    "sex": ("sex", "gender"),
-    "chapter": ("chapter", "chapter_id"),
-    "text": ("text", "transcript", "sentence"),
-}
+NAME = "manifest.jsonl"  # a list that lies in the folder of its audio
+
+
+def recognised(source: str) -> bool:
+    return os.path.isfile(os.path.join(source, NAME))
 
 
 def items(source: str, root: str) -> Found:
+    """What a list names; of a folder with a list in it, audio that this does not name is refused."""
+    if not recognised(source):
+        yield from (item for item, _ in read(source))
+        return
+    named: set[str] = set()
+    for item, line in read(os.path.join(source, NAME)):
+        named.add(os.path.normpath(os.path.join(source, words(line, "path"))))
+        yield item
+    refused: list[str] = []
+    for path in audio_files(Path(source), refused):
+        if path not in named:
+            yield f"{shown(path)}: {NAME} does not name it"
+    yield from refused
+
+
+def read(source: str) -> Iterator[tuple[Item | str, dict[str, Any]]]:
+    """What each line of a list stands for, or why it is refused, and the line itself."""
     for number, line in lines(source):
         if isinstance(line, str):
-            yield f"{shown(source)} line {number}: {line}"
+            yield f"{shown(source)} line {number}: {line}", {}
         else:
-            yield item_of(line, source, number)
+            yield item_of(line, source, number), line
 
 
 def lines(source: str) -> Iterator[tuple[int, dict[str, Any] | str]]:
@@ -77,10 +90,6 @@ def parquet_lines(source: str) -> Iterator[dict[str, Any]]:
         raise UserError(f"{source}: cannot be read as Parquet ({one_line(error)})") from None
 
 
-def field(line: dict[str, Any], name: str) -> Any:
-    return next((line[key] for key in NAMES[name] if line.get(key) not in (None, "")), None)
-
-
 def item_of(line: dict[str, Any], source: str, number: int) -> Item | str:
     where = f"{shown(source)} line {number}"
     path = field(line, "path")
@@ -96,9 +105,9 @@ def item_of(line: dict[str, Any], source: str, number: int) -> Item | str:
     place = tar_place(line["shard_id"], path, source) if "shard_id" in line else local_place(path, source)
     if isinstance(place, str):
         return f"{where}: {place}"
-    labels = [printable(str(field(line, name) or "")) for name in LABELS]
+    labels = [printable(words(line, name)) for name in LABELS]
     default = f"{os.path.splitext(path)[0]}@{offset:g}" if offset else os.path.splitext(path)[0]
-    return Item(place, printable(str(field(line, "id") or default)), offset, duration, (), *labels)
+    return Item(place, printable(words(line, "id") or default), offset, duration, (), *labels)
 
 
 def printable(text: str) -> str:

@@ -7,9 +7,8 @@ from typing import Any
 
 from sjepa.audio.io import EXTENSIONS, one_line, shown
 from sjepa.data.layouts import Found, Item, identifier
+from sjepa.data.layouts.fields import LABELS, words
 from sjepa.data.storage import Place
-
-LABELS = ("speaker", "sex", "chapter", "text")
 
 
 def items(source: str, root: str) -> Found:
@@ -27,8 +26,8 @@ def items(source: str, root: str) -> Found:
             known.setdefault(key, {}).update(read_labels(place, ending))
     for key, place in pending:
         labels = known.get(key, {})
-        name = str(labels.get("id") or f"{base}/{key}")
-        yield Item(place, name, 0.0, None, (), *(str(labels.get(label) or "") for label in LABELS))
+        name = words(labels, "id") or f"{base}/{key}"
+        yield Item(place, name, 0.0, None, (), *(words(labels, label) for label in LABELS))
 
 
 def read_labels(place: Place, ending: str) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 import csv
 import hashlib
-import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,6 +10,9 @@ from typing import Any
 import numpy as np
 
 from sjepa.audio.io import EXTENSIONS, SAMPLE_RATE
+from sjepa.data.layouts import Item
+from sjepa.data.layouts.manifest import NAME, read
+from sjepa.data.storage import is_url
 from sjepa.errors import UserError
 from sjepa.evaluate.superb.records import Fold, Utterance, by_group, folder_in, require_audio
 from sjepa.evaluate.superb.text import slot_sentence
@@ -163,20 +165,28 @@ def voxceleb(root: Path) -> list[Fold]:
     return [Fold("VoxCeleb1", *parts.values())]
 
 
-def manifest(root: Path) -> list[dict[str, Any]]:
-    """Rows of `manifest.jsonl`, whose audio must be there."""
-    file = root / "manifest.jsonl"
+def manifest(root: Path, label: str) -> list[tuple[Item, Any]]:
+    """What `manifest.jsonl` lists, read as an index reads it, each a whole file with the label that is asked for."""
+    file = root / NAME
     if not file.is_file():
         raise UserError(f"there is no {file}: one JSON object an utterance")
-    rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
-    require_audio([root / row["path"] for row in rows], str(file))
-    return rows
+    found = []
+    for item, line in read(str(file)):
+        if isinstance(item, str):
+            raise UserError(item)
+        if item.offset or item.place.size or is_url(item.place.path):
+            raise UserError(f"{file}: {item.id} is not a file of its own, which this task needs")
+        if label not in line:
+            raise UserError(f"{file}: {item.id} has no {label}")
+        found.append((item, line[label]))
+    require_audio([Path(item.place.path) for item, _ in found], str(file))
+    return found
 
 
 def ravdess(root: Path) -> list[Fold]:
     """RAVDESS speech, eight acted emotions, in five folds by actor: one tests, the next selects."""
-    rows = manifest(root)
-    utterances = [Utterance(row["id"], root / row["path"], (row["emotion"],), row["spk"]) for row in rows]
+    rows = manifest(root, "emotion")
+    utterances = [Utterance(item.id, Path(item.place.path), (emotion,), item.speaker) for item, emotion in rows]
     groups = by_group(utterances, (0.2,) * 5, seed=0, what="RAVDESS")
     folds = []
     for index, test in enumerate(groups):
@@ -188,11 +198,11 @@ def ravdess(root: Path) -> list[Fold]:
 
 def coffee(root: Path) -> list[Fold]:
     """Spoken drink orders: a value, or none, for each of the slots. Speakers are not known, so the split is random."""
-    rows = manifest(root)
-    kinds = sorted({kind for row in rows for kind in row["slots"]})
+    rows = manifest(root, "slots")
+    kinds = sorted({kind for _, slots in rows for kind in slots})
     utterances = [
-        Utterance(row["id"], root / row["path"], tuple(row["slots"].get(kind, "").strip() for kind in kinds))
-        for row in rows
+        Utterance(item.id, Path(item.place.path), tuple(slots.get(kind, "").strip() for kind in kinds))
+        for item, slots in rows
     ]
     order = np.random.default_rng(0).permutation(len(utterances))
     train, dev, test = np.split(order, [int(0.7 * len(order)), int(0.8 * len(order))])

@@ -10,11 +10,16 @@ from sjepa.errors import UserError
 from sjepa.evaluate.superb.records import Fold, Utterance, by_group, folder_in
 
 SILENCES = frozenset({"SIL", "SPN", "", "sp", "sil", "spn"})
+STANDARD = ("train-clean-100", "dev-clean", "test-clean")
+
+
+def subset_folder(root: Path, subset: str) -> Path:
+    return folder_in(root, subset, f"LibriSpeech/{subset}")
 
 
 def read_subset(root: Path, subset: str) -> list[Utterance]:
     """All utterances of a subset, labelled with their transcripts."""
-    folder = folder_in(root, subset, f"LibriSpeech/{subset}")
+    folder = subset_folder(root, subset)
     found: list[Utterance] = []
     unlabelled: list[Path] = []
     for chapter in sorted(folder.glob("*/*"), key=lambda path: (path.parent.name, path.name)):
@@ -37,8 +42,12 @@ def read_subset(root: Path, subset: str) -> list[Utterance]:
 
 def standard_fold(root: Path) -> Fold:
     """SUPERB's: train-clean-100, dev-clean, test-clean."""
-    parts = [read_subset(root, subset) for subset in ("train-clean-100", "dev-clean", "test-clean")]
-    return Fold("LibriSpeech", *parts)
+    for subset in STANDARD:
+        try:
+            subset_folder(root, subset)
+        except UserError as error:
+            raise UserError(f"{error}; dev-clean alone is enough for --lite") from None
+    return Fold("LibriSpeech", *(read_subset(root, subset) for subset in STANDARD))
 
 
 def dev_clean_fold(root: Path) -> Fold:
