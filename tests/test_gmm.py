@@ -168,6 +168,15 @@ def test_the_update_by_frames_is_stepwise_em() -> None:
     torch.testing.assert_close(gmm.variances.double(), second - mean**2, rtol=1e-3, atol=1e-5)
 
 
+def test_the_update_by_frames_does_not_floor_a_batchs_own_variance() -> None:
+    """Two frames at one place add nothing to a variance but how far they lie off: the floor is for the result."""
+    gmm = DiagonalGMM.from_parameters(torch.ones(1), torch.zeros(1, 2), torch.ones(1, 2), floor=0.5)
+    x = torch.full((2, 2), 3.0)
+    gmm.update_online(gmm.statistics(gmm.powers(x), torch.ones(2, 1)), decay=0.9, minimum_count=0.01, by_frames=True)
+    torch.testing.assert_close(gmm.means, torch.full((1, 2), 0.3))
+    torch.testing.assert_close(gmm.variances, torch.full((1, 2), 0.9 * 1 + 0.1 * 9 - 0.3**2))
+
+
 def test_small_batches_shrink_variances_unless_the_update_goes_by_frames() -> None:
     """Two frames a component and batch: their spread about their own mean is half the true one."""
     true = DiagonalGMM.from_parameters(torch.ones(20), 30.0 * torch.eye(20), torch.ones(20, 20))

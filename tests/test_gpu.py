@@ -14,6 +14,7 @@ from sjepa.evaluate.probes import linear_probe, mlp_probe
 from sjepa.model.encoder import Encoder
 from sjepa.model.encoder_config import EncoderConfig
 from sjepa.model.sjepa import SJEPA
+from sjepa.train import checkpoint
 from sjepa.train.compute import compile_parts
 from sjepa.train.loop import pretrain
 
@@ -77,24 +78,26 @@ def test_target_features_are_computed_in_fp32() -> None:
     torch.testing.assert_close(found.cpu(), mfcc(waveforms, MfccConfig()), rtol=1e-3, atol=2e-2)
 
 
-def test_a_continued_run_follows_captured_and_plain_steps(corpus: Path, tmp_path: Path) -> None:
-    """From a checkpoint inside phase 2, because a fit makes much of the last digit."""
-    from test_training import lines
+def test_phase_2_continues_alike_on_a_cpu_in_plain_and_in_captured_steps(corpus: Path, tmp_path: Path) -> None:
+    """From one checkpoint inside phase 2, because a fit makes much of the last digit.
 
-    whole = on_gpu(precision="fp32", checkpoint_every=8)
-    assert pretrain(whole, corpus, tmp_path / "whole", show=False)
-    for name, compiled in (("captured", True), ("plain", False)):
-        shutil.copytree(tmp_path / "whole", tmp_path / name)
-        shutil.rmtree(max((tmp_path / name / "checkpoints").iterdir()))
-        assert pretrain(
-            on_gpu(precision="fp32", checkpoint_every=8, compile=compiled), corpus, tmp_path / name, show=False
-        )
-    losses = {
-        name: [line["loss"] for line in lines(tmp_path / name, "train")] for name in ("whole", "captured", "plain")
-    }
-    assert len(losses["whole"]) == len(losses["captured"]) == len(losses["plain"])
-    assert losses["captured"] == pytest.approx(losses["whole"], rel=1e-4)
-    assert losses["plain"] == pytest.approx(losses["whole"], rel=1e-3)
+    Decays as fast as these let a mixture or target encoder that does not move, or moves otherwise, show in its tensors.
+    """
+    config = on_gpu(precision="fp32", checkpoint_every=8, keep_checkpoints=9)
+    config = change(config, gmm={"decay": 0.9}, ema={"fast": 0.9, "slow": 0.97}, phase2={"steps": 22})
+    assert pretrain(config, corpus, tmp_path / "whole", show=False)
+    ends = {}
+    for name, device, compiled in (("cpu", "cpu", False), ("plain", "cuda", False), ("captured", "cuda", True)):
+        run = shutil.copytree(tmp_path / "whole", tmp_path / name)
+        for folder in sorted((run / "checkpoints").iterdir())[2:]:  # the end of phase 1 and two steps on stay
+            shutil.rmtree(folder)
+        assert pretrain(change(config, train={"device": device, "compile": compiled}), corpus, run, show=False)
+        ends[name], _ = checkpoint.load(max((run / "checkpoints").iterdir()))
+    for name in ("plain", "captured"):
+        for part in ("model", "targets"):
+            for key, expected in ends["cpu"][part].items():
+                found = ends[name][part][key]
+                assert key.endswith("k_proj.bias") or (found - expected).norm() <= 1e-3 * expected.norm(), (name, key)
 
 
 def test_steps_on_a_gpu_train_as_on_a_cpu(corpus: Path, tmp_path: Path) -> None:

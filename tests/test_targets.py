@@ -1,6 +1,7 @@
 """Providers, the target encoder and the choice of layer."""
 
 import math
+from typing import cast
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from sjepa.model.encoder_config import EncoderConfig
 from sjepa.targets import ema
 from sjepa.targets.fit import GmmConfig
 from sjepa.targets.layer import LayerChoice, LayerConfig, effective_rank
-from sjepa.targets.providers import TargetKind, Targets
+from sjepa.targets.providers import EncoderFeatures, TargetKind, Targets
 
 SMALL = EncoderConfig(
     hidden_size=32, layers=3, heads=2, inner_size=64, conv_channels=16, position_kernel=16, position_groups=2
@@ -98,6 +99,31 @@ def test_centred_encoder_features_have_no_mean_in_fit_and_use() -> None:
     torch.testing.assert_close(
         targets.frames_to_fit(clean).mean(1), torch.zeros(6, SMALL.hidden_size), rtol=0, atol=1e-5
     )
+
+
+def perplexity(q: torch.Tensor) -> float:
+    mean = q.flatten(0, 1).mean(0)
+    return float(torch.exp(-torch.xlogy(mean, mean).sum()))
+
+
+def test_an_anchored_mixture_keeps_its_components_on_another_layer() -> None:
+    """Carried on as it is, it gives nearly all frames of the new layer to one component."""
+    clean = audio(12)
+    carried, anchored = (fitted("online-gmm", clean, layer=0) for _ in range(2))
+    for targets in (carried, anchored):  # untrained layers are much alike
+        norm = cast(Encoder, targets.target_encoder).encoder.layers[1].final_layer_norm
+        generator = torch.Generator().manual_seed(0)
+        for parameter in norm.parameters():
+            parameter.data.copy_(torch.randn(parameter.shape, generator=generator))
+    before = carried.codebook.posterior(carried.hear(clean))
+    anchored.anchor(anchored.hear_layers(clean, (0, 1)).flatten(0, 1))
+    for targets in (carried, anchored):
+        cast(EncoderFeatures, targets.features).layer = LayerChoice(LayerConfig(choice=1))
+    after, left = (targets.codebook.posterior(targets.hear(clean)) for targets in (anchored, carried))
+    assert perplexity(left) < 0.5 * perplexity(before)
+    assert perplexity(after) > 0.8 * perplexity(before)
+    agree = (after.argmax(-1) == before.argmax(-1)).float().mean()
+    assert agree > 0.6
 
 
 def test_frozen_targets_stay_and_online_ones_move() -> None:

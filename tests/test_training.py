@@ -1,6 +1,7 @@
 """Whole runs at a tiny size: the order of things, resuming after a kill, two ranks against one."""
 
 import dataclasses
+import itertools
 import json
 import os
 import shutil
@@ -21,7 +22,8 @@ from sjepa import DiagonalGMM, Encoder, UserError
 from sjepa.config import Config, to_toml
 from sjepa.data.loader import Batch, BatchReader
 from sjepa.data.sampler import BatchPlan
-from sjepa.train import checkpoint
+from sjepa.targets.providers import Targets
+from sjepa.train import checkpoint, loop
 from sjepa.train.branch import branch
 from sjepa.train.loop import load_noise, pretrain, train_step
 from sjepa.train.loss import kl_per_frame
@@ -262,6 +264,25 @@ def test_two_ranks_with_half_the_batch_equal_one_with_the_whole(corpus: Path, tm
 def part(run: Path, step: int, name: str, containing: str) -> dict[str, torch.Tensor]:
     tensors = safetensors.torch.load_file(checkpoint.folder_of(run, step) / f"{name}.safetensors")
     return {key: value for key, value in tensors.items() if containing in key}
+
+
+@pytest.mark.parametrize(("on_change", "moves"), [("carry", False), ("anchor", True)])
+def test_the_mixture_moves_to_another_layer_where_that_is_asked_for(
+    corpus: Path, tmp_path: Path, micro: Make, monkeypatch: pytest.MonkeyPatch, on_change: str, moves: bool
+) -> None:
+    ranks = itertools.cycle([[2.0, 1.0], [1.0, 9.0]])
+    monkeypatch.setattr(loop, "measure_ranks", lambda *_: next(ranks))
+    seen: list[tuple[int, int]] = []
+    anchor = Targets.anchor
+    monkeypatch.setattr(
+        Targets, "anchor", lambda self, frames: seen.append(tuple(frames.shape)) or anchor(self, frames)
+    )
+    config = micro(layer={"on_change": on_change, "smoothing": 0.0}, phase2={"layer_check_every": 2})
+    assert pretrain(config, corpus, tmp_path / "run", show=False)
+    layers = [line["active_layer"] for line in lines(tmp_path / "run", "layers") if line["phase"] == 2]
+    assert len(set(layers)) == 2
+    assert (len(seen) > 0) == moves
+    assert all(shape[1] == 2 * config.encoder.hidden_size for shape in seen)
 
 
 def test_a_run_is_trained_by_one_process_at_a_time(corpus: Path, tmp_path: Path, micro: Make) -> None:

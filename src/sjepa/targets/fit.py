@@ -9,6 +9,8 @@ from torch import Tensor
 from sjepa.targets.gmm import DiagonalGMM
 from sjepa.targets.kmeans import kmeans, nearest
 
+ANCHOR_ITERATIONS = 3  # few, so that components stay what they are
+
 
 @dataclass(frozen=True)
 class GmmConfig:
@@ -57,14 +59,31 @@ def fit_mixture(frames: Tensor, components: int, config: GmmConfig, seed: int) -
     """A diagonal GMM of the sample (N, D), and the log-likelihood per frame before each EM iteration."""
     frames = frames.float()
     generator = torch.Generator().manual_seed(seed)
-    floor = torch.clamp(config.relative_variance_floor * frames.var(0, unbiased=False), min=config.variance_floor)
-    gmm = initial_mixture(frames, kmeans(frames, components, config.kmeans_iterations, generator), floor)
+    centres = kmeans(frames, components, config.kmeans_iterations, generator)
+    gmm = initial_mixture(frames, centres, variance_floor(frames, config))
     curve = []
     for _ in range(config.em_iterations):
         statistics = gmm.expect(frames)
         gmm.maximize(statistics)
         curve.append(float(statistics.log_likelihood / statistics.frames))
     return gmm, curve
+
+
+def anchor_mixture(gmm: DiagonalGMM, before: Tensor, after: Tensor, config: GmmConfig) -> None:
+    """Move a mixture to other features of the same frames: each component to where its frames lie there, then EM.
+
+    A component keeps its number, and so what the head has learned of it.
+    """
+    share = gmm.posterior(before)
+    gmm.floor.copy_(variance_floor(after, config))
+    gmm.centre.copy_(after.mean(0))
+    gmm.maximize(gmm.statistics(gmm.powers(after), share))
+    for _ in range(ANCHOR_ITERATIONS):
+        gmm.maximize(gmm.expect(after))
+
+
+def variance_floor(frames: Tensor, config: GmmConfig) -> Tensor:
+    return torch.clamp(config.relative_variance_floor * frames.var(0, unbiased=False), min=config.variance_floor)
 
 
 def fit_kmeans(frames: Tensor, components: int, config: GmmConfig, seed: int) -> DiagonalGMM:

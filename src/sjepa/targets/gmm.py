@@ -158,10 +158,10 @@ class DiagonalGMM(nn.Module):
 
     @torch.no_grad()
     def estimates(self, statistics: Statistics) -> tuple[Tensor, Tensor, Tensor]:
-        """Maximum-likelihood weights, means and variances of given statistics."""
+        """Maximum-likelihood weights, means and variances of given statistics; variances may lie below the floor."""
         count = statistics.count.clamp(min=1e-10)[:, None]
         mean = statistics.first / count  # about the centre
-        variance = torch.maximum(statistics.second / count - mean.square(), self.floor)
+        variance = statistics.second / count - mean.square()
         return statistics.count / statistics.count.sum().clamp(min=1e-10), mean + self.centre, variance
 
     @torch.no_grad()
@@ -171,7 +171,7 @@ class DiagonalGMM(nn.Module):
         held = (statistics.count > 1e-4)[:, None]
         self.weights.copy_(weights.clamp(min=1e-10) / weights.clamp(min=1e-10).sum())
         self.means.copy_(torch.where(held, means, self.means))
-        self.variances.copy_(torch.where(held, variances, self.variances))
+        self.variances.copy_(torch.where(held, torch.maximum(variances, self.floor), self.variances))
         self.centre.copy_(self.weights @ self.means)
 
     @torch.no_grad()
@@ -192,9 +192,11 @@ class DiagonalGMM(nn.Module):
         moved = self.weights + rate * (weights - self.weights)
         rate = (rate * weights / moved if by_frames else rate)[:, None]
         self.weights.copy_(moved / moved.sum())
-        step, spread = means - self.means, variances - self.variances
+        step = means - self.means
         if by_frames:
-            spread += (1.0 - rate) * step.square()
+            spread = variances - self.variances + (1.0 - rate) * step.square()
+        else:
+            spread = torch.maximum(variances, self.floor) - self.variances
         self.means.add_(rate * step)
         self.variances.add_(rate * spread)
         self.variances.copy_(torch.maximum(self.variances, self.floor))

@@ -1,6 +1,7 @@
 """Effective rank of each layer's features, and the choice of the active layer by it."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -19,6 +20,9 @@ class LayerConfig:
     """Frames per layer in each measurement."""
     smoothing: float = 0.5
     """Weight of the past in the smoothed ranks (ours; the paper gives no value)."""
+    on_change: Literal["carry", "anchor"] = "carry"
+    """When the layer changes, the mixture carries on as it is (paper), or its components are first moved to where their
+    frames lie in the new layer (ours)."""
 
 
 @torch.no_grad()

@@ -17,7 +17,7 @@ from sjepa.errors import UserError
 from sjepa.model.encoder import Encoder
 from sjepa.model.frontend import STRIDE
 from sjepa.targets import ema
-from sjepa.targets.fit import GmmConfig, fit_kmeans, fit_mixture
+from sjepa.targets.fit import GmmConfig, anchor_mixture, fit_kmeans, fit_mixture
 from sjepa.targets.gmm import DiagonalGMM
 from sjepa.targets.layer import LayerChoice
 
@@ -112,11 +112,27 @@ class Targets(nn.Module):
     @torch.no_grad()
     def hear(self, clean: Tensor) -> Tensor:
         """The features (B, T, D) of clean audio that q is made from."""
-        features = self.features(clean)
+        return self.shifted(self.features(clean))
+
+    def shifted(self, features: Tensor) -> Tensor:
+        """Without each utterance's mean, where that is asked for."""
         if not self.centred:
             return features
         features = features.float()
         return features - features.mean(1, keepdim=True)
+
+    @torch.no_grad()
+    def hear_layers(self, clean: Tensor, layers: tuple[int, int]) -> Tensor:
+        """Features of two layers of the target encoder beside each other: (B, T, 2 D)."""
+        assert self.target_encoder is not None
+        states = self.target_encoder(clean, until=max(layers)).hidden_states
+        return torch.cat([self.shifted(states[layer + 1]).float() for layer in layers], dim=2)
+
+    def anchor(self, frames: Tensor) -> None:
+        """Move the mixture from one layer to another, given frames as `hear_layers` has them."""
+        before, after = frames.chunk(2, dim=1)
+        anchor_mixture(self.codebook, before, after, self.config)
+        distributed.broadcast_module(self.codebook)
 
     def frames_to_fit(self, clean: Tensor) -> Tensor:
         """What the codebook's reservoir samples."""

@@ -1,5 +1,9 @@
 """Where a phase begins: its targets are made and fitted, everything else carries on."""
 
+from collections.abc import Callable
+from contextlib import closing
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -8,12 +12,13 @@ from sjepa.audio.io import SAMPLE_RATE
 from sjepa.data.loader import BatchReader, load
 from sjepa.data.sampler import BatchPlan
 from sjepa.phases import Phase
-from sjepa.progress import bar, say
-from sjepa.targets.providers import Targets
+from sjepa.progress import Bar, bar, say
 from sjepa.targets.reservoir import Reservoir
 from sjepa.train.compute import autocast
 from sjepa.train.metrics import Log
 from sjepa.train.run import Run, seed_from
+
+ANCHOR_HOURS = 1.0  # of audio, when the mixture moves to another layer: about as many frames as the reservoir keeps
 
 
 def begin_phase(run: Run, phase: Phase, reader: BatchReader, plan: BatchPlan, log: Log, show: bool) -> None:
@@ -23,8 +28,10 @@ def begin_phase(run: Run, phase: Phase, reader: BatchReader, plan: BatchPlan, lo
     if phase.config.targets == "same":
         targets.load_state_dict(run.targets.state_dict())
     else:
-        curve = targets.fit(sample_frames(run, targets, reader, plan, show))
-    run.install(targets, phase.number)
+        hours = run.config.gmm.fit_hours
+        with bar(f"Sampling frames for K = {targets.components}", len(plan.epoch(0)), show=show) as progress:
+            curve = targets.fit(sample_frames(run, targets.frames_to_fit, reader, plan, hours, progress))
+    run.install(targets, phase.number, new_output=phase.config.targets != "same")
     layer = run.layer.active if targets.target_encoder is not None else None
     facts = {"phase": phase.number, "targets": targets.kind, "k": targets.components, "active_layer": layer}
     log.write("phase", run.step, **facts, log_likelihood=curve)
@@ -32,23 +39,36 @@ def begin_phase(run: Run, phase: Phase, reader: BatchReader, plan: BatchPlan, lo
     say(f"Phase {phase.number}: {phase.config.steps:,} steps, {targets.kind} targets{on}, K = {targets.components}")
 
 
+def change_layer(run: Run, before: int, reader: BatchReader, plan: BatchPlan) -> None:
+    """Another layer is active: move the online mixture there, where it is not to carry on as it is."""
+    if run.config.layer.on_change == "carry":
+        return
+    hear = partial(run.targets.hear_layers, layers=(before, run.layer.active))
+    hours = min(ANCHOR_HOURS, run.config.gmm.fit_hours)
+    run.targets.anchor(sample_frames(run, hear, reader, plan, hours))
+
+
 @torch.no_grad()
-def sample_frames(run: Run, targets: Targets, reader: BatchReader, plan: BatchPlan, show: bool) -> Tensor:
-    """A uniform sample of the features that targets will see, from one streaming pass."""
-    config = run.config.gmm
-    reservoir = Reservoir(config.reservoir, seed_from(run.config.seed, targets.components))
-    epoch = plan.epoch(0)
-    heard, wanted = 0.0, config.fit_hours * 3600
-    batches = load(reader, plan, (0, 0), run.config.batches.workers, run.device)
-    with bar(f"Sampling frames for K = {targets.components}", len(epoch), show=show) as progress:
+def sample_frames(
+    run: Run,
+    features: Callable[[Tensor], Tensor],
+    reader: BatchReader,
+    plan: BatchPlan,
+    hours: float,
+    progress: Bar | None = None,
+) -> Tensor:
+    """A uniform sample of the features of so many hours, from one streaming pass."""
+    reservoir = Reservoir(run.config.gmm.reservoir, seed_from(run.config.seed, run.step))
+    epoch, heard = plan.epoch(0), 0.0
+    with closing(load(reader, plan, (0, 0), run.config.batches.workers, run.device)) as batches:
         for index in range(len(epoch)):
-            if heard >= wanted:
+            if heard >= hours * 3600:
                 break
             spec, batch = epoch[index], next(batches)
             with autocast(run.config, run.device):
-                frames = targets.frames_to_fit(batch.clean)
+                frames = features(batch.clean)
             reservoir.add(frames.float(), spec.utterances[distributed.rank() :: distributed.world_size()])
             heard += spec.samples * len(spec.utterances) / SAMPLE_RATE
-            progress.advance()
-    batches.close()
+            if progress is not None:
+                progress.advance()
     return reservoir.gather()

@@ -21,7 +21,7 @@ from sjepa.phases import Phase
 from sjepa.progress import Bar, bar, say
 from sjepa.targets.layer import measure_ranks
 from sjepa.train.alarms import alarms
-from sjepa.train.boundary import begin_phase
+from sjepa.train.boundary import begin_phase, change_layer
 from sjepa.train.branch import branch
 from sjepa.train.compute import autocast
 from sjepa.train.metrics import Log, Speed
@@ -90,7 +90,10 @@ def train(run: Run, corpus: Corpus | Mixture, out: Path, show: bool) -> bool:
             count_bad(run, batch, corpus, out)
 
             if phase.layer_check(step):
+                before = run.layer.active
                 check_layers(run, batch.clean, log)
+                if run.targets.online and run.layer.active != before:
+                    change_layer(run, before, reader, plan)
             progress.advance()
             last = run.step in (phase.end, total)
             stopping = stop_agreed(stop, run.step % config.train.log_every == 0)

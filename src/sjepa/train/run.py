@@ -115,10 +115,10 @@ class Run:
                 compile_parts(targets.target_encoder)
         return targets.to(self.device)
 
-    def install(self, targets: Targets, phase: int) -> None:
-        """Use these targets from now on; the head's last layer is new where K changes."""
+    def install(self, targets: Targets, phase: int, new_output: bool = True) -> None:
+        """Use these targets from now on, with a new last layer of the head where components mean something new."""
         self.targets, self.phase = targets, phase
-        if self.model.head.output.out_features != targets.components:
+        if new_output:
             torch.manual_seed(seed_from(self.config.seed, targets.components))
             self.model.replace_output(targets.components)
             distributed.broadcast_module(self.model.head.output)

@@ -1,0 +1,97 @@
+"""A whole run, both phases, against the algorithm written down a second time in `reference.py`."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import change
+from reference import Mixture, Reference
+
+from sjepa.config import Config
+from sjepa.train import loop
+from sjepa.train.metrics import Meter
+
+CASES: dict[str, dict[str, object]] = {
+    "paper": {},
+    "frames, softened": {"gmm": {"decay": 0.9, "update": "frames"}, "phase2": {"temperature": 4.0}},
+    "hard": {"phase1": {"hard": True}, "phase2": {"hard": True}},
+    "offline mixture": {"phase2": {"targets": "encoder-gmm"}},
+    "offline k-means": {"phase1": {"targets": "mfcc-kmeans"}, "phase2": {"targets": "encoder-kmeans"}},
+    "same, masked only": {"phase1": {"visible_loss_until": 0}, "phase2": {"targets": "same", "visible_loss_until": 0}},
+    "fixed layer, augmented": {"layer": {"choice": 1}, "phase1": {"augment_until": 1.0}},
+    "as many components in both": {"gmm": {"k": 8, "k_mfcc": 8}, "phase2": {"centred": True}},
+    "clipped, decayed": {"train": {"clip": 0.05, "weight_decay": 0.5}},
+}
+
+
+def whole(micro: Callable[..., Config]) -> Config:
+    none = {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0, "layerdrop": 0.0}
+    config = micro(encoder=none | {"layers": 3}, predictor={"dropout": 0.0}, layer={"frames": 10**6})
+    config = change(config, gmm={"decay": 0.9}, ema={"fast": 0.9, "slow": 0.97}, train={"checkpoint_every": 1000})
+    first = {"steps": 12, "warmup": 4, "layer_check_every": 5, "augment_until": 0}
+    second = {"steps": 16, "warmup": 3, "schedule": "cosine", "layer_check_every": 4, "ema_switch_every": 5}
+    return change(config, phase1=first, phase2=second | {"lr": 5e-4, "visible_loss_until": 7, "augment_until": 0})
+
+
+def relative(a: torch.Tensor, b: torch.Tensor) -> float:
+    return float((a - b).norm() / b.norm().clamp(min=1e-12))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_whole_run_is_the_papers(
+    name: str, micro: Callable[..., Config], corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = change(whole(micro), **CASES[name])
+    reference: list[Reference] = []
+    ours: dict[str, Any] = {}
+    seen = {"steps": 0}
+    begin, learn, measure, add = loop.begin_phase, loop.learn, loop.measure_ranks, Meter.add
+
+    def begin_phase(run: Any, phase: Any, *rest: Any) -> None:
+        before = run.model.head.output
+        begin(run, phase, *rest)
+        state, output = run.targets.codebook, run.model.head.output
+        assert (output is before) == (phase.config.targets == "same")
+        new = output.state_dict() if reference and output is not before else None
+        if not reference:
+            reference.append(Reference(config, run.model.state_dict()))
+        reference[0].begin(phase.number, Mixture(state.weights, state.means, state.variances, state.floor), new)
+
+    def learn_both(run: Any, clean: Any, heard: Any, mask: Any, keep: Any, covers: Any, decay: float) -> None:
+        layer = run.layer.active
+        learn(run, clean, heard, mask, keep, covers, decay)
+        ref = reference[0]
+        found = ref.step(clean, heard, mask)
+        for key in ("loss", "kl_masked", "kl_visible", "norm"):
+            assert ours[key] == pytest.approx(found[key], rel=1e-4), key
+        assert float((ours["q"] - found["q"]).abs().mean()) < 1e-5
+        assert run.optimizer.param_groups[0]["lr"] == found["lr"]
+        if found["decay"] is not None:
+            assert (decay, layer) == (found["decay"], found["layer"])
+            for n, p in ref.target.named_parameters():
+                assert n.endswith("k_proj.bias") or relative(run.targets.target_encoder.get_parameter(n), p) < 2e-3, n
+            for part in ("weights", "means", "variances"):
+                assert relative(getattr(run.targets.codebook, part), getattr(ref.mixture, part)) < 1e-3, part
+        for n, p in ref.weights().items():  # softmax does not see a key's bias: its gradient is rounding
+            assert n.endswith("k_proj.bias") or relative(run.model.get_parameter(n), p) < 2e-3, n
+        ours["expected ranks"] = found["ranks"]
+        seen["steps"] += 1
+
+    def measured(*arguments: Any) -> list[float] | None:
+        ranks = measure(*arguments)
+        assert ranks == pytest.approx(ours["expected ranks"], rel=1e-4)
+        return ranks
+
+    def added(meter: Meter, sums: Any, q: Any, loss: Any, norm: Any, finite: Any) -> None:
+        ours.update(q=q, loss=loss.item(), norm=float(norm))
+        ours.update(kl_masked=float(sums[0] / sums[4]), kl_visible=float(sums[1] / sums[5]))
+        add(meter, sums, q, loss, norm, finite)
+
+    monkeypatch.setattr(loop, "begin_phase", begin_phase)
+    monkeypatch.setattr(loop, "learn", learn_both)
+    monkeypatch.setattr(loop, "measure_ranks", measured)
+    monkeypatch.setattr(Meter, "add", added)
+    assert loop.pretrain(config, corpus, tmp_path / "run", show=False)
+    assert seen["steps"] == 28
