@@ -36,7 +36,7 @@ def whole(micro: Callable[..., Config]) -> Config:
 
 
 def relative(a: torch.Tensor, b: torch.Tensor) -> float:
-    return float((a - b).norm() / b.norm().clamp(min=1e-12))
+    return float((a - b).detach().norm() / b.detach().norm().clamp(min=1e-12))
 
 
 @pytest.mark.parametrize("name", CASES)
