@@ -126,6 +126,21 @@ def test_an_anchored_mixture_keeps_its_components_on_another_layer() -> None:
     assert agree > 0.6
 
 
+def test_a_component_far_from_all_frames_starts_anew_at_one_of_them() -> None:
+    clean = audio()
+    targets = fitted("online-gmm", clean)
+    features = targets.hear(clean)
+    targets.codebook.means[4] += 100.0
+    others = targets.codebook.means.clone()
+    assert targets.codebook.posterior(features)[..., 4].sum() < 1e-3
+    assert targets.reseed([4], clean, seed=0) == 1
+    distance = (features.flatten(0, 1) - targets.codebook.means[4]).norm(dim=1)
+    assert distance.min() == 0
+    assert torch.equal(targets.codebook.means[:4], others[:4])
+    assert targets.codebook.posterior(features)[..., 4].sum() > 1
+    assert targets.codebook.weights.sum() == pytest.approx(1.0)
+
+
 def test_frozen_targets_stay_and_online_ones_move() -> None:
     clean, other = audio(), audio(4) * 0.5
     for kind, moves in (("mfcc-gmm", False), ("online-gmm", True), ("encoder-kmeans", False), ("best-rq", False)):

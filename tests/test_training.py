@@ -23,7 +23,7 @@ from sjepa.config import Config, to_toml
 from sjepa.data.loader import Batch, BatchReader
 from sjepa.data.sampler import BatchPlan
 from sjepa.targets.providers import Targets
-from sjepa.train import checkpoint, loop
+from sjepa.train import checkpoint, loop, metrics
 from sjepa.train.branch import branch
 from sjepa.train.loop import load_noise, pretrain, train_step
 from sjepa.train.loss import kl_per_frame
@@ -283,6 +283,18 @@ def test_the_mixture_moves_to_another_layer_where_that_is_asked_for(
     assert len(set(layers)) == 2
     assert (len(seen) > 0) == moves
     assert all(shape[1] == 2 * config.encoder.hidden_size for shape in seen)
+
+
+@pytest.mark.parametrize("reseed", [False, True])
+def test_dead_components_start_anew_where_that_is_asked_for(
+    corpus: Path, tmp_path: Path, micro: Make, monkeypatch: pytest.MonkeyPatch, reseed: bool
+) -> None:
+    monkeypatch.setattr(metrics, "DEAD", 0.9)  # so that some are always dead
+    assert pretrain(micro(gmm={"reseed": reseed}), corpus, tmp_path / "run", show=False)
+    for line in lines(tmp_path / "run", "train"):
+        asked = reseed and line["phase"] == 2 and line["dead_components"]
+        assert line.get("reseeded") == (line["dead_components"] if asked else None)
+    assert any(line["dead_components"] for line in lines(tmp_path / "run", "train") if line["phase"] == 2)
 
 
 def test_a_run_is_trained_by_one_process_at_a_time(corpus: Path, tmp_path: Path, micro: Make) -> None:

@@ -36,6 +36,8 @@ class GmmConfig:
     """Decay of the online update."""
     minimum_count: float = 0.01
     """A component that a batch gives fewer frames than this keeps its parameters for that step."""
+    reseed: bool = False
+    """Start dead components anew at frames of the batch, at every log line (the paper does not)."""
     update: Literal["parameters", "frames"] = "parameters"
     """What the online update averages: every component's parameters alike (paper), or its frames (stepwise EM)."""
 

@@ -201,6 +201,14 @@ class DiagonalGMM(nn.Module):
         self.variances.add_(rate * spread)
         self.variances.copy_(torch.maximum(self.variances, self.floor))
 
+    @torch.no_grad()
+    def restart(self, components: Tensor, features: Tensor) -> None:
+        """Start some components (indices) anew, each at a frame, with an even weight and the mean variance of all."""
+        self.means[components] = features.float()
+        self.variances[components] = self.variances.mean(0)
+        self.weights[components] = 1.0 / self.components
+        self.weights.div_(self.weights.sum())
+
     def save(self, path: Path) -> None:
         save_tensors(path, self.state_dict())
 

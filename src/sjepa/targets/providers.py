@@ -140,6 +140,14 @@ class Targets(nn.Module):
             self.features.energies(clean) if isinstance(self.features, RandomProjection) else self.hear(clean).float()
         )
 
+    def reseed(self, dead: list[int], clean: Tensor, seed: int) -> int:
+        """Start dead components anew at frames of a batch, drawn at random; returns how many there were frames for."""
+        features = self.hear(clean).flatten(0, 1)
+        chosen = torch.randperm(len(features), generator=torch.Generator().manual_seed(seed))[: len(dead)]
+        self.codebook.restart(torch.tensor(dead[: len(chosen)]), features[chosen.to(features.device)])
+        distributed.broadcast_module(self.codebook)
+        return len(chosen)
+
     def fit(self, frames: Tensor) -> list[float]:
         """Fit the codebook to a sample of frames; returns EM's log-likelihoods per frame."""
         curve: list[float] = []

@@ -14,8 +14,8 @@ from sjepa.train import checkpoint
 
 # What the first phase does not depend on.
 MAY_DIFFER = (
-    "phase2.", "ema.", "layer.choice ", "layer.on_change ", "gmm.k ", "gmm.decay ", "gmm.minimum_count ", "gmm.update ",
-    "train.log_every ",
+    "phase2.", "ema.", "layer.choice ", "layer.on_change ", "gmm.k ", "gmm.decay ", "gmm.minimum_count ", "gmm.reseed ",
+    "gmm.update ", "train.log_every ",
 )  # fmt: skip
 
 

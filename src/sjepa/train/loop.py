@@ -98,7 +98,7 @@ def train(run: Run, corpus: Corpus | Mixture, out: Path, show: bool) -> bool:
             last = run.step in (phase.end, total)
             stopping = stop_agreed(stop, run.step % config.train.log_every == 0)
             if run.step % config.train.log_every == 0 or last:
-                write_line(run, phase, log, speed, progress)
+                write_line(run, phase, log, speed, progress, batch.clean)
             if last:  # before the checkpoint, which says that this is done
                 run.export(out, phase.number)
             if run.step % config.train.checkpoint_every == 0 or last or stopping:
@@ -189,7 +189,8 @@ def check_layers(run: Run, clean: Tensor, log: Log) -> None:
     )
 
 
-def write_line(run: Run, phase: Phase, log: Log, speed: Speed, progress: Bar) -> None:
+def write_line(run: Run, phase: Phase, log: Log, speed: Speed, progress: Bar, clean: Tensor) -> None:
+    """Log what happened since the last line; dead components start anew here, where that is asked for."""
     step = run.step - 1
     values = {"phase": phase.number, "epoch": run.position[0], "lr": phase.lr(step)} | run.meter.read()
     values |= {
@@ -199,7 +200,10 @@ def write_line(run: Run, phase: Phase, log: Log, speed: Speed, progress: Bar) ->
         "active_layer": run.layer.active if run.targets.target_encoder is not None else None,
         "effective_rank": run.layer.smoothed,
     }
-    share = values.pop("share")
+    share, dead = values.pop("share"), values.pop("dead")
+    if dead and run.targets.online and run.config.gmm.reseed:
+        with autocast(run.config, run.device):
+            values["reseeded"] = run.targets.reseed(dead, clean, seed_from(run.config.seed, step))
     if run.step % (CLUSTERS_EVERY * run.config.train.log_every) == 0 or run.step == phase.end:
         log.write("clusters", run.step, phase=phase.number, share=share)
     found = alarms(values, run.targets.components, (run.step - phase.start) / phase.config.steps)

@@ -15,6 +15,7 @@ from sjepa.train.compute import graphs_compiled
 from sjepa.train.loss import SUMS
 
 STEP = ("gradient_norm", "steps", "skipped")
+DEAD = 0.01  # of its even share of frames: a component with less of them between two lines is called dead
 
 
 class Meter:
@@ -65,6 +66,7 @@ class Meter:
             max(values["frames_visible"], 1),
         )
         share = occupancy / occupancy.sum().clamp(min=1e-12)
+        dead = torch.nonzero(share < DEAD / len(share)).flatten().tolist()
         return {
             "loss": values["loss"] / steps,
             "kl_masked": values["kl_masked"] / masked,
@@ -74,11 +76,12 @@ class Meter:
             "target_entropy": values["target_entropy"] / (masked + visible),
             "predictor_entropy": values["predictor_entropy"] / masked,
             "target_perplexity": math.exp(-float(torch.xlogy(share, share).sum())),
-            "dead_components": int((share < 0.01 / len(share)).sum()),
+            "dead_components": len(dead),
             "gradient_norm": step["gradient_norm"] / steps,
             "skipped_steps": int(step["skipped"]),
             "bad_in_row": worst,
             "crop_loss": cropped / max(available, 1e-9),
+            "dead": dead,
             "share": [float(f"{value:.3g}") for value in share.tolist()],
         }
 
