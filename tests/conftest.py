@@ -32,6 +32,9 @@ def babble(seconds: float, seed: int) -> np.ndarray:
     return np.concatenate(pieces)[:samples].astype(np.float32)
 
 
+NO_DROPOUT = {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0}
+
+
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("corpus")

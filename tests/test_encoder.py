@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
+from conftest import NO_DROPOUT
 
 from sjepa import Encoder, EncoderConfig, UserError
 from sjepa.model.activation import ShortGelu
@@ -103,9 +104,7 @@ def test_gradients_equal_hugging_faces(tmp_path: Path) -> None:
 
 
 def test_gradients_into_the_front_end_are_scaled_in_training() -> None:
-    encoder = Encoder(
-        EncoderConfig(**(SMALL.__dict__ | {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0}))
-    )
+    encoder = Encoder(EncoderConfig(**(SMALL.__dict__ | NO_DROPOUT)))
     waveforms, name = torch.randn(1, 4_000), "feature_extractor.conv_layers.3.conv.weight"
     gradients = []
     for mode in (True, False):

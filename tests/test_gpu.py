@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import change, micro_config
+from conftest import NO_DROPOUT, change, micro_config
 
 from sjepa.audio.mfcc import MfccConfig, mfcc
 from sjepa.config import Config
@@ -23,8 +23,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a G
 
 def on_gpu(**train: object) -> Config:
     config = micro_config(train={"device": "cuda", "checkpoint_every": 100} | train)
-    none = {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0}
-    return change(config, encoder=none, predictor={"dropout": 0.0})
+    return change(config, encoder=NO_DROPOUT, predictor={"dropout": 0.0})
 
 
 @pytest.mark.parametrize("channels", [16, 48, 192, 512])
@@ -48,8 +47,7 @@ def test_the_encoder_is_the_same_on_a_gpu_at_any_width(channels: int) -> None:
 def test_compiled_gradients_are_those_of_the_plain_network(precision: str, tolerance: float) -> None:
     """At the paper's widths, where a compiler lays buffers out otherwise than at small ones."""
     torch.manual_seed(0)
-    none = {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0, "layerdrop": 0.0}
-    config = change(Config(), encoder=none | {"layers": 2}, predictor={"dropout": 0.0})
+    config = change(Config(), encoder=NO_DROPOUT | {"layerdrop": 0.0, "layers": 2}, predictor={"dropout": 0.0})
     plain = SJEPA(config.encoder, config.predictor, 100).cuda().train()
     waveforms, mask = 0.1 * torch.randn(2, 32_000, device="cuda"), torch.rand(2, 99, device="cuda") < 0.5
     weights = torch.randn(2, 99, 100, device="cuda")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import change
+from conftest import NO_DROPOUT, change
 from reference import Mixture, Reference
 
 from sjepa.config import Config
@@ -27,8 +27,9 @@ CASES: dict[str, dict[str, object]] = {
 
 
 def whole(micro: Callable[..., Config]) -> Config:
-    none = {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0, "layerdrop": 0.0}
-    config = micro(encoder=none | {"layers": 3}, predictor={"dropout": 0.0}, layer={"frames": 10**6})
+    config = micro(
+        encoder=NO_DROPOUT | {"layerdrop": 0.0, "layers": 3}, predictor={"dropout": 0.0}, layer={"frames": 10**6}
+    )
     config = change(config, gmm={"decay": 0.9}, ema={"fast": 0.9, "slow": 0.97}, train={"checkpoint_every": 1000})
     first = {"steps": 12, "warmup": 4, "layer_check_every": 5, "augment_until": 0}
     second = {"steps": 16, "warmup": 3, "schedule": "cosine", "layer_check_every": 4, "ema_switch_every": 5}

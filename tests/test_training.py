@@ -1,6 +1,5 @@
 """Whole runs at a tiny size: the order of things, resuming after a kill, two ranks against one."""
 
-import dataclasses
 import itertools
 import json
 import os
@@ -16,7 +15,7 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
-from conftest import babble, change
+from conftest import NO_DROPOUT, babble, change
 
 from sjepa import DiagonalGMM, Encoder, UserError
 from sjepa.config import Config, to_toml
@@ -24,7 +23,6 @@ from sjepa.data.loader import Batch, BatchReader
 from sjepa.data.sampler import BatchPlan
 from sjepa.targets.providers import Targets
 from sjepa.train import checkpoint, loop, metrics
-from sjepa.train.branch import branch
 from sjepa.train.loop import load_noise, pretrain, train_step
 from sjepa.train.loss import kl_per_frame
 from sjepa.train.run import Run, held
@@ -123,7 +121,7 @@ def test_a_run_directory_explains_itself_and_its_encoder_loads(corpus: Path, tmp
 
 def test_the_first_steps_loss_is_the_papers_equation(corpus: Path, tmp_path: Path, micro: Make) -> None:
     """Recompute a step the slow way: one frame after another, masked and visible."""
-    off = {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0, "layerdrop": 0.0}
+    off = NO_DROPOUT | {"layerdrop": 0.0}
     config = micro(encoder=off, predictor={"dropout": 0.0}, augment={"p_noise": 0.0, "p_mix": 0.0})
     run, batch = one_batch(config, corpus)
     clean = batch.waveforms.float() / 32768
@@ -156,7 +154,7 @@ def one_batch(config: Config, corpus: Path) -> tuple[Run, Batch]:
 
 
 def test_a_few_seconds_are_learned_down_to_the_targets_entropy(corpus: Path, micro: Make) -> None:
-    off = {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0, "layerdrop": 0.0}
+    off = NO_DROPOUT | {"layerdrop": 0.0}
     wide = {"hidden_size": 96, "inner_size": 192, "conv_channels": 48, "feature_gradient_scale": 1.0}
     config = micro(
         encoder=off | wide,
@@ -231,7 +229,7 @@ def test_two_ranks_killed_and_continued_equal_two_ranks_never_stopped(
 
 
 def test_two_ranks_with_half_the_batch_equal_one_with_the_whole(corpus: Path, tmp_path: Path, micro: Make) -> None:
-    off = {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0, "layerdrop": 0.3}
+    off = NO_DROPOUT | {"layerdrop": 0.3}
     config = micro(
         encoder=off,
         predictor={"dropout": 0.0},
@@ -410,65 +408,6 @@ def test_noise_that_is_shorter_than_a_batch_is_repeated(tmp_path: Path, micro: M
     assert noise is not None
     assert len(noise) >= 1.2 * 16_000  # the longest bucket
     assert torch.equal(noise[: len(samples)], noise[len(samples) : 2 * len(samples)])
-
-
-def test_a_branch_that_changes_nothing_is_the_run_it_left(
-    corpus: Path, tmp_path: Path, micro: Make, finished_run: Path
-) -> None:
-    branch(finished_run, tmp_path / "branch", micro())
-    assert pretrain(micro(), corpus, tmp_path / "branch", show=False)
-    assert lines(tmp_path / "branch") == lines(finished_run)
-    ours, theirs = (
-        safetensors.torch.load_file(run / "encoder" / "model.safetensors")
-        for run in (tmp_path / "branch", finished_run)
-    )
-    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
-
-
-def test_a_branch_shares_phase_1_and_goes_its_own_way_in_phase_2(
-    corpus: Path, tmp_path: Path, micro: Make, finished_run: Path
-) -> None:
-    config = micro(phase2={"hard": True, "steps": 4}, gmm={"k": 9})
-    branch(finished_run, tmp_path / "branch", config)
-    assert pretrain(config, corpus, tmp_path / "branch", show=False)
-    first = [line for line in lines(finished_run, "train") if line["phase"] == 1]
-    assert lines(tmp_path / "branch", "train")[: len(first)] == first
-    assert lines(tmp_path / "branch", "phase")[-1]["k"] == 9
-    with pytest.raises(UserError, match="these cannot differ: seed was 0, now 1"):
-        branch(finished_run, tmp_path / "other", micro(seed=1))
-    with pytest.raises(UserError, match="is not empty"):
-        branch(finished_run, tmp_path / "branch", config)
-    with pytest.raises(UserError, match="not a run"):
-        branch(corpus, tmp_path / "other", config)
-
-
-def test_a_run_can_start_from_another_encoder(corpus: Path, tmp_path: Path, micro: Make, finished_run: Path) -> None:
-    config = micro(phase1={"steps": 1, "lr": 0.0}, phase2={"steps": 1, "lr": 0.0}, train={"weight_decay": 0.0})
-    config = dataclasses.replace(config, init_from=str(finished_run))
-    assert pretrain(config, corpus, tmp_path / "run", show=False)
-    ours, theirs = (
-        safetensors.torch.load_file(run / "encoder" / "model.safetensors") for run in (tmp_path / "run", finished_run)
-    )
-    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
-    larger = change(config, encoder={"layers": 3})
-    with pytest.raises(UserError, match=r"another size than the run's: set --encoder\.layers 2"):
-        pretrain(larger, corpus, tmp_path / "larger", show=False)
-
-
-def test_a_branch_of_a_frozen_codebook_keeps_its_size(corpus: Path, tmp_path: Path, micro: Make) -> None:
-    config = micro(phase1={"targets": "best-rq"}, phase2={"targets": "same"})
-    assert pretrain(config, corpus, tmp_path / "run", show=False)
-    with pytest.raises(UserError, match=r"cannot differ: gmm\.k was 12, now 9"):
-        branch(tmp_path / "run", tmp_path / "other", change(config, gmm={"k": 9}))
-    assert not (tmp_path / "other").exists()
-
-
-def test_ranks_branch_together(corpus: Path, tmp_path: Path, micro: Make, finished_run: Path) -> None:
-    config = micro(phase2={"steps": 2, "visible_loss_until": 2})
-    start = [*command(config, corpus, tmp_path / "branch", tmp_path, ranks=2), "--branch-from", str(finished_run)]
-    done = subprocess.run(start, env=environment(), capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert lines(tmp_path / "branch", "train")[-1]["step"] == 8
 
 
 def test_asked_a_second_time_a_run_ends_at_once() -> None:

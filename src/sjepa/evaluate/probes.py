@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from sjepa.device import choose_device
 from sjepa.errors import UserError
 from sjepa.evaluate.logistic import fit_logistic
 from sjepa.model.frontend import frame_centres
@@ -79,10 +80,6 @@ def mlp_probe(train: Tensor, train_labels: np.ndarray, test: Tensor, test_labels
     return float((names[found.cpu().numpy()] == test_labels).mean())
 
 
-def on_device(features: np.ndarray) -> Tensor:
-    return torch.from_numpy(features).to("cuda" if torch.cuda.is_available() else "cpu")
-
-
 def standardised(train: Tensor, test: Tensor) -> tuple[Tensor, Tensor]:
     """Zero mean and unit variance by the training part; a dimension that is constant there stays as it is."""
     mean, deviation = train.mean(0), train.std(0, unbiased=False)
@@ -94,7 +91,7 @@ def utterance_probe(
     means: np.ndarray, labels: Sequence[str], *, probe: Probe = linear_probe, splits: int = 10, seed: int = 0
 ) -> Scores:
     """Accuracy over utterances from frames averaged over time, on random 80/20 splits."""
-    x, y = on_device(means), np.array(labels)
+    x, y = torch.from_numpy(means).to(choose_device("auto")), np.array(labels)
     if len(set(labels)) < 2:
         raise UserError(f"a probe needs at least two classes; all {len(labels)} utterances are {labels[0]!r}")
     scores = []
@@ -121,7 +118,7 @@ def phone_probe(
     names = sorted(set(speakers))
     if by_speaker and len(names) < 2:
         raise UserError(f"a speaker-disjoint phone probe needs at least two speakers; there is {names[0]!r} alone")
-    x, y = on_device(np.concatenate(features)), np.concatenate(labels)
+    x, y = torch.from_numpy(np.concatenate(features)).to(choose_device("auto")), np.concatenate(labels)
     owner = np.repeat(np.array(speakers), [len(f) for f in features])
     scores = []
     for split in range(splits):

@@ -12,7 +12,7 @@ from sjepa.audio.io import SAMPLE_RATE
 from sjepa.data.loader import BatchReader, load
 from sjepa.data.sampler import BatchPlan
 from sjepa.phases import Phase
-from sjepa.progress import Bar, bar, say
+from sjepa.progress import bar, say
 from sjepa.targets.reservoir import Reservoir
 from sjepa.train.compute import autocast
 from sjepa.train.metrics import Log
@@ -28,9 +28,8 @@ def begin_phase(run: Run, phase: Phase, reader: BatchReader, plan: BatchPlan, lo
     if phase.config.targets == "same":
         targets.load_state_dict(run.targets.state_dict())
     else:
-        hours = run.config.gmm.fit_hours
-        with bar(f"Sampling frames for K = {targets.components}", len(plan.epoch(0)), show=show) as progress:
-            curve = targets.fit(sample_frames(run, targets.frames_to_fit, reader, plan, hours, progress))
+        note, hours = f"Sampling frames for K = {targets.components}", run.config.gmm.fit_hours
+        curve = targets.fit(sample_frames(run, targets.frames_to_fit, reader, plan, hours, note, show))
     run.install(targets, phase.number, new_output=phase.config.targets != "same")
     layer = run.layer.active if targets.target_encoder is not None else None
     facts = {"phase": phase.number, "targets": targets.kind, "k": targets.components, "active_layer": layer}
@@ -55,12 +54,16 @@ def sample_frames(
     reader: BatchReader,
     plan: BatchPlan,
     hours: float,
-    progress: Bar | None = None,
+    note: str = "",
+    show: bool = False,
 ) -> Tensor:
     """A uniform sample of the features of so many hours, from one streaming pass."""
     reservoir = Reservoir(run.config.gmm.reservoir, seed_from(run.config.seed, run.step))
     epoch, heard = plan.epoch(0), 0.0
-    with closing(load(reader, plan, (0, 0), run.config.batches.workers, run.device)) as batches:
+    with (
+        closing(load(reader, plan, (0, 0), run.config.batches.workers, run.device)) as batches,
+        bar(note, len(epoch), show=show) as progress,
+    ):
         for index in range(len(epoch)):
             if heard >= hours * 3600:
                 break
@@ -69,6 +72,5 @@ def sample_frames(
                 frames = features(batch.clean)
             reservoir.add(frames.float(), spec.utterances[distributed.rank() :: distributed.world_size()])
             heard += spec.samples * len(spec.utterances) / SAMPLE_RATE
-            if progress is not None:
-                progress.advance()
+            progress.advance()
     return reservoir.gather()

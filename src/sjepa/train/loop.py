@@ -98,7 +98,7 @@ def train(run: Run, corpus: Corpus | Mixture, out: Path, show: bool) -> bool:
             last = run.step in (phase.end, total)
             stopping = stop_agreed(stop, run.step % config.train.log_every == 0)
             if run.step % config.train.log_every == 0 or last:
-                write_line(run, phase, log, speed, progress, batch.clean)
+                write_line(run, phase, log, speed, progress, batch)
             if last:  # before the checkpoint, which says that this is done
                 run.export(out, phase.number)
             if run.step % config.train.checkpoint_every == 0 or last or stopping:
@@ -189,7 +189,7 @@ def check_layers(run: Run, clean: Tensor, log: Log) -> None:
     )
 
 
-def write_line(run: Run, phase: Phase, log: Log, speed: Speed, progress: Bar, clean: Tensor) -> None:
+def write_line(run: Run, phase: Phase, log: Log, speed: Speed, progress: Bar, batch: Batch) -> None:
     """Log what happened since the last line; dead components start anew here, where that is asked for."""
     step = run.step - 1
     values = {"phase": phase.number, "epoch": run.position[0], "lr": phase.lr(step)} | run.meter.read()
@@ -203,7 +203,7 @@ def write_line(run: Run, phase: Phase, log: Log, speed: Speed, progress: Bar, cl
     share, dead = values.pop("share"), values.pop("dead")
     if dead and run.targets.online and run.config.gmm.reseed:
         with autocast(run.config, run.device):
-            values["reseeded"] = run.targets.reseed(dead, clean, seed_from(run.config.seed, step))
+            values["reseeded"] = run.targets.reseed(dead, batch.clean, seed_from(run.config.seed, step))
     if run.step % (CLUSTERS_EVERY * run.config.train.log_every) == 0 or run.step == phase.end:
         log.write("clusters", run.step, phase=phase.number, share=share)
     found = alarms(values, run.targets.components, (run.step - phase.start) / phase.config.steps)

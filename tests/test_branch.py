@@ -1,0 +1,74 @@
+"""Runs that begin from others: a second phase from another's first, an encoder from another's end."""
+
+import dataclasses
+import subprocess
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+from conftest import change
+from test_training import Make, command, environment, lines
+
+from sjepa import UserError
+from sjepa.train.branch import branch
+from sjepa.train.loop import pretrain
+
+
+def test_a_branch_that_changes_nothing_is_the_run_it_left(
+    corpus: Path, tmp_path: Path, micro: Make, finished_run: Path
+) -> None:
+    branch(finished_run, tmp_path / "branch", micro())
+    assert pretrain(micro(), corpus, tmp_path / "branch", show=False)
+    assert lines(tmp_path / "branch") == lines(finished_run)
+    ours, theirs = (
+        safetensors.torch.load_file(run / "encoder" / "model.safetensors")
+        for run in (tmp_path / "branch", finished_run)
+    )
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_a_branch_shares_phase_1_and_goes_its_own_way_in_phase_2(
+    corpus: Path, tmp_path: Path, micro: Make, finished_run: Path
+) -> None:
+    config = micro(phase2={"hard": True, "steps": 4}, gmm={"k": 9})
+    branch(finished_run, tmp_path / "branch", config)
+    assert pretrain(config, corpus, tmp_path / "branch", show=False)
+    first = [line for line in lines(finished_run, "train") if line["phase"] == 1]
+    assert lines(tmp_path / "branch", "train")[: len(first)] == first
+    assert lines(tmp_path / "branch", "phase")[-1]["k"] == 9
+    with pytest.raises(UserError, match="these cannot differ: seed was 0, now 1"):
+        branch(finished_run, tmp_path / "other", micro(seed=1))
+    with pytest.raises(UserError, match="is not empty"):
+        branch(finished_run, tmp_path / "branch", config)
+    with pytest.raises(UserError, match="not a run"):
+        branch(corpus, tmp_path / "other", config)
+
+
+def test_a_run_can_start_from_another_encoder(corpus: Path, tmp_path: Path, micro: Make, finished_run: Path) -> None:
+    config = micro(phase1={"steps": 1, "lr": 0.0}, phase2={"steps": 1, "lr": 0.0}, train={"weight_decay": 0.0})
+    config = dataclasses.replace(config, init_from=str(finished_run))
+    assert pretrain(config, corpus, tmp_path / "run", show=False)
+    ours, theirs = (
+        safetensors.torch.load_file(run / "encoder" / "model.safetensors") for run in (tmp_path / "run", finished_run)
+    )
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    larger = change(config, encoder={"layers": 3})
+    with pytest.raises(UserError, match=r"another size than the run's: set --encoder\.layers 2"):
+        pretrain(larger, corpus, tmp_path / "larger", show=False)
+
+
+def test_a_branch_of_a_frozen_codebook_keeps_its_size(corpus: Path, tmp_path: Path, micro: Make) -> None:
+    config = micro(phase1={"targets": "best-rq"}, phase2={"targets": "same"})
+    assert pretrain(config, corpus, tmp_path / "run", show=False)
+    with pytest.raises(UserError, match=r"cannot differ: gmm\.k was 12, now 9"):
+        branch(tmp_path / "run", tmp_path / "other", change(config, gmm={"k": 9}))
+    assert not (tmp_path / "other").exists()
+
+
+def test_ranks_branch_together(corpus: Path, tmp_path: Path, micro: Make, finished_run: Path) -> None:
+    config = micro(phase2={"steps": 2, "visible_loss_until": 2})
+    start = [*command(config, corpus, tmp_path / "branch", tmp_path, ranks=2), "--branch-from", str(finished_run)]
+    done = subprocess.run(start, env=environment(), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert lines(tmp_path / "branch", "train")[-1]["step"] == 8
