@@ -47,7 +47,7 @@ def test_the_predictors_best_component_is_that_of_the_units(restored: Restored) 
     for path in ("encoder", "predictor"):
         run = restored if path == "encoder" else Restored(trained(), head_input="predictor")
         predicted = torch.cat([piece.predictor for piece in run(samples)])
-        units = HeadUnits(trained(), upstream, path)(states[-1].numpy())
+        units = HeadUnits(trained(), upstream, path)([states[-1].numpy()])
         chosen = predicted[torch.arange(len(units)), torch.from_numpy(units)]
         torch.testing.assert_close(chosen, predicted.max(1).values, atol=1e-4, rtol=0)  # two may be as good
 

@@ -3,15 +3,18 @@
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import superb_corpora as corpora
 
 from sjepa.cli import dispatch
+from sjepa.commands.units import Units
 from sjepa.config import Config
 from sjepa.data.synthetic import synthesise_corpus
 from sjepa.errors import UserError
+from sjepa.evaluate.results import results_folder
 from sjepa.train.loop import pretrain
 
 pytest.importorskip("espeakng_loader")
@@ -82,3 +85,15 @@ def test_options_that_do_not_go_together_are_refused_in_one_line(tmp_path: Path)
         dispatch(["units", *rest])
     with pytest.raises(UserError, match="units are of one layer"):
         dispatch(["units", *rest, "--layer", "all"])
+    (tmp_path / "file").write_text("")
+    for verb in ("probe", "units"):
+        with pytest.raises(UserError, match="file is a file: give a folder"):
+            dispatch([verb, *rest, "--out", str(tmp_path / "file")])
+
+
+def test_another_measurement_has_another_folder() -> None:
+    usual = Units(encoder="e", data=Path("d"))
+    assert results_folder(usual, "units", "untrained e") == Path("runs/units/untrained-e")
+    other = replace(usual, units="kmeans", layer="2", head_input="predictor", abx=True, device="cpu")
+    assert results_folder(other, "units", "e") == Path("runs/units/e-units-kmeans-head-input-predictor-layer-2-abx")
+    assert results_folder(replace(usual, out=Path("x")), "units", "e") == Path("x")

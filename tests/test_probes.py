@@ -41,7 +41,7 @@ def test_probes_repeat_themselves_and_give_mean_and_deviation() -> None:
     generator = np.random.default_rng(0)
     labels = generator.choice(["a", "b", "c"], 100)
     means = np.eye(3)[np.searchsorted(["a", "b", "c"], labels)] + generator.normal(0, 0.6, (100, 3))
-    first, again = (utterance_probe(means, labels.tolist(), splits=4) for _ in range(2))
+    first, again = (utterance_probe(torch.from_numpy(means), labels.tolist(), splits=4) for _ in range(2))
     assert first == again
     assert len(first.splits) == 4
     assert first.mean == pytest.approx(np.mean(first.splits))
@@ -52,19 +52,38 @@ def test_probes_repeat_themselves_and_give_mean_and_deviation() -> None:
 def test_random_frames_leak_what_held_out_speakers_do_not() -> None:
     """Frames of an utterance are near copies, and their labels are noise: only a leak can predict them."""
     generator = np.random.default_rng(0)
-    features, labels, speakers = [], [], []
-    for number in range(40):
-        features.append(np.repeat(generator.normal(size=(1, 20)), 30, 0) + 0.01 * generator.normal(size=(30, 20)))
-        labels.append(np.repeat(generator.choice(["p", "q"], 1), 30))
-        speakers.append(f"s{number // 4}")
+    features = torch.from_numpy(generator.normal(size=(40, 1, 20)) + 0.01 * generator.normal(size=(40, 30, 20)))
+    features = features.flatten(0, 1)
+    labels = np.repeat(generator.choice(["p", "q"], 40), 30)
+    speakers = np.repeat([f"s{number // 4}" for number in range(40)], 30)
     leaking = phone_probe(features, labels, speakers, by_speaker=False, splits=2)
     honest = phone_probe(features, labels, speakers, by_speaker=True, splits=2)
     assert leaking.mean > 0.75
     assert honest.mean < 0.65
     with pytest.raises(UserError, match="needs at least two speakers; there is 's0' alone"):
-        phone_probe(features, labels, ["s0"] * 40)
+        phone_probe(features, labels, np.full(1200, "s0"))
     with pytest.raises(UserError, match="at least two classes; all 3 utterances are 'x'"):
-        utterance_probe(np.zeros((3, 2)), ["x"] * 3)
+        utterance_probe(torch.zeros(3, 2), ["x"] * 3)
+
+
+@pytest.mark.parametrize(("names", "splits"), [(2, 2), (3, 3), (40, 3)])
+def test_no_speaker_is_held_out_twice(names: int, splits: int) -> None:
+    tested: list[str] = []
+
+    def probe(train: torch.Tensor, train_labels: np.ndarray, test: torch.Tensor, test_labels: np.ndarray) -> float:
+        assert not set(train_labels) & set(test_labels)
+        tested.extend(test_labels)
+        return len(test_labels) / names
+
+    speakers = np.array([f"s{number}" for number in range(names)])
+    found = phone_probe(torch.zeros(names, 1), speakers, speakers, probe=probe, splits=3)
+    assert len(tested) == len(set(tested)) == splits * max(1, names // 5)
+    assert len(found.splits) == splits
+
+
+def test_one_class_in_the_training_part_is_the_answer_to_everything() -> None:
+    labels = np.array(["f", "m", "m", "m"])
+    assert linear_probe(torch.zeros(3, 2), labels[1:], torch.zeros(4, 2), labels) == 0.75
 
 
 def test_whole_utterances_are_chosen_until_there_are_enough_frames() -> None:
@@ -73,6 +92,8 @@ def test_whole_utterances_are_chosen_until_there_are_enough_frames() -> None:
     assert sum(frames[i] for i in chosen) >= 35
     assert enough_utterances(frames, 0, seed=0) == [0, 1, 2, 3]
     assert enough_utterances(frames, 1000, seed=0) == [0, 1, 2, 3]
+    with pytest.raises(UserError, match="--frames -5: a number of frames, or 0 for all"):
+        enough_utterances(frames, -5, seed=0)
 
 
 def test_frame_labels_are_those_at_the_frames_centre() -> None:
@@ -80,6 +101,8 @@ def test_frame_labels_are_those_at_the_frames_centre() -> None:
     assert frame_labels([(0.0, 0.02, "a"), (0.02, 0.05, "b"), (0.05, 0.1, "c")], 4) == ["a", "b", "c", "c"]
     hundred = Labelled(Utterance("x", Path("x.wav"), ""), phones=list("aabbcdde"))
     assert hundred.frame_phones(4).tolist() == ["a", "b", "d", "e"]
+    with pytest.raises(UserError, match=r"x has 8 phone labels; its 0\.40 s of audio need 40, 100 a second"):
+        hundred.frame_phones(20)
     with pytest.raises(UserError, match="audio without labels: x has no phones"):
         Labelled(Utterance("x", Path("x.wav"), "")).frame_phones(4)
 
@@ -111,7 +134,7 @@ def test_the_whole_protocol_beats_chance_on_synthetic_speech(spoken: Path) -> No
 def test_layers_are_named_by_their_number() -> None:
     mfcc = load_upstream("mfcc")
     assert (chosen_states(mfcc, "last"), state_name(mfcc, 0)) == ([0], "features")
-    with pytest.raises(UserError, match="--layer 3: mfcc has layers"):
+    with pytest.raises(UserError, match="--layer 3: mfcc has one layer of features; leave --layer out"):
         chosen_states(mfcc, "3")
 
 
@@ -139,8 +162,11 @@ def test_kmeans_units_follow_clear_clusters() -> None:
     centres = 20 * np.eye(4, 8)
     truth = [generator.integers(0, 4, 50) for _ in range(10)]
     features = [centres[t] + generator.normal(size=(50, 8)) for t in truth]
-    units = kmeans_units(features, 8, seed=0)
-    assert agreement(np.concatenate(units), np.concatenate(truth).astype(str))["pnmi"] > 0.8
+    units = kmeans_units(features, 8, 0, torch.device("cpu"))
+    assert agreement(units, np.concatenate(truth).astype(str))["pnmi"] > 0.8
+    for clusters in (0, 501):
+        with pytest.raises(UserError, match=f"--clusters {clusters}: between 1 and the 500 frames"):
+            kmeans_units(features, clusters, 0, torch.device("cpu"))
 
 
 def test_abx_tokens_are_runs_of_one_phone() -> None:

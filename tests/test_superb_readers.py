@@ -7,12 +7,21 @@ from pathlib import Path
 
 import pytest
 import superb_corpora as corpora
+import torch
 
 from sjepa.data.synthetic import VOICES
 from sjepa.errors import UserError
 from sjepa.evaluate.superb import TaskName, librispeech
-from sjepa.evaluate.superb.records import Fold
-from sjepa.evaluate.superb.tasks import LITE_UTTERANCES, SequenceTask, few_speakers, make_task
+from sjepa.evaluate.superb.records import Fold, Label, Utterance
+from sjepa.evaluate.superb.tasks import (
+    LITE_UTTERANCES,
+    RECIPES,
+    ClassTask,
+    SequenceTask,
+    few_speakers,
+    make_task,
+)
+from sjepa.evaluate.superb.text import Characters
 
 pytest.importorskip("espeakng_loader")
 
@@ -67,7 +76,7 @@ def test_phonemes_come_from_a_lexicon_or_from_alignments(made: dict[str, Path], 
     lexicon.write_text("ONE\tW AH1 N\nONE\tHH W AH1 N\nTWO\tT UW1\nTHREE\tTH R IY1\nFOUR\tF AO1 R\nFIVE\tF AY1 V\n")
     with pytest.raises(UserError, match=r"lexicon\.txt lacks 1 words of the transcripts, first SIX"):
         make_task("pr", made["libri"], lexicon=lexicon)
-    lexicon.write_text(lexicon.read_text() + "SIX\tS IH1 K S\n")
+    lexicon.write_text(lexicon.read_text() + "\nSIX\tS IH1 K S\n\n")  # empty lines say nothing
     task = make_task("pr", made["libri"], lexicon=lexicon)
     assert isinstance(task, SequenceTask)
     assert len(task.symbols.symbols) == 74
@@ -108,6 +117,31 @@ def test_speech_commands_are_split_by_hash_and_silence_is_cropped(made: dict[str
     assert {u.label[0] for u in fold.test} == {"yes", "_unknown_", "_silence_"}
     assert all(u.crop == 16_000 for u in fold.train if u.label == ("_silence_",))
     assert all(u.crop == 0 for u in fold.test)
+
+
+def test_lite_keyword_spotting_knows_all_classes_of_the_full_one(tmp_path: Path) -> None:
+    folder, test = tmp_path / "speech_commands_v0.01", tmp_path / "speech_commands_test_set_v0.01"
+    for word, each in (("bed", 5000), ("stop", 3000), ("yes", 3000), ("_background_noise_", 2)):
+        (folder / word).mkdir(parents=True)
+        for number in range(each):
+            (folder / word / f"{number:08x}_nohash_0.wav").touch()
+    for label in ("_silence_", "_unknown_", "stop", "yes"):
+        (test / label).mkdir(parents=True)
+        for number in range(300):
+            (test / label / f"{number:08x}_nohash_0.wav").touch()
+
+    def classes(part: list[Utterance]) -> set[Label]:
+        return {u.label for u in part}
+
+    full, lite = (make_task("ks", tmp_path, lite=lite) for lite in (False, True))
+    assert isinstance(full, ClassTask)
+    assert isinstance(lite, ClassTask)
+    assert lite.classes == full.classes == [["_silence_", "_unknown_", "stop", "yes"]]
+    (everything,), (few,) = full.folds, lite.folds
+    for name, most in zip(("train", "dev", "test"), LITE_UTTERANCES, strict=True):
+        assert len(getattr(few, name)) <= most < len(getattr(everything, name))
+        assert classes(getattr(few, name)) == classes(getattr(everything, name))
+    assert sum(u.label == ("_silence_",) for u in few.train) == 2
 
 
 def test_fluent_commands_have_three_slots_and_voxceleb_its_own_split(made: dict[str, Path]) -> None:
@@ -207,6 +241,104 @@ def test_what_is_missing_is_named_in_one_line(
     with pytest.raises(UserError, match=message) as refusal:
         make_task(name, root)
     assert "\n" not in str(refusal.value)
+
+
+LINES = {
+    "ravdess": "manifest.jsonl",
+    "coffee": "manifest.jsonl",
+    "sid": "iden_split.txt",
+    "ic": "fluent_speech_commands_dataset/data/valid_data.csv",
+    "sf": "SNIPS/all.iob.snips.txt",
+    "libri": "phones-dev-clean.jsonl",
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "corpus", "old", "new", "message"),
+    [
+        ("ravdess", "ravdess", '"emotion": "neutral"', '"emotion": 3', r"manifest\.jsonl: .* has the emotion 3, which"),
+        ("ravdess", "ravdess", '"emotion": "neutral"', '"emotion": null', "has the emotion None, which is not a name"),
+        ("coffee", "coffee", '"coffeeDrink": "mocha"', '"coffeeDrink": 2', r"has the slots {'coffeeDrink': 2.*, which"),
+        ("coffee", "coffee", '"slots": {', '"slots": null, "other": {', "has the slots None, which are not names"),
+        (
+            "sid",
+            "sid",
+            "1 id10001/video0",
+            "4 id10001/video0",
+            r"iden_split\.txt line 1: '4 .*' is not 1, 2 or 3 and a",
+        ),
+        ("sid", "sid", "1 id10001/video0", "id10001/video0", "line 1: 'id10001/video0/00001.wav' is not 1, 2 or 3"),
+        ("ic", "ic", ",action,", ",intent,", r"valid_data\.csv line 2: there is no action"),
+        ("ic", "ic", ",increase,volume,kitchen", "", r"valid_data\.csv line 6: there is no action"),
+        ("sf", "sf", "\tO O", "\tO", r"all\.iob\.snips\.txt line 1: there is not one tag for each word"),
+        ("pr", "libri", '{"name"', '"name"', r"phones-dev-clean\.jsonl line 1: not valid JSON"),
+        (
+            "pr",
+            "libri",
+            '"phones"',
+            '"fones"',
+            r"phones-dev-clean\.jsonl line 1: there is no name, or no list of phones",
+        ),
+    ],
+)
+def test_a_line_that_is_not_as_it_should_be_is_named_in_one_line(
+    name: TaskName, corpus: str, old: str, new: str, message: str, copy: Callable[[str], Path]
+) -> None:
+    root = copy(corpus)
+    file = root / LINES[corpus]
+    assert old in file.read_text()
+    file.write_text(file.read_text().replace(old, new, 1))
+    with pytest.raises(UserError, match=message) as refusal:
+        make_task(name, root, lite=True)
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_label_that_cannot_be_written_is_refused_before_training(copy: Callable[[str], Path]) -> None:
+    root = copy("libri")
+    transcript = root / "LibriSpeech/test-clean/102/12/102-12.trans.txt"
+    transcript.write_text("102-12-0000 CAFÉ\n")
+    with pytest.raises(UserError, match="'É' in the label 'CAFÉ' is not one of the task's 32 symbols"):
+        make_task("asr", root)
+
+
+def test_labels_are_encoded_once(made: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    task = make_task("asr", made["libri"])
+    labels = [u.label for u in task.folds[0].train[:2]]
+    monkeypatch.setattr(Characters, "encode", None)
+    assert torch.isfinite(task.loss(torch.zeros(2, 50, 32), torch.tensor([50, 40]), labels))
+    assert task.score(labels, labels)["wer"] == 0
+
+
+def test_the_lite_protocol_has_at_most_ten_looks_at_dev() -> None:
+    recipe, _ = RECIPES["sid"]
+    assert [recipe.lite(steps).evaluate_every for steps in (1, 10, 15, 1000)] == [1, 1, 2, 100]
+    for steps in range(1, 200):
+        assert -(-steps // recipe.lite(steps).evaluate_every) <= 10
+
+
+@pytest.mark.parametrize(
+    ("name", "folder"),
+    [
+        ("ravdess", "audio/amy"),
+        ("coffee", "audio"),
+        ("ic", "fluent_speech_commands_dataset/wavs"),
+        ("sid", "dev/wav/id10002/video0"),
+    ],
+)
+def test_audio_without_labels_is_left_out_and_named(
+    name: TaskName, folder: str, made: dict[str, Path], copy: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_task(name, made[name])
+    assert "without labels" not in capsys.readouterr().out
+    root = copy(name)
+    source = next(root.rglob("*.wav"))
+    for number in range(2):
+        shutil.copy(source, root / folder / f"new{number}.wav")
+    make_task(name, root)
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "without labels" in line]
+    assert line.startswith("audio without labels in ")
+    assert "2 left out, first " in line
+    assert line.endswith("new0.wav")
 
 
 def test_a_corpus_with_one_speaker_cannot_be_split_by_speaker(copy: Callable[[str], Path]) -> None:

@@ -1,23 +1,29 @@
 """Every task of the evaluation, end to end on a small corpus in its true layout: it learns, and repeats itself."""
 
+import itertools
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import soundfile
 import superb_corpora as corpora
 import torch
+from safetensors.torch import load_file
 
 from sjepa.data.synthetic import VOICES
 from sjepa.errors import UserError
 from sjepa.evaluate.superb import TaskName, protocol
+from sjepa.evaluate.superb.decode import BOARD, BeamSettings
+from sjepa.evaluate.superb.features import FeatureStore
 from sjepa.evaluate.superb.protocol import Evaluation
 from sjepa.evaluate.superb.records import Fold, Utterance
 from sjepa.evaluate.superb.tasks import ClassTask, Recipe, SequenceTask, Task, make_task
+from sjepa.evaluate.superb.text import Phones
 from sjepa.evaluate.upstream import load_upstream
 from sjepa.model.encoder import Encoder
 from sjepa.model.encoder_config import EncoderConfig
@@ -108,6 +114,22 @@ def test_slot_filling_learns(tmp_path: Path) -> None:
     assert metrics["slot_value_cer"] < 80
 
 
+class StopError(Exception):
+    pass
+
+
+def stop_at(evaluation: Evaluation, last: int) -> None:
+    """Make an evaluation fail at this step."""
+    step, count = evaluation.step, itertools.count(1)
+
+    def until(*arguments: Any) -> float:
+        if next(count) == last:
+            raise StopError
+        return step(*arguments)
+
+    evaluation.step = until  # type: ignore[method-assign]
+
+
 def test_the_same_seed_gives_the_same_numbers_and_a_stop_changes_nothing(tmp_path: Path) -> None:
     data = corpora.voxceleb(tmp_path / "data", speakers=3)
     task = shortened(make_task("sid", data, lite=True), 12)
@@ -115,26 +137,182 @@ def test_the_same_seed_gives_the_same_numbers_and_a_stop_changes_nothing(tmp_pat
     again = run(task, tmp_path / "again", 1e-3)
     assert whole["folds"] == again["folds"]
 
-    class StopError(Exception):
-        pass
-
     evaluation = Evaluation(task, load_upstream("logmel"), tmp_path / "stopped")
-    step, count = evaluation.step, []
-
-    def until_nine(*arguments: Any) -> float:
-        count.append(1)
-        if len(count) == 9:
-            raise StopError
-        return step(*arguments)
-
-    evaluation.step = until_nine  # type: ignore[method-assign]
+    stop_at(evaluation, 9)
     with pytest.raises(StopError):
         evaluation.run([1e-3])
     resumed = run(task, tmp_path / "stopped", 1e-3)
     assert resumed["folds"] == whole["folds"]
     assert json.loads((tmp_path / "stopped" / "results.json").read_text())["folds"] == whole["folds"]
-    with pytest.raises(UserError, match="holds an evaluation with another seed"):
+    with pytest.raises(UserError, match="holds an evaluation that differs in seed: choose another --out"):
         run(task, tmp_path / "stopped", 1e-3, seed=1)
+
+
+def noises(folder: Path, number: int) -> list[Utterance]:
+    """Very short recordings of many lengths; their labels are random, so that a head never has done with them."""
+    folder.mkdir()
+    generator = np.random.default_rng(0)
+    made = []
+    for index in range(number):
+        samples = 0.1 * generator.standard_normal(generator.integers(800, 4800))
+        soundfile.write(folder / f"{index}.wav", samples, 16_000)
+        made.append(Utterance(str(index), folder / f"{index}.wav", (str(generator.integers(2)),)))
+    return made
+
+
+def test_a_stop_changes_an_encoders_results_only_by_rounding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cache keeps an utterance as its first batch made it; after a stop that may be another batch."""
+    monkeypatch.setattr(protocol, "SAVE_EVERY", 20)
+    torch.manual_seed(0)
+    config = EncoderConfig(16, 2, 2, 32, conv_channels=16, position_kernel=8, position_groups=2)
+    Encoder(config).save_pretrained(tmp_path / "encoder")
+    upstream = load_upstream(str(tmp_path / "encoder"))
+    made = noises(tmp_path / "audio", 260)
+    fold = Fold("noises", made[:220], made[220:240], made[240:])  # more than 50 batches, within which lengths sort
+    task = ClassTask("noises", Recipe(220, 1e-3, 2, 1, 220), [fold])  # two epochs, in other batches
+    whole = Evaluation(task, upstream, tmp_path / "whole").run([1e-3])
+    stopped = Evaluation(task, upstream, tmp_path / "stopped")
+    stop_at(stopped, 50)
+    with pytest.raises(StopError):
+        stopped.run([1e-3])
+    resumed = Evaluation(task, upstream, tmp_path / "stopped").run([1e-3])
+    (before,), (after,) = (results["folds"][0]["dev_curve"] for results in (whole, resumed))
+    assert before["loss"] > 0.01
+    assert after["loss"] == pytest.approx(before["loss"], abs=1e-4)
+    heads = [load_file(tmp_path / name / "training" / "fold1-lr0.001.safetensors") for name in ("whole", "stopped")]
+    for name, weights in heads[0].items():
+        torch.testing.assert_close(heads[1][name], weights, atol=1e-5, rtol=0)
+
+
+def relabelled(task: ClassTask, **changes: Any) -> Task:
+    """The same task with another label, name or crop of its last test utterance."""
+    (fold,) = task.folds
+    test = [*fold.test[:-1], replace(fold.test[-1], **changes)]
+    return replace(task, folds=[replace(fold, test=test)])
+
+
+def test_another_labelling_is_refused(tmp_path: Path) -> None:
+    task = shortened(make_task("sid", corpora.voxceleb(tmp_path / "data", speakers=3), lite=True), 4)
+    assert isinstance(task, ClassTask)
+    results = run(task, tmp_path / "out", 1e-3)
+    assert len(results["labels"]) == 64
+    for changed in (
+        relabelled(task, label=("id10001",)),
+        relabelled(task, name="another"),
+        relabelled(task, crop=16_000 * 60),
+    ):
+        with pytest.raises(UserError, match="holds an evaluation that differs in labels: choose another --out"):
+            run(changed, tmp_path / "out", 1e-3)
+    (tmp_path / "out" / "results.json").unlink()  # the state of the training says it too
+    with pytest.raises(UserError, match="differs in labels"):
+        run(relabelled(task, label=("id10001",)), tmp_path / "out", 1e-3)
+
+
+def test_symbols_are_part_of_the_labelling(numbers: Path) -> None:
+    task = make_task("pr", numbers, lite=True)
+    assert isinstance(task, SequenceTask)
+    assert isinstance(task.symbols, Phones)
+    more = replace(task, symbols=Phones((*task.symbols.phones, "XX")))
+    assert protocol.labels_hash(more) != protocol.labels_hash(task)
+
+
+@dataclass
+class Shouting:
+    """A decoder that says the same of everything."""
+
+    settings: BeamSettings = BOARD
+
+    def __call__(self, log_probabilities: torch.Tensor) -> str:
+        assert log_probabilities.device.type == "cpu"
+        return "AA"
+
+
+def test_what_is_done_is_not_done_again_and_only_the_tested_head_stays(
+    numbers: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    task, upstream = shortened(make_task("pr", numbers, lite=True), 2), load_upstream("logmel")
+    results = Evaluation(task, upstream, tmp_path).run([1e-2, 1e-4])
+    (head,) = (tmp_path / "training").iterdir()
+    assert head.name == f"fold1-lr{results['learning_rate']:g}.safetensors"
+    assert {name.split(".")[0] for name in load_file(head)} == {"best"}
+
+    again = Evaluation(task, upstream, tmp_path)
+    stop_at(again, 1)
+    capsys.readouterr()
+    assert again.run([1e-2, 1e-4]) == json.loads(json.dumps(results))
+    assert "nothing is left to do" in capsys.readouterr().out
+
+    shouting: Any = {"shout": Shouting()}
+    decoding = Evaluation(task, upstream, tmp_path, decoders=shouting)
+    stop_at(decoding, 1)
+    decoded = decoding.run([1e-2, 1e-4])
+    assert decoded["metrics"] == results["metrics"]
+    assert decoded["dev"] == results["dev"]
+    assert decoded["decoded"]["shout"]["per"] > 0
+
+    other = Evaluation(task, upstream, tmp_path)
+    stop_at(other, 1)
+    with pytest.raises(StopError):
+        other.run([1e-3])  # another rate is trained
+    head.unlink()  # then it is trained again
+    decoded = Evaluation(task, upstream, tmp_path, decoders=shouting).run([1e-2, 1e-4])
+    assert decoded["folds"][0]["dev_curve"] == results["folds"][0]["dev_curve"]
+
+
+def test_a_seed_may_be_any_number(tmp_path: Path) -> None:
+    task = shortened(make_task("sid", corpora.voxceleb(tmp_path / "data", speakers=2), lite=True), 2)
+    results = run(task, tmp_path / "out", 1e-3, seed=20240101 * 10**12)
+    assert results["folds"] != run(task, tmp_path / "other", 1e-3, seed=20240101)["folds"]
+
+
+def test_a_step_looks_at_the_device_once(numbers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each float() or truth of a tensor on a GPU waits for it."""
+    task = replace(make_task("pr", numbers, lite=True), recipe=Recipe(1, 1e-3, 4, 3, 1))
+    evaluation = Evaluation(task, load_upstream("logmel"), tmp_path)
+    evaluation.measure()
+    evaluation.identity = evaluation.describe()
+    downstream, optimizer, _ = evaluation.open(0, 1e-3)
+    batches = evaluation.store.batches(evaluation.plan(task.folds[0], 0, 0))
+    looks: list[int] = []
+    tolist = torch.Tensor.tolist
+
+    def counted(tensor: torch.Tensor) -> Any:
+        looks.append(tensor.numel())
+        return tolist(tensor)
+
+    monkeypatch.setattr(torch.Tensor, "tolist", counted)
+    for name in ("__float__", "__bool__"):
+        monkeypatch.setattr(torch.Tensor, name, None)
+    evaluation.step(downstream, optimizer, batches, 0, 0)
+    assert looks == [3 + 1]  # a loss of each batch, and the norm of the gradient
+
+
+def test_the_speed_on_a_gpu_is_measured_without_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Event:
+        """Two thirds of a second between two records; done when asked for the second time."""
+
+        def __init__(self, enable_timing: bool) -> None:
+            self.asked = 0
+
+        def record(self) -> None:
+            pass
+
+        def query(self) -> bool:
+            self.asked += 1
+            return self.asked > 1
+
+        def elapsed_time(self, end: "Event") -> float:
+            assert end.asked > 1
+            return 2000 / 3
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "synchronize", None)
+    made = noises(tmp_path / "audio", 3)
+    store = FeatureStore(replace(load_upstream("logmel"), device=torch.device("cuda")))
+    for _ in store.batches([([u], -1) for u in made]):
+        assert len(store.timed) == 1  # the batch before is done, this one is not
+    seconds = sum(soundfile.info(u.path).duration for u in made)
+    assert store.speed == pytest.approx(seconds / 2)
 
 
 def labelled(name: str, *labels: tuple[str, ...]) -> list[Utterance]:
@@ -172,7 +350,7 @@ def test_the_progress_line_shows_the_best_of_all_looks_at_dev(tmp_path: Path, mo
         yield Recorder(None, None)
 
     monkeypatch.setattr(protocol, "bar", recorded)
-    task = make_task("sid", corpora.voxceleb(tmp_path / "data", speakers=3), lite=True)
+    task = make_task("sid", corpora.voxceleb(tmp_path / "data", speakers=6), lite=True)
     task = replace(task, recipe=Recipe(10, 1e-3, 8, 1, 2))
     curve = run(task, tmp_path / "out", 3e-3, "mfcc")["folds"][0]["dev_curve"]
     assert curve[0]["accuracy"] < max(look["accuracy"] for look in curve)

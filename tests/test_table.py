@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from sjepa.cli import dispatch
 from sjepa.errors import UserError
-from sjepa.evaluate.table import FULL, LITE, as_csv, build_sections, find_results, latex, markdown
+from sjepa.evaluate.table import FULL, LITE, build_sections, find_results
+from sjepa.evaluate.tabular import as_csv, latex, markdown
 
 
 def result(
@@ -60,37 +62,78 @@ def test_lite_results_are_never_in_the_same_table_as_full_ones() -> None:
 
 def test_seeds_of_one_encoder_are_averaged_and_decoders_have_columns() -> None:
     decoded = {"paper": {"wer": 9.0, "cer": 3.0}}
-    runs = [result("mine", "asr", {"wer": wer}, decoded=decoded) for wer in (10.0, 12.0)]
+    runs = [result("mine", "asr", {"wer": wer}, decoded=decoded, seed=seed) for seed, wer in enumerate((10.0, 12.0))]
     (section,) = build_sections(runs)
     mine = next(row for row in section.rows if row.name == "mine")
     assert mine.value("asr wer") == 11.0
     assert mine.value("asr+lm (paper) wer") == 9.0
+    assert "11.00 ± 1.00 (2 seeds)" in markdown([section])
     paper = next(row for row in section.rows if row.name == "S-JEPA (paper)")
     assert paper.value("asr+lm (paper) wer") == 8.5
 
 
-def test_probes_show_deviations_and_units_their_own_table() -> None:
-    score = {"mean": 99.0, "deviation": 0.25, "splits": []}
-    probe = {
+def probe(layer: str = "layer 5", mean: float = 99.5, **more: Any) -> dict[str, Any]:
+    score = {"mean": mean, "deviation": 0.25, "splits": []}
+    return {
         "task": "probe",
         "corpus": "LibriSpeech dev-clean",
-        "encoder": {"name": "mine", "parameters": 1, "fingerprint": "x"},
-        "layers": {"input": {"speaker": score}, "layer 5": {"speaker": score | {"mean": 99.5}}},
-    }
-    units = {
+        "encoder": {"name": "mine", "parameters": 1, "fingerprint": "x", "states": 7},
+        "layers": {"input": {"speaker": score | {"mean": 12.0}}, layer: {"speaker": score}},
+    } | more
+
+
+def units(pnmi: float = 0.51, **kind: Any) -> dict[str, Any]:
+    return {
         "task": "units",
         "corpus": "LibriSpeech dev-clean",
-        "encoder": probe["encoder"],
-        "units": {"kind": "kmeans", "clusters": 100},
-        "metrics": {"pnmi": 0.51, "perplexity": 88.0},
+        "encoder": probe()["encoder"],
+        "units": {"kind": "kmeans", "clusters": 100, "layer": "last"} | kind,
+        "metrics": {"pnmi": pnmi, "perplexity": 88.0},
     }
-    text = markdown(build_sections([probe, units]))
+
+
+def test_probes_show_deviations_and_units_their_own_table() -> None:
+    text = markdown(build_sections([probe(), units()]))
     assert "99.50 ± 0.25" in text
     assert "kmeans 100 pnmi ↑" in text
     assert "| 99.70 |" in text.replace("**", "")  # reported
-    elsewhere = markdown(build_sections([probe | {"corpus": "synthetic speech (demo)"}]))
+    elsewhere = markdown(build_sections([probe(corpus="synthetic speech (demo)")]))
     assert "## Probes on synthetic speech (demo)" in elsewhere
     assert "†" not in elsewhere  # what was reported on other data is not put beside
+
+
+def test_only_seeds_are_averaged() -> None:
+    """Another layer, rate or kind of unit is another measurement, and the table says which."""
+    results = [probe(), probe("layer 2", 70.0), probe(mean=98.5, seed=1)]
+    (section,) = build_sections(results, with_reported=False)
+    assert {row.name: row.scores["speaker"] for row in section.rows} == {"mine": [99.5, 98.5], "mine, layer 2": [70.0]}
+    (section,) = build_sections([units(0.1, layer="0"), units(0.6)])
+    assert {row.name: row.value("kmeans 100 pnmi") for row in section.rows} == {
+        "mine (units layer 0)": 0.1,
+        "mine (units layer last)": 0.6,
+    }
+    protocol = {"name": "full", "steps": 200_000, "lr": 1e-4}
+    fast, slow = (
+        result("mine", "asr", {"wer": wer}, learning_rate=rate, protocol=protocol)
+        for wer, rate in ((90.0, 0.1), (12.0, 1e-4))
+    )
+    (section,) = build_sections([fast, slow], with_reported=False)
+    assert {row.name: row.value("asr wer") for row in section.rows} == {
+        "mine (learning rate 0.1)": 90.0,
+        "mine (learning rate 0.0001)": 12.0,
+    }
+    swept = fast | {"dev": {"by_learning_rate": {"0.1": 80.0, "0.0001": 82.0}}}
+    assert "Learning rates other than the protocol's: mine asr 0.1 (swept on dev)." in markdown(build_sections([swept]))
+    assert "other than the protocol's" not in markdown(build_sections([slow]))
+
+
+def test_a_part_of_the_corpus_has_a_table_of_its_own() -> None:
+    part = probe(data={"utterances": 2703, "phone_utterances": 356})
+    titles = {section.title for section in build_sections([probe(), part])}
+    assert titles == {
+        "Probes on LibriSpeech dev-clean",
+        "Probes on LibriSpeech dev-clean, phones of 356 of 2,703 utterances",
+    }
 
 
 def test_tasks_outside_superb_are_not_called_superb() -> None:
@@ -104,6 +147,7 @@ def test_latex_and_csv_say_the_same() -> None:
     written = latex(sections)
     assert r"my\_encoder & 51.8M & \textbf{12.00}" in written
     assert r"S-JEPA (paper)$^\dagger$" in written
+    assert "reported by others, not measured here" in written
     assert written.count(r"\begin{tabular}") == written.count(r"\end{tabular}") == 1
     columns = written.splitlines()[2].count("&")
     assert all(line.count("&") == columns for line in written.splitlines() if line.endswith(r"\\"))
@@ -118,11 +162,15 @@ def test_results_are_found_at_any_depth(tmp_path: Path) -> None:
     (tmp_path / "a" / "b").mkdir(parents=True)
     (tmp_path / "a" / "b" / "results.json").write_text(json.dumps(result("mine", "asr", {"wer": 1.0})))
     assert len(find_results([tmp_path, tmp_path / "a"])) == 1
+    assert len(find_results([tmp_path / "a" / "b" / "results.json"])) == 1
     (tmp_path / "c").mkdir()
     with pytest.raises(UserError, match=re.escape("no results.json below")):
-        find_results([tmp_path / "c"])
+        dispatch(["table", str(tmp_path / "c")])
     with pytest.raises(UserError, match="there is no folder"):
         find_results([tmp_path / "nowhere"])
+    for others in ("[1]", '{"task": "asr", "encoder": "x"}', '{"task": "asr", "encoder": {"name": "x"}}'):
+        (tmp_path / "c" / "results.json").write_text(others)
+        assert find_results([tmp_path / "c"]) == []
     (tmp_path / "c" / "results.json").write_text("{")
     with pytest.raises(UserError, match="is not JSON"):
         find_results([tmp_path / "c"])

@@ -71,10 +71,11 @@ def compare(config: Config, corpus: Path, run: Path) -> dict[str, Any]:
         features = [extract(samples) for samples in track(audio, f"Features: {name}", len(audio))]
         phones = [np.array(frame_labels(label["phones"], len(f))) for label, f in zip(labels, features, strict=True)]
         chosen = enough_utterances([len(f) for f in features], 15_000, seed=0)
-        accuracy["phone"][name] = phone_probe(
-            [features[i] for i in chosen], [phones[i] for i in chosen], [speakers[i] for i in chosen], splits=1
-        ).mean
-        accuracy["speaker"][name] = utterance_probe(np.stack([f.mean(0) for f in features]), speakers, splits=3).mean
+        frames, said = (np.concatenate([part[i] for i in chosen]) for part in (features, phones))
+        owners = np.repeat([speakers[i] for i in chosen], [len(features[i]) for i in chosen])
+        accuracy["phone"][name] = phone_probe(torch.from_numpy(frames), said, owners, splits=1).mean
+        means = torch.from_numpy(np.stack([f.mean(0) for f in features]))
+        accuracy["speaker"][name] = utterance_probe(means, speakers, splits=3).mean
     return accuracy | {"chance": {"phone": chance(np.concatenate(phones)), "speaker": chance(speakers)}, "about": ABOUT}
 
 

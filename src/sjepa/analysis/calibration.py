@@ -21,6 +21,7 @@ from sjepa.evaluate.superb.text import Characters, Phones
 from sjepa.evaluate.upstream import Upstream, load_upstream
 from sjepa.progress import bar, track
 from sjepa.targets.layer import effective_rank
+from sjepa.train.run import seed_from
 
 Labels = Literal["phones", "words"]
 BATCH, CLIP = 16, 1.0
@@ -113,7 +114,7 @@ def train_heads(
     plan = (([train[i] for i in batch], -1) for batch in indices)
     with bar(f"Heads on {len(heads)} layers", steps) as progress:
         for number, (utterances, features) in enumerate(store.batches(plan)):
-            torch.manual_seed(seed * 10**9 + number)
+            torch.manual_seed(seed_from(seed, number))
             states, frames = padded(features)
             losses = []
             for layer, head in enumerate(heads):

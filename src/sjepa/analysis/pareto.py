@@ -17,8 +17,7 @@ PAPER = "S-JEPA (paper)"
 
 def analyse_pareto(folders: Sequence[Path]) -> Found:
     """Every system with a size and a score of the full protocol; results below the folders are ours."""
-    found = [folder for folder in folders if folder.is_dir() and any(folder.rglob("results.json"))]
-    results = find_results(found) if found else []
+    results = find_results(folder for folder in folders if folder.is_dir())
     sections = [section for section in build_sections(results) if section.title == FULL]
     ours = [row for section in sections for row in section.rows if not row.reported]
     other = sorted({f"{r['task']} ({section_of(r)})" for r in results if section_of(r) != FULL})

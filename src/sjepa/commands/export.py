@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import tyro
 
@@ -67,11 +67,11 @@ def run(arguments: list[str]) -> None:
 
 def results_of(run: Path, weights: str, folders: tuple[Path, ...]) -> str:
     """Tables of what was measured on exactly these weights."""
-    from sjepa.evaluate.table import build_sections, find_results, markdown
+    from sjepa.evaluate.table import build_sections, find_results
+    from sjepa.evaluate.tabular import markdown
 
-    found: list[dict[str, Any]] = []
-    for folder in folders or [folder for folder in (run, Path("runs")) if any(folder.rglob("results.json"))]:
-        found += [r for r in find_results([folder]) if r["encoder"].get("fingerprint") == weights]
+    places = folders or [folder for folder in (run, Path("runs")) if folder.is_dir()]
+    found = [result for result in find_results(places) if result["encoder"]["fingerprint"] == weights]
     unique = list({str(result): result for result in found}.values())
     if unique:
         return markdown(build_sections(unique, with_reported=False)).replace("## ", "### ").rstrip()

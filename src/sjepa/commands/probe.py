@@ -1,6 +1,5 @@
 """`sjepa probe`: what probes read from a frozen encoder."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -20,7 +19,7 @@ class Probe:
     data: Path
     """LibriSpeech with phones-SUBSET.jsonl.gz beside it, or a synthetic corpus with labels.jsonl."""
     out: Path | None = None
-    """Folder of the results; runs/probe/ENCODER by default."""
+    """Folder of the results; by default runs/probe/ENCODER and the options that are not as usual."""
     subset: str = "dev-clean"
     """Subset of LibriSpeech."""
     layer: str = "last"
@@ -37,17 +36,17 @@ def run(arguments: list[str]) -> None:
     command = tyro.cli(Probe, prog="sjepa probe", args=arguments)
     from sjepa.evaluate.labelled import corpus_name, read_labelled
     from sjepa.evaluate.probing import probe_encoder
-    from sjepa.evaluate.upstream import about, load_upstream
-    from sjepa.files import write_whole
+    from sjepa.evaluate.results import results_folder, write_results
+    from sjepa.evaluate.upstream import frozen, load_upstream
 
     upstream = load_upstream(command.encoder, command.device)
+    out = results_folder(command, "probe", upstream.name)
     corpus = read_labelled(command.data, command.subset)
-    found = probe_encoder(upstream, corpus, layer=command.layer, frames=command.frames, seed=command.seed)
+    with frozen(upstream) as encoder:
+        found = probe_encoder(upstream, corpus, layer=command.layer, frames=command.frames, seed=command.seed)
     where = corpus_name(command.data, command.subset)
-    results = {"task": "probe", "corpus": where, "encoder": about(upstream), "seed": command.seed} | found
-    out = command.out or Path("runs/probe") / upstream.name.replace(" ", "-")
-    out.mkdir(parents=True, exist_ok=True)
-    write_whole(out / "results.json", json.dumps(results, indent=1) + "\n")
+    results = {"task": "probe", "corpus": where, "encoder": encoder, "seed": command.seed} | found
+    write_results(out, results)
     facts = ", ".join(f"{count:,} {what.replace('_', ' ')}" for what, count in found["data"].items())
     print(f"{upstream.name} ({upstream.parameters:,} parameters) on {where}, accuracy in percent over splits: {facts}")
     for layer, scores in found["layers"].items():

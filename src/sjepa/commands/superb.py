@@ -1,5 +1,6 @@
 """`sjepa superb`: a SUPERB task on a frozen encoder."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -53,24 +54,31 @@ def run(arguments: list[str]) -> None:
     command = tyro.cli(Superb, prog="sjepa superb", args=plain)
     if command.sweep and command.lr is not None:
         raise UserError("--sweep chooses the learning rate; leave --lr out")
+    if command.lr is not None and not 0 < command.lr < math.inf:
+        raise UserError(f"--lr {command.lr:g}: a learning rate is a finite number above 0")
+    if command.seed < 0:
+        raise UserError(f"--seed {command.seed}: a seed is not below 0")
     if command.language_model is not None and command.task != "asr":
         raise UserError("--language-model is for asr")
     from sjepa.evaluate.superb.decode import BOARD, PAPER, BeamDecoder, LanguageModel
     from sjepa.evaluate.superb.protocol import GRID, Evaluation, in_words
     from sjepa.evaluate.superb.tasks import make_task
     from sjepa.evaluate.upstream import load_upstream
+    from sjepa.files import is_used
 
     upstream = load_upstream(command.encoder, command.device)
+    protocol = f"{command.task}-lite" if command.lite else command.task
+    out = command.out or Path("runs/superb") / upstream.name.replace(" ", "-") / protocol
+    is_used(out)  # refuses a file
     lexicon = command.lexicon
     task = make_task(command.task, command.data, lite=command.lite, steps=command.steps, lexicon=lexicon)
     decoders = {}
     if command.language_model is not None:
         language = LanguageModel(command.language_model, lexicon)
         decoders = {"paper": BeamDecoder(language, PAPER), "board": BeamDecoder(language, BOARD)}
-    protocol = f"{command.task}-lite" if command.lite else command.task
-    out = command.out or Path("runs/superb") / upstream.name.replace(" ", "-") / protocol
     evaluation = Evaluation(task, upstream, out, command.seed, decoders, command.cache_gb)
-    results = evaluation.run(GRID if command.sweep else [command.lr or task.recipe.lr])
+    rates = GRID if command.sweep else [task.recipe.lr if command.lr is None else command.lr]
+    results = evaluation.run(rates)
     scores = in_words(results["metrics"], results["chance"])
     print(f"{protocol} on {upstream.name} ({upstream.parameters:,} parameters): test {scores}")
     for name, decoded in results["decoded"].items():

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 import tyro
 
+from sjepa.errors import UserError
 from sjepa.files import write_whole
 
 
@@ -17,7 +18,7 @@ class Table:
     """
 
     folders: Annotated[list[Path], tyro.conf.Positional]
-    """Folders with results.json at any depth."""
+    """Folders with results.json at any depth, or such files."""
     format: Literal["markdown", "csv", "latex"] = "markdown"
     """How to write it."""
     reported: bool = True
@@ -28,9 +29,13 @@ class Table:
 
 def run(arguments: list[str]) -> None:
     command = tyro.cli(Table, prog="sjepa table", args=arguments)
-    from sjepa.evaluate.table import as_csv, build_sections, find_results, latex, markdown
+    from sjepa.evaluate.table import build_sections, find_results
+    from sjepa.evaluate.tabular import as_csv, latex, markdown
 
-    sections = build_sections(find_results(command.folders), command.reported)
+    results = find_results(command.folders)
+    if not results:
+        raise UserError("no results.json below these folders: `sjepa superb`, `probe` and `units` write them")
+    sections = build_sections(results, command.reported)
     text = {"markdown": markdown, "csv": as_csv, "latex": latex}[command.format](sections)
     if command.out is None:
         print(text, end="")

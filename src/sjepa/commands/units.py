@@ -1,6 +1,5 @@
 """`sjepa units`: how well clusters of frames agree with phones."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -17,7 +16,7 @@ class Units:
     data: Path
     """LibriSpeech with phones-SUBSET.jsonl.gz beside it, or a synthetic corpus with labels.jsonl."""
     out: Path | None = None
-    """Folder of the results; runs/units/ENCODER by default."""
+    """Folder of the results; by default runs/units/ENCODER and the options that are not as usual."""
     subset: str = "dev-clean"
     """Subset of LibriSpeech."""
     units: Literal["head", "kmeans"] = "head"
@@ -45,14 +44,15 @@ def run(arguments: list[str]) -> None:
     from sjepa.errors import UserError
     from sjepa.evaluate.abx import abx_errors, fastabx
     from sjepa.evaluate.labelled import corpus_name, read_labelled
-    from sjepa.evaluate.probing import chosen_states, extract
+    from sjepa.evaluate.probing import chosen_states, extract, state_name
+    from sjepa.evaluate.results import results_folder, write_results
     from sjepa.evaluate.units import HeadUnits, agreement, kmeans_units
-    from sjepa.evaluate.upstream import about, load_upstream
-    from sjepa.files import write_whole
+    from sjepa.evaluate.upstream import frozen, load_upstream
 
     if command.abx:
         fastabx()  # missing, it is better missed before the work than after
     upstream = load_upstream(command.encoder, command.device)
+    out = results_folder(command, "units", upstream.name)
     if command.layer == "all":
         raise UserError("--layer all: units are of one layer")
     if command.units == "head" and command.layer != "last":
@@ -60,26 +60,30 @@ def run(arguments: list[str]) -> None:
     head = HeadUnits(Path(command.encoder), upstream, command.head_input) if command.units == "head" else None
     corpus = read_labelled(command.data, command.subset)
     states = chosen_states(upstream, command.layer)
-    found = extract(upstream, corpus, states, command.frames, command.seed, means=False)
+    with frozen(upstream) as encoder:
+        found = extract(upstream, corpus, states, command.frames, command.seed, means=False)
     features = [x[0] for x in found.frames]
     phones = [corpus[i].frame_phones(len(x)) for i, x in zip(found.framed, features, strict=True)]
-    units = [head(x) for x in features] if head else kmeans_units(features, command.clusters, command.seed)
-    scores = agreement(np.concatenate(units), np.concatenate(phones))
+    units = head(features) if head else kmeans_units(features, command.clusters, command.seed, upstream.device)
+    scores = agreement(units, np.concatenate(phones))
     if command.abx:
         scores |= abx_errors(features, phones, [corpus[i].speaker for i in found.framed], command.seed)
     total = sum(map(len, features))
     results = {
         "task": "units",
         "corpus": corpus_name(command.data, command.subset),
-        "encoder": about(upstream),
-        "units": {"kind": command.units, "layer": command.layer, "clusters": command.clusters if not head else None},
+        "encoder": encoder,
+        "units": {
+            "kind": command.units,
+            "layer": state_name(upstream, states[0]),
+            "clusters": None if head else command.clusters,
+            "head_input": command.head_input if head else None,
+        },
         "metrics": scores,
-        "data": {"utterances": len(features), "frames": total},
+        "data": {"utterances": len(features), "of_utterances": len(corpus), "frames": total},
         "seed": command.seed,
         "audio_seconds_per_second": round(found.speed, 1),
     }
-    out = command.out or Path("runs/units") / upstream.name.replace(" ", "-")
-    out.mkdir(parents=True, exist_ok=True)
-    write_whole(out / "results.json", json.dumps(results, indent=1) + "\n")
+    write_results(out, results)
     values = ", ".join(f"{name} {value:.3f}" for name, value in scores.items())
     print(f"{upstream.name}, {command.units} on {total:,} frames: {values}; results in {out}")

@@ -13,6 +13,8 @@ from sjepa.evaluate.probes import frame_labels
 from sjepa.evaluate.superb import librispeech
 from sjepa.evaluate.superb.records import Utterance, require_audio
 
+TOLERANCE = 10  # labels: alignments may end a tenth of a second before or after the audio
+
 
 @dataclass(frozen=True)
 class Labelled:
@@ -38,6 +40,11 @@ class Labelled:
             return np.array(frame_labels(self.segments, frames))
         if not self.phones:
             raise UserError(f"audio without labels: {self.utterance.name} has no phones")
+        if abs(len(self.phones) - 2 * frames) > TOLERANCE:
+            raise UserError(
+                f"{self.utterance.name} has {len(self.phones)} phone labels; its {frames / 50:.2f} s of audio need "
+                f"{2 * frames}, 100 a second"
+            )
         places = np.minimum(2 * np.arange(frames) + 1, len(self.phones) - 1)
         return np.array(self.phones)[places]
 
@@ -54,7 +61,7 @@ def read_labelled(data: Path, subset: str = "dev-clean") -> list[Labelled]:
     if not data.is_dir():
         raise UserError(f"there is no folder {data}")
     if (data / "labels.jsonl").is_file():
-        rows = [json.loads(line) for line in (data / "labels.jsonl").read_text(encoding="utf-8").splitlines()]
+        rows = read_lines(data / "labels.jsonl")
         require_audio([data / row["path"] for row in rows], str(data / "labels.jsonl"))
         return [synthetic(data, row) for row in rows]
     utterances = librispeech.read_subset(data, subset)
@@ -63,6 +70,16 @@ def read_labelled(data: Path, subset: str = "dev-clean") -> list[Labelled]:
         Labelled(u, sexes.get(u.speaker, ""), f"{u.speaker}-{u.path.parent.name}", phones.get(u.name, ()))
         for u in utterances
     ]
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    rows = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            rows.append(json.loads(line))
+        except ValueError as error:
+            raise UserError(f"{path}, line {number} is not JSON: {error}") from error
+    return rows
 
 
 def synthetic(data: Path, row: dict[str, Any]) -> Labelled:

@@ -7,21 +7,30 @@ from torch import Tensor
 
 
 def fit_logistic(x: Tensor, labels: np.ndarray, steps: int = 2000, tolerance: float = 1e-4) -> "Fitted":
-    """Multinomial regression with C = 1: mean cross-entropy + |W|^2 / (2 n), by scipy's L-BFGS-B in fp64."""
+    """Multinomial regression with C = 1: mean cross-entropy + |W|^2 / (2 n), by scipy's L-BFGS-B.
+
+    Products with the features are taken in the features' own precision, as scikit-learn takes them, the rest in fp64.
+    """
     from scipy.optimize import minimize
 
     names, numbers = np.unique(labels, return_inverse=True)
-    features, y = x.double(), torch.from_numpy(numbers).to(x.device)
+    y = torch.from_numpy(numbers).to(x.device)
+    rows = torch.arange(len(y), device=x.device)
     columns = 1 if len(names) == 2 else len(names)  # two classes share one weight vector
-    shape = (features.shape[1] + 1, columns)
+    shape = (x.shape[1] + 1, columns)
 
     def objective(flat: np.ndarray) -> tuple[float, np.ndarray]:
         weights = torch.from_numpy(flat).to(x.device).view(shape)
-        scores = both_classes(features @ weights[:-1] + weights[-1])
-        loss = F.cross_entropy(scores, y) + weights[:-1].square().sum() / (2 * len(y))
-        residual = (torch.softmax(scores, 1) - F.one_hot(y, scores.shape[1]))[:, -columns:] / len(y)
-        slope = torch.cat([features.t() @ residual + weights[:-1] / len(y), residual.sum(0, keepdim=True)])
-        return float(loss), slope.flatten().cpu().numpy()
+        scores = both_classes((x @ weights[:-1].to(x.dtype)).double() + weights[-1])
+        likelihood = torch.log_softmax(scores, 1)
+        loss = weights[:-1].square().sum() / (2 * len(y)) - likelihood[rows, y].mean()
+        residual = likelihood.exp_()
+        residual[rows, y] -= 1.0
+        residual = residual[:, -columns:] / len(y)
+        turn = (x.t() @ residual.to(x.dtype)).double() + weights[:-1] / len(y)
+        slope = torch.cat([turn, residual.sum(0, keepdim=True)])
+        both = torch.cat([loss[None], slope.flatten()]).cpu().numpy()  # one transfer
+        return float(both[0]), both[1:]
 
     options = {"maxiter": steps, "maxls": 50, "gtol": tolerance, "ftol": 64 * np.finfo(float).eps}
     found = minimize(objective, np.zeros(shape).ravel(), jac=True, method="L-BFGS-B", options=options)

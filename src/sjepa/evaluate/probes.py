@@ -7,7 +7,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sjepa.device import choose_device
 from sjepa.errors import UserError
 from sjepa.evaluate.logistic import fit_logistic
 from sjepa.model.frontend import frame_centres
@@ -42,6 +41,8 @@ def linear_probe(train: Tensor, train_labels: np.ndarray, test: Tensor, test_lab
         from threadpoolctl import threadpool_limits
     except ImportError as error:
         raise UserError("probes need scikit-learn: pip install 'sjepa[superb]'") from error
+    if len(set(train_labels.tolist())) == 1:  # nothing to tell apart: that answer to everything
+        return float((test_labels == train_labels[0]).mean())
     train, test = standardised(train, test)
     if train.is_cuda:
         return float((fit_logistic(train, train_labels).predict(test) == test_labels).mean())
@@ -88,10 +89,10 @@ def standardised(train: Tensor, test: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def utterance_probe(
-    means: np.ndarray, labels: Sequence[str], *, probe: Probe = linear_probe, splits: int = 10, seed: int = 0
+    x: Tensor, labels: Sequence[str], *, probe: Probe = linear_probe, splits: int = 10, seed: int = 0
 ) -> Scores:
-    """Accuracy over utterances from frames averaged over time, on random 80/20 splits."""
-    x, y = torch.from_numpy(means).to(choose_device("auto")), np.array(labels)
+    """Accuracy over utterances from frames averaged over time (N, D), on random 80/20 splits."""
+    y = np.array(labels)
     if len(set(labels)) < 2:
         raise UserError(f"a probe needs at least two classes; all {len(labels)} utterances are {labels[0]!r}")
     scores = []
@@ -102,34 +103,31 @@ def utterance_probe(
 
 
 def phone_probe(
-    features: Sequence[np.ndarray],
-    labels: Sequence[np.ndarray],
-    speakers: Sequence[str],
+    x: Tensor,
+    phones: np.ndarray,
+    speakers: np.ndarray,
     *,
     probe: Probe = linear_probe,
     by_speaker: bool = True,
     splits: int = 3,
     seed: int = 0,
 ) -> Scores:
-    """Accuracy over frames: a fifth of the speakers held out, or a fifth of all frames whoever said them.
+    """Accuracy over frames (N, D): a fifth of the speakers held out, or a fifth of all frames whoever said them.
 
     Random frames are the paper's split; a frame's neighbours, nearly its copies, are then in the training part.
     """
-    names = sorted(set(speakers))
+    names = np.unique(speakers)
     if by_speaker and len(names) < 2:
-        raise UserError(f"a speaker-disjoint phone probe needs at least two speakers; there is {names[0]!r} alone")
-    x, y = torch.from_numpy(np.concatenate(features)).to(choose_device("auto")), np.concatenate(labels)
-    owner = np.repeat(np.array(speakers), [len(f) for f in features])
-    scores = []
-    for split in range(splits):
-        generator = np.random.default_rng((seed, split))
-        if by_speaker:
-            held_out = np.isin(owner, divide(generator.permutation(names))[0])
-            test, train = np.flatnonzero(held_out), np.flatnonzero(~held_out)
-        else:
-            test, train = divide(generator.permutation(len(y)))
-        scores.append(probe(x[train], y[train], x[test], y[test]))
-    return summary(scores)
+        raise UserError(f"a speaker-disjoint phone probe needs at least two speakers; there is {str(names[0])!r} alone")
+    if by_speaker:
+        order = np.random.default_rng(seed).permutation(names)
+        fifth = len(divide(order)[0])
+        # No speaker is held out twice, so two speakers make two splits.
+        fifths = [order[fifth * i : fifth * (i + 1)] for i in range(min(splits, len(order) // fifth))]
+        parts = [(np.flatnonzero(held), np.flatnonzero(~held)) for held in (np.isin(speakers, part) for part in fifths)]
+    else:
+        parts = [divide(np.random.default_rng((seed, split)).permutation(len(phones))) for split in range(splits)]
+    return summary([probe(x[train], phones[train], x[test], phones[test]) for test, train in parts])
 
 
 def divide(order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -141,6 +139,8 @@ def divide(order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def enough_utterances(frames: Sequence[int], wanted: int, seed: int) -> list[int]:
     """Utterances, at random but whole, that make up so many frames; 0 takes all."""
     order = np.random.default_rng(seed).permutation(len(frames))
+    if wanted < 0:
+        raise UserError(f"--frames {wanted}: a number of frames, or 0 for all")
     if not wanted:
         return sorted(order.tolist())
     reached = int(np.searchsorted(np.cumsum(np.array(frames)[order]), wanted)) + 1

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from sjepa.audio.io import probe as header
@@ -50,6 +51,8 @@ def chosen_states(upstream: Upstream, layer: str) -> list[int]:
         return list(range(upstream.states))
     if layer == "last":
         return [upstream.states - 1]
+    if upstream.states == 1:
+        raise UserError(f"--layer {layer}: {upstream.name} has one layer of features; leave --layer out")
     if not layer.isdigit() or not 0 <= int(layer) < upstream.states - 1:
         last = upstream.states - 2
         raise UserError(f"--layer {layer}: {upstream.name} has layers 0 to {last}; `last` and `all` are understood too")
@@ -91,8 +94,9 @@ def probe_encoder(
     """All probes at the chosen layers: `{state: {probe: scores}}` with chances, as `results.json` holds it."""
     states = chosen_states(upstream, layer)
     found = extract(upstream, corpus, states, frames, seed)
-    phones = [corpus[i].frame_phones(x.shape[1]) for i, x in zip(found.framed, found.frames, strict=True)]
-    speakers = [corpus[i].speaker for i in found.framed]
+    lengths = [x.shape[1] for x in found.frames]
+    phones = np.concatenate([corpus[i].frame_phones(n) for i, n in zip(found.framed, lengths, strict=True)])
+    speakers = np.repeat([corpus[i].speaker for i in found.framed], lengths)
     properties = {
         "speaker": [item.speaker for item in corpus],
         "gender": [item.gender for item in corpus],
@@ -100,15 +104,15 @@ def probe_encoder(
     }
     properties = {name: labels for name, labels in properties.items() if all(labels)}
     results: dict[str, Any] = {}
+    where = upstream.device
     with bar("Probes", len(states) * (len(properties) + 4)) as progress:
         for place, state in enumerate(states):
             scores: dict[str, Any] = {}
+            means = torch.from_numpy(found.means[:, place]).to(where)
             for name, labels in properties.items():
-                scores[name] = as_result(
-                    utterance_probe(found.means[:, place], labels, splits=UTTERANCE_SPLITS, seed=seed)
-                )
+                scores[name] = as_result(utterance_probe(means, labels, splits=UTTERANCE_SPLITS, seed=seed))
                 progress.advance(note=name)
-            features = [x[place] for x in found.frames]
+            features = torch.from_numpy(np.concatenate([x[place] for x in found.frames])).to(where)
             for kind, probe in (("linear", linear_probe), ("mlp", mlp_probe)):
                 for split, by_speaker in (("random frames", False), ("held-out speakers", True)):
                     name = f"phoneme {kind}, {split}"
@@ -121,15 +125,12 @@ def probe_encoder(
     chances = {name: chance(labels) for name, labels in properties.items()}
     return {
         "layers": results,
-        "chance": {
-            name: round(100 * value, 2)
-            for name, value in (chances | {"phoneme": chance(np.concatenate(phones))}).items()
-        },
+        "chance": {name: round(100 * value, 2) for name, value in (chances | {"phoneme": chance(phones)}).items()},
         "data": {
             "utterances": len(corpus),
-            "phone_utterances": len(phones),
-            "phone_frames": int(sum(map(len, phones))),
-            "phones": len(np.unique(np.concatenate(phones))),
+            "phone_utterances": len(lengths),
+            "phone_frames": len(phones),
+            "phones": len(np.unique(phones)),
         },
         "audio_seconds_per_second": round(found.speed, 1),
     }

@@ -1,21 +1,18 @@
-"""One table of many encoders and tasks, from the `results.json` files below some folders."""
+"""Many encoders and tasks side by side, from the `results.json` files below some folders."""
 
-import csv
-import io
 import json
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from sjepa.errors import UserError
 from sjepa.evaluate import reported
 
-Format = Literal["markdown", "csv", "latex"]
 FULL, OTHER, LITE = "SUPERB", "Full protocol, not part of SUPERB", "Lite protocols"
 DEV_CLEAN = "Probes on LibriSpeech dev-clean"
 NOT_SUPERB = ("ravdess", "coffee")
@@ -23,8 +20,11 @@ LOWER = ("wer", "cer", "per", "abx_within", "abx_across")
 NEITHER = ("perplexity", "units_used")  # more is not better
 # Encoders are compared with those of their size, as in the paper.
 CLASSES = (90.0, 200.0, math.inf)  # millions of parameters
-REPORTED = {FULL: reported.SUPERB, DEV_CLEAN: reported.PROBES}
 MARK = "† reported by others, not measured here"
+# What a result has beside its outcome: results that differ in any of it are not seeds of one measurement.
+SETTINGS = ("protocol", "learning_rate", "data", "labels", "units")
+NEEDED = {"probe": {"layers", "corpus"}, "units": {"units", "metrics", "corpus"}}
+NEEDED_OF_TASKS = {"protocol", "metrics", "decoded"}
 
 
 @dataclass
@@ -32,12 +32,21 @@ class Row:
     name: str
     millions: float | None
     reported: bool
-    scores: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    scores: dict[str, list[float]] = field(default_factory=dict)
+    """One value of each seed."""
     deviations: dict[str, float] = field(default_factory=dict)
+    """Over the splits of a single seed."""
 
     def value(self, column: str) -> float | None:
         """Over several seeds, the mean."""
         return float(np.mean(self.scores[column])) if column in self.scores else None
+
+    def seeds(self, column: str) -> int:
+        return len(self.scores.get(column, ()))
+
+    def deviation(self, column: str) -> float | None:
+        """Over seeds where there are several, else over splits."""
+        return float(np.std(self.scores[column])) if self.seeds(column) > 1 else self.deviations.get(column)
 
     @property
     def sized(self) -> float:
@@ -53,12 +62,20 @@ class Row:
 class Section:
     title: str
     rows: list[Row]
+    rates: list[str] = field(default_factory=list)
+    """Learning rates that are not the protocol's."""
 
     @property
     def columns(self) -> list[str]:
         """In order of appearance, measured ones first."""
         ordered = sorted(self.rows, key=lambda row: row.reported)
         return list(dict.fromkeys(column for row in ordered for column in row.scores))
+
+    @property
+    def note(self) -> str:
+        """What must be said with the table."""
+        chosen = f" Learning rates other than the protocol's: {', '.join(self.rates)}." if self.rates else ""
+        return note(self.title) + chosen + " Best of its size class in bold."
 
     def best(self, column: str, group: int) -> float | None:
         """The best value of a column among encoders of a class; none where a single one has a value."""
@@ -76,39 +93,54 @@ def lower_is_better(column: str) -> bool:
     return column.endswith(LOWER)
 
 
-def find_results(folders: Iterable[Path]) -> list[dict[str, Any]]:
-    """All `results.json` at or below the folders."""
+def find_results(places: Iterable[Path]) -> list[dict[str, Any]]:
+    """All `results.json` that are given or lie below the folders given."""
     files: dict[Path, None] = {}
-    for folder in folders:
-        if not folder.exists():
-            raise UserError(f"there is no folder {folder}")
-        files.update(dict.fromkeys(sorted(folder.rglob("results.json"))))
-    if not files:
-        raise UserError("no results.json below these folders: `sjepa superb`, `probe` and `units` write them")
+    for place in places:
+        if not place.exists():
+            raise UserError(f"there is no folder {place}")
+        files.update(dict.fromkeys([place] if place.is_file() else sorted(place.rglob("results.json"))))
     found = []
     for file in files:
         try:
             results = json.loads(file.read_text(encoding="utf-8"))
-            found += [results] if {"task", "encoder"} <= results.keys() else []
         except ValueError as error:
             raise UserError(f"{file} is not JSON: {error}") from error
+        found += [results] if is_ours(results) else []
     return found
+
+
+def is_ours(results: Any) -> bool:
+    """Others write files of this name too."""
+    if not isinstance(results, dict) or not {"task", "encoder"} <= results.keys():
+        return False
+    known = isinstance(results["encoder"], dict) and {"name", "parameters", "fingerprint"} <= results["encoder"].keys()
+    return known and NEEDED.get(results["task"], NEEDED_OF_TASKS) <= results.keys()
 
 
 def section_of(results: dict[str, Any]) -> str:
     """A table holds what was measured on the same data by the same protocol."""
     if results["task"] in ("probe", "units"):
-        return f"{results['task'].capitalize().rstrip('s')}s on {results['corpus']}"
+        data = results.get("data", {})
+        used = data.get("phone_utterances" if results["task"] == "probe" else "utterances")
+        total = data.get("utterances" if results["task"] == "probe" else "of_utterances")
+        part = f", phones of {used:,} of {total:,} utterances" if used and total and used < total else ""
+        return f"{results['task'].capitalize().rstrip('s')}s on {results['corpus']}{part}"
     if results["protocol"]["name"] == "lite":
         return LITE
     return OTHER if results["task"] in NOT_SUPERB else FULL
 
 
+def reported_beside(title: str) -> Sequence[reported.Reported]:
+    if title.startswith(DEV_CLEAN):
+        return reported.PROBES
+    return reported.SUPERB if title == FULL else ()
+
+
 def note(title: str) -> str:
-    """What must be said with a table."""
     if title == LITE:
         return "Reduced protocols: fewer steps, less data, a narrower recurrent head. Not comparable with full results."
-    if title == DEV_CLEAN:
+    if title.startswith(DEV_CLEAN):
         return f"Accuracy in percent, mean ± deviation over splits. {MARK}, with 67 phonemes of another alignment."
     if title.startswith("Probes"):
         return "Accuracy in percent, mean ± deviation over splits."
@@ -117,123 +149,92 @@ def note(title: str) -> str:
     return f"Percent, ↓ lower is better. {MARK}." if title == FULL else "Percent."
 
 
-def scores_of(results: dict[str, Any]) -> Iterable[tuple[str, float, float | None]]:
+def scores_of(results: dict[str, Any]) -> list[tuple[str, float, float | None]]:
     """Columns, values and deviations of one `results.json`."""
     if results["task"] == "probe":
-        last = list(results["layers"])[-1]
-        for name, score in results["layers"][last].items():
-            yield name, score["mean"], score["deviation"]
-        return
+        scores = results["layers"][probed_layer(results)]
+        return [(name, score["mean"], score["deviation"]) for name, score in scores.items()]
     if results["task"] == "units":
         kind = results["units"]["kind"] + (f" {results['units']['clusters']}" if results["units"]["clusters"] else "")
-        for name, value in results["metrics"].items():
-            yield f"{kind} {name}", value, None
-        return
+        return [(f"{kind} {name}", value, None) for name, value in results["metrics"].items()]
     lite = results["protocol"]["name"] == "lite"
     title = f"{results['task']}-lite, {results['protocol']['steps']:,} steps," if lite else results["task"]
-    for name, value in results["metrics"].items():
-        yield f"{title} {name}", value, None
-    for decoder, metrics in results["decoded"].items():
-        for name, value in metrics.items():
-            yield f"{title}+lm ({decoder}) {name}", value, None
+    greedy = [(f"{title} {name}", value, None) for name, value in results["metrics"].items()]
+    return greedy + [
+        (f"{title}+lm ({decoder}) {name}", value, None)
+        for decoder, metrics in results["decoded"].items()
+        for name, value in metrics.items()
+    ]
+
+
+def probed_layer(results: dict[str, Any]) -> str:
+    """The deepest layer that was probed."""
+    return list(results["layers"])[-1]
+
+
+def measured_on(results: dict[str, Any]) -> str:
+    """The encoder, and where probes read it unless that is its last layer."""
+    name, states = results["encoder"]["name"], results["encoder"].get("states")
+    if results["task"] != "probe" or states is None:
+        return str(name)
+    last = "features" if states == 1 else f"layer {states - 2}"
+    return str(name) if probed_layer(results) == last else f"{name}, {probed_layer(results)}"
+
+
+def flat(value: Any, name: str = "") -> dict[str, Any]:
+    """Nested settings as one level, each under its innermost names."""
+    if isinstance(value, dict):
+        return {key: v for k, part in value.items() for key, v in flat(part, k if not name else f"{name} {k}").items()}
+    if isinstance(value, list):
+        return {key: v for i, part in enumerate(value) for key, v in flat(part, f"{name} {i}").items()}
+    return {name.replace("_", " "): value}
+
+
+def told_apart(results: Sequence[dict[str, Any]]) -> list[str]:
+    """For results that would fill the same cells, the settings that tell each from the others; seeds do not."""
+    settings = [flat({key: result[key] for key in SETTINGS if key in result}) for result in results]
+    names = dict.fromkeys(name for found in settings for name in found)
+    differing = [name for name in names if len({repr(found.get(name)) for found in settings}) > 1]
+    return [", ".join(f"{name} {str(found.get(name))[:12]}" for name in differing[:3]) for found in settings]
 
 
 def build_sections(results: Sequence[dict[str, Any]], with_reported: bool = True) -> list[Section]:
     """SUPERB first, then the rest: encoders that were measured and, where they compare, those reported."""
-    rows: dict[str, dict[tuple[str, str], Row]] = defaultdict(dict)
+    cells: dict[str, dict[tuple[str, ...], list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
     for result in sorted(results, key=lambda result: (section_of(result) != FULL, section_of(result))):
-        encoder = result["encoder"]
-        key = (encoder["name"], encoder["fingerprint"])
-        row = rows[section_of(result)].setdefault(key, Row(key[0], encoder["parameters"] / 1e6, reported=False))
-        for column, value, deviation in scores_of(result):
-            row.scores[column].append(value)
-            if deviation is not None:
-                row.deviations[column] = deviation
+        columns = tuple(column for column, _, _ in scores_of(result))
+        cells[section_of(result)][measured_on(result), result["encoder"]["fingerprint"], *columns].append(result)
     sections = []
-    for title, measured in rows.items():
-        others = REPORTED.get(title, []) if with_reported else []
+    for title, groups in cells.items():
+        rows: dict[tuple[str, str], Row] = {}
+        rates: dict[str, None] = {}
+        for (name, fingerprint, *_), group in groups.items():
+            for result, difference in zip(group, told_apart(group), strict=True):
+                label = f"{name} ({difference})" if difference else name
+                new = Row(label, result["encoder"]["parameters"] / 1e6, reported=False)
+                add(rows.setdefault((label, fingerprint), new), result)
+                if rate := other_rate(result):
+                    rates[f"{label} {rate}"] = None
+        others = reported_beside(title) if with_reported else ()
         quoted = [Row(o.name, o.millions, True, {c: [v] for c, v in o.scores.items()}) for o in others]
-        ordered = sorted([*measured.values(), *quoted], key=lambda row: (row.group, row.sized, row.name))
-        sections.append(Section(title, ordered))
+        ordered = sorted([*rows.values(), *quoted], key=lambda row: (row.group, row.sized, row.name))
+        sections.append(Section(title, ordered, list(rates)))
     return sections
 
 
-def size(row: Row) -> str:
-    """Counted for measured encoders; as reported for others."""
-    if row.millions is None:
-        return "–"
-    return f"{row.millions:.1f}M" if row.millions or row.reported else "0"
+def add(row: Row, result: dict[str, Any]) -> None:
+    for column, value, deviation in scores_of(result):
+        row.scores.setdefault(column, []).append(value)
+        if deviation is not None:
+            row.deviations[column] = deviation
 
 
-def cell(section: Section, row: Row, column: str, bold: str, none: str) -> str:
-    value = row.value(column)
-    if value is None:
-        return none
-    text = f"{value:.{digits(column)}f}"
-    if column in row.deviations:
-        text += f" ± {row.deviations[column]:.2f}"
-    return bold.format(text) if section.is_best(row, column) else text
-
-
-def digits(column: str) -> int:
-    if column.endswith(("purity", "pnmi")):
-        return 3
-    return 0 if column.endswith("units_used") else 2
-
-
-def heading(column: str) -> str:
-    return f"{column} {'' if column.endswith(NEITHER) else '↓' if lower_is_better(column) else '↑'}".strip()
-
-
-def markdown(sections: Sequence[Section]) -> str:
-    blocks = []
-    for section in sections:
-        columns = section.columns
-        lines = [f"## {section.title}", "", note(section.title) + " Best of its size class in bold.", ""]
-        lines.append("| encoder | parameters | " + " | ".join(map(heading, columns)) + " |")
-        lines.append("| --- | ---: |" + " ---: |" * len(columns))
-        for row in section.rows:
-            cells = " | ".join(cell(section, row, column, "**{}**", "–") for column in columns)
-            lines.append(f"| {row.name}{' †' if row.reported else ''} | {size(row)} | {cells} |")
-        blocks.append("\n".join(lines) + "\n")
-    return "\n".join(blocks)
-
-
-def latex(sections: Sequence[Section]) -> str:
-    blocks = []
-    for section in sections:
-        columns = section.columns
-        head = " & ".join(escaped(heading(column)) for column in columns)
-        lines = [rf"\begin{{tabular}}{{lr{'r' * len(columns)}}}", r"\toprule", rf"encoder & parameters & {head} \\"]
-        group = -1
-        for row in section.rows:
-            lines += [r"\midrule"] if row.group != group else []
-            group = row.group
-            cells = " & ".join(cell(section, row, column, r"\textbf{{{}}}", "--") for column in columns)
-            mark = r"$^\dagger$" if row.reported else ""
-            lines.append(rf"{escaped(row.name)}{mark} & {size(row)} & {cells} \\".replace("±", r"$\pm$"))
-        lines += [r"\bottomrule", r"\end{tabular}", rf"% {section.title}: {note(section.title)}"]
-        blocks.append("\n".join(lines) + "\n")
-    return "\n".join(blocks)
-
-
-def escaped(text: str) -> str:
-    for plain, written in (("_", r"\_"), ("%", r"\%"), ("&", r"\&"), ("↓", r"$\downarrow$"), ("↑", r"$\uparrow$")):
-        text = text.replace(plain, written)
-    return text
-
-
-def as_csv(sections: Sequence[Section]) -> str:
-    """One value a line."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["table", "encoder", "source", "parameters_millions", "column", "value", "deviation", "best"])
-    for section in sections:
-        for row in section.rows:
-            for column in row.scores:
-                source = "reported" if row.reported else "measured"
-                value, deviation = row.value(column), row.deviations.get(column, "")
-                millions = "" if row.millions is None else f"{row.millions:.6g}"
-                best = int(section.is_best(row, column))
-                writer.writerow([section.title, row.name, source, millions, column, f"{value:.6g}", deviation, best])
-    return out.getvalue()
+def other_rate(result: dict[str, Any]) -> str:
+    """The learning rate of a task where it is not its protocol's, and whether it was chosen on dev."""
+    rate = result.get("learning_rate")
+    if rate is None or result["task"] in NEEDED:
+        return ""
+    swept = len(result.get("dev", {}).get("by_learning_rate", {})) > 1
+    if rate == result["protocol"].get("lr") and not swept:
+        return ""
+    return f"{result['task']} {rate:g}" + (" (swept on dev)" if swept else "")

@@ -8,11 +8,13 @@ import numpy as np
 import torch
 from torch import nn
 
+from sjepa.errors import UserError
 from sjepa.evaluate.upstream import Upstream
 from sjepa.targets.kmeans import kmeans, nearest
 from sjepa.train.finished import Finished
 
 KMEANS_PASSES = 20
+BATCH = 65_536  # frames that the head takes at once
 HeadPath = Literal["encoder", "predictor"]
 
 
@@ -43,12 +45,14 @@ def entropy(distribution: np.ndarray) -> float:
     return float(-(positive * np.log2(positive)).sum())
 
 
-def kmeans_units(features: Sequence[np.ndarray], clusters: int, seed: int) -> list[np.ndarray]:
-    """Nearest of `clusters` centres fitted on all frames given."""
-    frames = torch.from_numpy(np.concatenate(features)).float()
+def kmeans_units(features: Sequence[np.ndarray], clusters: int, seed: int, device: torch.device) -> np.ndarray:
+    """Of every frame the nearest of `clusters` centres, which are fitted on all frames given."""
+    frames = torch.from_numpy(np.concatenate(features)).float().to(device)
+    if not 1 <= clusters <= len(frames):
+        raise UserError(f"--clusters {clusters}: between 1 and the {len(frames):,} frames are possible")
     centres = kmeans(frames, clusters, KMEANS_PASSES, torch.Generator().manual_seed(seed))
     offset = frames.mean(0)  # so that norms do not cancel
-    return [nearest(torch.from_numpy(f).float() - offset, centres - offset).numpy() for f in features]
+    return nearest(frames - offset, centres - offset).cpu().numpy()
 
 
 class HeadUnits(nn.Module):
@@ -59,12 +63,16 @@ class HeadUnits(nn.Module):
         finished = Finished(run, upstream.network)
         self.head = finished.head()
         self.predictor = finished.predictor() if path == "predictor" else None
+        self.to(upstream.device)
+        self.device = upstream.device
 
     @torch.inference_mode()
-    def forward(self, frames: np.ndarray) -> np.ndarray:  # (T, D) -> (T,)
-        z = torch.from_numpy(frames).float()
+    def forward(self, features: Sequence[np.ndarray]) -> np.ndarray:
+        """Units of all frames of the utterances, each (T, D)."""
+        pieces = [torch.from_numpy(frames).float().to(self.device) for frames in features]
         if self.predictor is not None:
             # The predictor knows so many positions; longer utterances are taken in pieces.
-            pieces = z.split(self.predictor.positions.shape[0])
-            z = torch.cat([self.predictor(p[None], torch.zeros(1, len(p), dtype=torch.bool))[0] for p in pieces])
-        return self.head(z).argmax(-1).numpy()
+            pieces = [part for piece in pieces for part in piece.split(self.predictor.positions.shape[0])]
+            nothing = (torch.zeros(1, len(piece), dtype=torch.bool, device=self.device) for piece in pieces)
+            pieces = [self.predictor(piece[None], mask)[0] for piece, mask in zip(pieces, nothing, strict=True)]
+        return torch.cat([self.head(part).argmax(-1) for part in torch.cat(pieces).split(BATCH)]).cpu().numpy()

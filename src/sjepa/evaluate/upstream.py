@@ -3,7 +3,8 @@
 import hashlib
 import itertools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,19 @@ def about(upstream: Upstream) -> dict[str, Any]:
         "states": upstream.states,
         "fingerprint": upstream.fingerprint(),
     }
+
+
+@contextmanager
+def frozen(upstream: Upstream) -> Iterator[dict[str, Any]]:
+    """The encoder as results name it; its weights are the same when the work is done."""
+    before = about(upstream)
+    yield before
+    check_unchanged(upstream, before)
+
+
+def check_unchanged(upstream: Upstream, before: dict[str, Any]) -> None:
+    if about(upstream) != before:
+        raise RuntimeError("the encoder's weights changed during the evaluation")
 
 
 def load_upstream(source: str, device: Device = "cpu") -> Upstream:

@@ -86,8 +86,7 @@ def read_report(
     analysis = run / "analysis"
     found = {name: read_json(analysis / f"{name}.json") for name in ANALYSES if (analysis / f"{name}.json").is_file()}
     utterances = [read_json(path) for path in sorted(analysis.glob("utterance-*.json"))]
-    folders = [folder for folder in (run, *more_results) if any(folder.rglob("results.json"))]
-    results = find_results(folders) if folders else []
+    results = find_results([run, *more_results])
     facts = read_json(run / "run.json") if (run / "run.json").is_file() else {}
     return Report(title, run, events, read_config(run), facts, comparison or {}, results, found, utterances)
 

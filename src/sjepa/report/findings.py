@@ -8,8 +8,8 @@ from sjepa.analysis.clusters import occupancies
 from sjepa.analysis.entropy import verdict
 from sjepa.analysis.events import of_kind
 from sjepa.analysis.pareto import analyse_pareto
-from sjepa.evaluate.table import FULL, Section, build_sections, cell, heading, section_of, size
-from sjepa.evaluate.table import note as table_note
+from sjepa.evaluate.table import FULL, Section, build_sections, section_of
+from sjepa.evaluate.tabular import cell, heading, size
 from sjepa.report import charts, findings_charts
 from sjepa.report.blocks import figure, note, section, table
 from sjepa.report.contents import Report
@@ -44,7 +44,7 @@ def results_table(part: Section) -> str:
         for c, column in enumerate(part.columns):
             rows[-1].append(cell(part, row, column, "{}", "–"))
             strong += [(r, c + 2)] if part.is_best(row, column) else []
-    words = escape(table_note(part.title))
+    words = escape(part.note)
     return f"<figure><h3>{escape(part.title)}</h3>{table(head, rows, strong)}<figcaption>{words}</figcaption></figure>"
 
 

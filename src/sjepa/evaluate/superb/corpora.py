@@ -14,7 +14,7 @@ from sjepa.data.layouts import Item
 from sjepa.data.layouts.manifest import NAME, read
 from sjepa.data.storage import is_url
 from sjepa.errors import UserError
-from sjepa.evaluate.superb.records import Fold, Utterance, by_group, folder_in, require_audio
+from sjepa.evaluate.superb.records import Fold, Utterance, by_group, folder_in, require_audio, say_unlabelled
 from sjepa.evaluate.superb.text import slot_sentence
 from sjepa.progress import say
 
@@ -73,12 +73,13 @@ def snips(root: Path) -> list[Fold]:
     if not transcripts.is_file():
         raise UserError(f"there is no {transcripts}: lines of an id, BOS words EOS, a tab, and a tag for each")
     sentences = {}
-    for line in transcripts.read_text(encoding="utf-8").splitlines():
+    for number, line in enumerate(transcripts.read_text(encoding="utf-8").splitlines(), 1):
         # Amy-snips-test-0 BOS play sade EOS<tab>O O artist PlayMusic
         if "\t" in line:
-            spoken, tags = line.strip().split("\t")
-            name, *words = spoken.split()
-            sentences[name] = slot_sentence(words[1:-1], tags.split()[1:-1])
+            spoken, tags = (side.split() for side in line.split("\t", 1))
+            if len(spoken) != 1 + len(tags):
+                raise UserError(f"{transcripts} line {number}: there is not one tag for each word")
+            sentences[spoken[0]] = slot_sentence(spoken[2:-1], tags[1:-1])
     parts = []
     for subset, speakers in SNIPS_SPEAKERS.items():
         folder = folder_in(root, subset)
@@ -136,12 +137,17 @@ def fluent_commands(root: Path) -> list[Fold]:
             raise UserError(f"there is no {table}: Fluent Speech Commands has one for train, valid and test")
         with table.open(encoding="utf-8", newline="") as file:
             rows = list(csv.DictReader(file))
+        for number, row in enumerate(rows, 2):
+            missing = [column for column in ("path", "speakerId", *INTENT_SLOTS) if row.get(column) is None]
+            if missing:
+                raise UserError(f"{table} line {number}: there is no {missing[0]}")
         utterances = [
             Utterance(row["path"], root / row["path"], tuple(row[slot] for slot in INTENT_SLOTS), row["speakerId"])
             for row in rows
         ]
         require_audio([u.path for u in utterances], str(table))
         parts.append(utterances)
+    say_unlabelled(root, [u.path for part in parts for u in part])
     return [Fold("Fluent Speech Commands", *parts)]
 
 
@@ -155,13 +161,18 @@ def voxceleb(root: Path) -> list[Fold]:
     if not folders:
         raise UserError(f"{root} has no audio: looked for dev/wav, test/wav and wav")
     parts: dict[str, list[Utterance]] = {"1": [], "2": [], "3": []}
-    for line in split.read_text(encoding="utf-8").split("\n"):
+    for number, line in enumerate(split.read_text(encoding="utf-8").split("\n"), 1):
         if line.strip():
-            part, name = line.split()
+            part, *names = line.split()
+            if part not in parts or len(names) != 1:
+                raise UserError(f"{split} line {number}: {line.strip()!r} is not 1, 2 or 3 and a path")
+            (name,) = names
             path = next((folder / name for folder in folders if (folder / name).is_file()), folders[0] / name)
             speaker = name.split("/")[0]
             parts[part].append(Utterance(name, path, (speaker,), speaker, crop=VOXCELEB_CROP if part == "1" else 0))
-    require_audio([u.path for part in parts.values() for u in part], str(split))
+    paths = [u.path for part in parts.values() for u in part]
+    require_audio(paths, str(split))
+    say_unlabelled(root, paths)
     return [Fold("VoxCeleb1", *parts.values())]
 
 
@@ -179,13 +190,18 @@ def manifest(root: Path, label: str) -> list[tuple[Item, Any]]:
         if label not in line:
             raise UserError(f"{file}: {item.id} has no {label}")
         found.append((item, line[label]))
-    require_audio([Path(item.place.path) for item, _ in found], str(file))
+    paths = [Path(item.place.path) for item, _ in found]
+    require_audio(paths, str(file))
+    say_unlabelled(root, paths)
     return found
 
 
 def ravdess(root: Path) -> list[Fold]:
     """RAVDESS speech, eight acted emotions, in five folds by actor: one tests, the next selects."""
     rows = manifest(root, "emotion")
+    for item, emotion in rows:
+        if not isinstance(emotion, str) or not emotion:
+            raise UserError(f"{root / NAME}: {item.id} has the emotion {emotion!r}, which is not a name")
     utterances = [Utterance(item.id, Path(item.place.path), (emotion,), item.speaker) for item, emotion in rows]
     groups = by_group(utterances, (0.2,) * 5, seed=0, what="RAVDESS")
     folds = []
@@ -199,6 +215,9 @@ def ravdess(root: Path) -> list[Fold]:
 def coffee(root: Path) -> list[Fold]:
     """Spoken drink orders: a value, or none, for each of the slots. Speakers are not known, so the split is random."""
     rows = manifest(root, "slots")
+    for item, slots in rows:
+        if not isinstance(slots, dict) or not all(isinstance(value, str) for value in slots.values()):
+            raise UserError(f"{root / NAME}: {item.id} has the slots {slots!r}, which are not names and their values")
     kinds = sorted({kind for _, slots in rows for kind in slots})
     utterances = [
         Utterance(item.id, Path(item.place.path), tuple(slots.get(kind, "").strip() for kind in kinds))

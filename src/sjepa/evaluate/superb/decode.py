@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,9 +12,8 @@ from sjepa.errors import UserError
 from sjepa.evaluate.superb.text import WORD_END, Characters
 
 
-def greedy(log_probabilities: Tensor, blank: int = 0) -> list[int]:
-    """The best symbol of each frame (T, V), repeats merged, blanks dropped."""
-    best = log_probabilities.argmax(-1).tolist()
+def greedy(best: Sequence[int], blank: int = 0) -> list[int]:
+    """The best symbol of each frame, repeats merged, blanks dropped."""
     return [number for number, _ in itertools.groupby(best) if number != blank]
 
 
@@ -60,12 +59,22 @@ class LanguageModel:
             raise UserError(f"{path} is not a language model that KenLM reads: {last_line(error)}") from error
         self.silence = symbols.symbols.index(WORD_END)
         self.trie = Trie(len(symbols.symbols), self.silence)
-        start = self.model.start(False)
-        for word in words:
-            number = self.dictionary.get_index(word)
-            _, score = self.model.score(start, number)
-            self.trie.insert(symbols.encode(word)[:-1], number, score)
+        scores = {word: self.score(word) for word in words}
+        nothing = self.score("<unk>")
+        unknown = [word for word in words if scores[word] == nothing]
+        if lexicon is not None and len(unknown) > len(words) / 2:
+            raise UserError(
+                f"{lexicon} does not fit {path}: {len(unknown)} of {len(words)} words, such as {unknown[0]!r}, "
+                "are unknown to the language model"
+            )
+        for word, score in scores.items():
+            self.trie.insert(symbols.encode(word)[:-1], self.dictionary.get_index(word), score)
         self.trie.smear(SmearingMode.MAX)
+
+    def score(self, word: str) -> float:
+        """Logarithm of a word's probability without context; one that the model does not have scores as `<unk>`."""
+        _, score = self.model.score(self.model.start(False), self.dictionary.get_index(word))
+        return float(score)
 
 
 class BeamDecoder:
@@ -90,8 +99,8 @@ class BeamDecoder:
         self.decoder = LexiconDecoder(options, language.trie, language.model, language.silence, 0, unknown, [], False)
 
     def __call__(self, log_probabilities: Tensor) -> str:
-        """The best word sequence for one utterance's (T, V); empty where no word fits."""
-        scores = log_probabilities.float().cpu().contiguous()
+        """The best word sequence for one utterance's (T, V) on the CPU; empty where no word fits."""
+        scores = log_probabilities.float().contiguous()
         found = self.decoder.decode(scores.data_ptr(), *scores.shape)
         if not found:
             return ""
@@ -106,6 +115,8 @@ def fitting_words(language_model: Path, lexicon: Path | None, symbols: Character
     if lexicon is not None and not lexicon.is_file():
         raise UserError(f"there is no lexicon {lexicon}")
     found = list(lexicon_words(lexicon) if lexicon else arpa_words(language_model))
+    if not found:
+        raise UserError(f"{source} has no words")
     letters = set(symbols.symbols[5:])
     fitting = [word for word in found if set(word) <= letters]
     if len(fitting) < len(found) / 2:

@@ -31,6 +31,7 @@ class FeatureStore:
         self.kept: dict[str, Tensor] = {}
         self.pool = ThreadPoolExecutor(min(8, os.cpu_count() or 1))
         self.audio_seconds = self.clock = 0.0
+        self.timed: deque[tuple[float, torch.cuda.Event, torch.cuda.Event]] = deque()
 
     def batches(self, plan: Iterable[tuple[Sequence[Utterance], int]]) -> Iterator[Batch]:
         """Features of each batch of a plan: utterances, and a seed for the place of random crops (-1: the middle)."""
@@ -71,23 +72,39 @@ class FeatureStore:
         return utterances, [states[i] if i in states else self.kept[str(u.path)] for i, u in enumerate(utterances)]
 
     def extract(self, audio: list[np.ndarray]) -> list[Tensor]:
-        began = time.perf_counter()
-        states = self.upstream.extract(audio)
+        """Hidden states, and the time that they took: on a GPU between two events, which nothing waits for."""
+        seconds = sum(map(len, audio)) / SAMPLE_RATE
         if self.upstream.device.type == "cuda":
-            torch.cuda.synchronize()
-        self.clock += time.perf_counter() - began
-        self.audio_seconds += sum(map(len, audio)) / SAMPLE_RATE
+            began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            began.record()
+            states = self.upstream.extract(audio)
+            ended.record()
+            self.timed.append((seconds, began, ended))
+            self.read_clock()
+            return states
+        start = time.perf_counter()
+        states = self.upstream.extract(audio)
+        self.clock += time.perf_counter() - start
+        self.audio_seconds += seconds
         return states
+
+    def read_clock(self) -> None:
+        """Count the batches that the GPU has finished."""
+        while self.timed and self.timed[0][2].query():
+            seconds, began, ended = self.timed.popleft()
+            self.clock += began.elapsed_time(ended) / 1000
+            self.audio_seconds += seconds
 
     @property
     def speed(self) -> float:
         """Audio seconds turned into features in one second of extraction."""
+        self.read_clock()
         return self.audio_seconds / self.clock if self.clock else 0.0
 
 
 def padded(states: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """A batch (B, S, T, D) and the frames of each utterance."""
-    frames = torch.tensor([state.shape[1] for state in states], device=states[0].device)
+    """A batch (B, S, T, D) and, on the CPU, the frames of each utterance."""
+    frames = torch.tensor([state.shape[1] for state in states])
     batch = pad_sequence([state.transpose(0, 1) for state in states], batch_first=True)  # (B, T, S, D)
     return batch.transpose(1, 2), frames
 

@@ -1,4 +1,7 @@
-"""What is trained on top of a frozen encoder: a weighted sum of its layers, and the task's head."""
+"""What is trained on top of a frozen encoder: a weighted sum of its layers, and the task's head.
+
+Features lie on the device; the counts of their frames lie on the CPU, where lengths are needed as numbers.
+"""
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +33,7 @@ class RecurrentHead(nn.Module):
 
     def forward(self, x: Tensor, frames: Tensor) -> Tensor:  # (B, T, D) -> (B, T, outputs)
         longest = x.shape[1]
-        packed = pack_padded_sequence(self.projection(x), frames.cpu(), batch_first=True, enforce_sorted=False)
+        packed = pack_padded_sequence(self.projection(x), frames, batch_first=True, enforce_sorted=False)
         for layer in self.layers:
             packed, _ = layer(packed)
             packed = packed._replace(data=self.dropout(packed.data))
@@ -59,6 +62,7 @@ class UtteranceHead(nn.Module):
         self.output = nn.Linear(width, outputs)
 
     def forward(self, x: Tensor, frames: Tensor) -> Tensor:  # (B, T, D) -> (B, outputs)
-        inside = torch.arange(x.shape[1], device=x.device) < frames[:, None]
+        counts = frames.to(x.device)[:, None]
+        inside = torch.arange(x.shape[1], device=x.device) < counts
         total = (self.projection(x) * inside.unsqueeze(2)).sum(1)
-        return self.output(total / frames[:, None])
+        return self.output(total / counts)

@@ -1,11 +1,11 @@
 """LibriSpeech in its own layout: transcripts, speakers and their sex, chapters, aligned phones."""
 
 import gzip
-import json
 from pathlib import Path
 
 from sjepa.audio.io import EXTENSIONS
 from sjepa.data.layouts.librispeech import read_sexes, read_transcripts
+from sjepa.data.layouts.manifest import parsed
 from sjepa.errors import UserError
 from sjepa.evaluate.superb.records import Fold, Utterance, by_group, folder_in
 
@@ -72,9 +72,13 @@ def aligned_phones(root: Path) -> dict[str, list[str]]:
         raise UserError(f"there are no phone labels in {root}: phones-SUBSET.jsonl or phones-SUBSET.jsonl.gz")
     labels: dict[str, list[str]] = {}
     for file in files:
-        with gzip.open(file, "rt") if file.suffix == ".gz" else file.open() as lines:
-            for line in lines:
-                row = json.loads(line)
+        with gzip.open(file, "rt", encoding="utf-8") if file.suffix == ".gz" else file.open(encoding="utf-8") as lines:
+            for number, line in enumerate(lines, 1):
+                row = parsed(line)
+                if isinstance(row, str):
+                    raise UserError(f"{file} line {number}: {row}")
+                if not isinstance(row.get("name"), str) or not isinstance(row.get("phones"), list):
+                    raise UserError(f"{file} line {number}: there is no name, or no list of phones")
                 labels[row["name"]] = row["phones"]
     return labels
 
@@ -94,6 +98,7 @@ def read_lexicon(path: Path) -> dict[str, str]:
         raise UserError(f"there is no lexicon {path}: lines of a word and its phones")
     lexicon: dict[str, str] = {}
     for line in path.read_text(encoding="utf-8").splitlines():
-        word, *phones = line.split()
-        lexicon.setdefault(word, " ".join(phones))
+        if line.strip():
+            word, *phones = line.split()
+            lexicon.setdefault(word, " ".join(phones))
     return lexicon

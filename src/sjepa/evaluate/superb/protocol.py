@@ -1,6 +1,8 @@
 """SUPERB's protocol: train a head on frozen features, select on dev, report on test."""
 
+import hashlib
 import json
+import math
 import platform
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -13,15 +15,17 @@ from torch import nn
 
 from sjepa import __version__
 from sjepa.audio.io import SAMPLE_RATE, probe
+from sjepa.errors import UserError
 from sjepa.evaluate.superb.decode import BeamDecoder
 from sjepa.evaluate.superb.features import Batch, FeatureStore, padded, testing_batches, training_batches
 from sjepa.evaluate.superb.heads import WeightedSum
 from sjepa.evaluate.superb.records import Fold, Label, Utterance
-from sjepa.evaluate.superb.state import TrainingState
-from sjepa.evaluate.superb.tasks import LOWER_IS_BETTER, Task
-from sjepa.evaluate.upstream import Upstream, about
+from sjepa.evaluate.superb.state import TrainingState, refuse_another
+from sjepa.evaluate.superb.tasks import LOWER_IS_BETTER, SequenceTask, Task
+from sjepa.evaluate.upstream import Upstream, about, check_unchanged
 from sjepa.files import write_whole
 from sjepa.progress import Bar, bar, say, track
+from sjepa.train.run import seed_from
 
 CLIP = 1.0
 GRID = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7)  # learning rates that the public board tried
@@ -60,14 +64,17 @@ class Evaluation:
         self.out.mkdir(parents=True, exist_ok=True)
         self.measure()
         self.identity = self.describe()
-        dev = {
-            rate: float(np.mean([self.train(fold, index, rate).best_score for index, fold in enumerate(task.folds)]))
-            for rate in learning_rates
-        }
+        past = self.past(learning_rates)
+        if past is not None and not self.decoders:
+            say(f"{self.out} holds the results of this evaluation: nothing is left to do")
+            return past
+        if past is None:
+            dev = {rate: self.dev_score(rate) for rate in learning_rates}
+        else:
+            dev = {rate: past["dev"]["by_learning_rate"][f"{rate:g}"] for rate in learning_rates}
         chosen = min(dev, key=lambda rate: dev[rate] if task.selection in LOWER_IS_BETTER else -dev[rate])
         folds = [self.test(fold, index, chosen) for index, fold in enumerate(task.folds)]
-        if about(self.upstream) != self.identity["encoder"]:
-            raise RuntimeError("the encoder's weights changed during the evaluation")
+        check_unchanged(self.upstream, self.identity["encoder"])
         results = self.identity | {
             "metrics": average([fold["metrics"] for fold in folds]),
             "chance": average([fold["chance"] for fold in folds]),
@@ -80,7 +87,31 @@ class Evaluation:
             "versions": {"sjepa": __version__, "torch": torch.__version__, "python": platform.python_version()},
         }
         write_whole(self.out / "results.json", json.dumps(results, indent=1) + "\n")
+        self.tidy(chosen)
         return results
+
+    def past(self, learning_rates: Sequence[float]) -> dict[str, Any] | None:
+        """Results of this evaluation at these rates that stand in the folder; those of another one are refused."""
+        file = self.out / "results.json"
+        if not file.is_file():
+            return None
+        try:
+            results = json.loads(file.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise UserError(f"{file} is not JSON ({error}): choose another --out") from error
+        refuse_another(self.out, results, self.identity)
+        tried = results["dev"]["by_learning_rate"].keys() == {f"{rate:g}" for rate in learning_rates}
+        return results if tried and results["learning_rate"] in learning_rates else None
+
+    def tidy(self, chosen: float) -> None:
+        """Keep the heads that were tested, for another language model to decode; nothing needs the rest."""
+        kept = set()
+        for index in range(len(self.task.folds)):
+            _, _, state = self.open(index, chosen)
+            state.finish()
+            kept.add(state.file)
+        for file in set((self.out / "training").iterdir()) - kept:
+            file.unlink()
 
     def describe(self) -> dict[str, Any]:
         """What makes two evaluations the same one."""
@@ -97,6 +128,7 @@ class Evaluation:
             "task": task.name,
             "protocol": asdict(task.recipe) | {"head_parameters": sum(p.numel() for p in head.parameters())},
             "data": data,
+            "labels": labels_hash(task),
             "encoder": about(self.upstream),
             "seed": self.seed,
         }
@@ -118,16 +150,20 @@ class Evaluation:
 
     def open(self, index: int, rate: float) -> tuple[Downstream, torch.optim.Optimizer, TrainingState]:
         """What is trained for a fold at a rate: new, or as it was when it stopped."""
-        torch.manual_seed(self.seed * 1000 + index)
+        torch.manual_seed(seed_from(self.seed, index))
         downstream = Downstream(self.upstream.states, self.task.head(self.upstream.dimension)).to(self.upstream.device)
         optimizer = torch.optim.Adam(downstream.parameters(), lr=rate)
         file = self.out / "training" / f"fold{index + 1}-lr{rate:g}.safetensors"
         return downstream, optimizer, TrainingState.open(file, self.identity | {"lr": rate}, downstream, optimizer)
 
+    def dev_score(self, rate: float) -> float:
+        """The best on dev of all folds, trained at a rate."""
+        return float(np.mean([self.train(fold, index, rate).best_score for index, fold in enumerate(self.task.folds)]))
+
     def train(self, fold: Fold, index: int, rate: float) -> TrainingState:
         """Train one head, or continue where it stopped; the state holds the weights that were best on dev."""
         task, recipe = self.task, self.task.recipe
-        seed = self.seed * 1000 + index
+        seed = seed_from(self.seed, index)
         downstream, optimizer, state = self.open(index, rate)
         if state.step >= recipe.steps:
             return state
@@ -159,9 +195,9 @@ class Evaluation:
         """One optimizer step over `accumulate` batches; a gradient that is not finite is thrown away."""
         recipe = self.task.recipe
         downstream.train()
-        torch.manual_seed(seed * 10**9 + step)  # dropout, the same after a stop
-        generator = torch.Generator().manual_seed(seed * 10**9 + step)
-        total = 0.0
+        torch.manual_seed(seed_from(seed, step))  # dropout, the same after a stop
+        generator = torch.Generator().manual_seed(seed_from(seed, step))
+        losses = []
         for _ in range(recipe.accumulate):
             utterances, features = next(batches)
             states, frames = padded(features)
@@ -171,12 +207,13 @@ class Evaluation:
             outputs = downstream.head(x, frames)
             loss = self.task.loss(outputs, frames, [u.label for u in utterances]) / recipe.accumulate
             loss.backward()
-            total += float(loss.detach())
+            losses.append(loss.detach())
         norm = nn.utils.clip_grad_norm_(downstream.parameters(), CLIP)
-        if torch.isfinite(norm):
+        *values, size = torch.stack([*losses, norm]).tolist()  # all at once: each look at the device waits for it
+        if math.isfinite(size):
             optimizer.step()
         optimizer.zero_grad()
-        return total
+        return sum(values)
 
     def plan(self, fold: Fold, seed: int, step: int) -> Iterator[tuple[list[Utterance], int]]:
         """Training batches from a step on, each with a seed of its own."""
@@ -185,7 +222,7 @@ class Evaluation:
         indices = training_batches(self.samples(fold.train), self.task.recipe.batch, seed, draw)
         for number, batch in enumerate(indices):
             if number >= step * self.task.recipe.accumulate:
-                yield [fold.train[i] for i in batch], seed * 10**9 + number
+                yield [fold.train[i] for i in batch], seed_from(seed, number)
 
     @torch.inference_mode()
     def predictions(
@@ -202,8 +239,9 @@ class Evaluation:
             states, frames = padded(features)
             outputs = downstream.head(downstream.featurizer(states), frames)
             found.update(zip(batch.tolist(), self.task.predict(outputs, frames), strict=True))
+            log_probabilities = outputs.log_softmax(-1).cpu() if decoders else ()
             for name, decoder in decoders.items():
-                for row, count, index in zip(outputs.log_softmax(-1), frames, batch.tolist(), strict=True):
+                for row, count, index in zip(log_probabilities, frames.tolist(), batch.tolist(), strict=True):
                     decoded[name][index] = decoder(row[:count])
             if progress is not None:
                 progress.advance(len(batch))
@@ -212,6 +250,7 @@ class Evaluation:
 
     def test(self, fold: Fold, index: int, rate: float) -> dict[str, Any]:
         """Score the best head on test, and write what it said beside what was wanted."""
+        self.train(fold, index, rate)  # has nothing to do where the head is still there
         downstream, _, state = self.open(index, rate)
         downstream.load_state_dict(state.best)
         with bar(f"Testing {fold.name}", len(fold.test)) as progress:
@@ -231,6 +270,14 @@ class Evaluation:
             "best_step": state.best_step,
             "dev_curve": state.curve,
         }
+
+
+def labels_hash(task: Task) -> str:
+    """A hash of all that is asked and of all that can be answered."""
+    parts = [part for fold in task.folds for part in (fold.train, fold.dev, fold.test)]
+    asked = [[(u.name, u.label, u.crop) for u in part] for part in parts]
+    answers = task.symbols.symbols if isinstance(task, SequenceTask) else task.classes
+    return hashlib.sha256(json.dumps([asked, answers]).encode()).hexdigest()
 
 
 def as_text(utterances: Sequence[Utterance], said: Sequence[Label]) -> str:

@@ -1,5 +1,6 @@
 """Labelled utterances, and how a corpus is divided for training, selection and testing."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,7 +8,9 @@ from typing import TypeVar
 
 import numpy as np
 
+from sjepa.data.corpus import audio_files
 from sjepa.errors import UserError
+from sjepa.progress import say
 
 T = TypeVar("T")
 Label = str | tuple[str, ...]
@@ -46,6 +49,16 @@ def some(items: Sequence[T], most: int) -> list[T]:
     return [items[index * len(items) // most] for index in range(most)]
 
 
+def some_of_each(utterances: Sequence[Utterance], most: int) -> list[Utterance]:
+    """At most so many utterances, equally many of each label where it has them, so that no rare label goes."""
+    if len(utterances) <= most:
+        return list(utterances)
+    classes: dict[Label, list[Utterance]] = {}
+    for utterance in utterances:
+        classes.setdefault(utterance.label, []).append(utterance)
+    return [u for members in classes.values() for u in some(members, most // len(classes))]
+
+
 def folder_in(root: Path, *names: str) -> Path:
     """A folder of a corpus by any of its names; the root itself may be it."""
     for name in names:
@@ -62,6 +75,15 @@ def require_audio(paths: Sequence[Path], source: str) -> None:
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise UserError(f"labels without audio: {source} names {missing[0]}{more}, which is not there")
+
+
+def say_unlabelled(folder: Path, labelled: Sequence[Path]) -> None:
+    """Say how much audio below a folder has no label, and so no part in the task."""
+    known = {os.path.abspath(path) for path in labelled}
+    unlabelled = [path for path in audio_files(folder, []) if os.path.abspath(path) not in known]
+    if unlabelled:
+        first = Path(unlabelled[0]).relative_to(folder)
+        say(f"audio without labels in {folder}: {len(unlabelled)} left out, first {first}")
 
 
 def by_group(utterances: Sequence[Utterance], shares: Sequence[float], seed: int, what: str) -> list[list[Utterance]]:

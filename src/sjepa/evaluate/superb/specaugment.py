@@ -22,7 +22,8 @@ class SpecAugment:
 
     def __call__(self, x: Tensor, frames: Tensor, generator: torch.Generator) -> Tensor:
         """Augment (B, T, D) with numbers drawn on the CPU, so that a seed means the same everywhere."""
-        x = torch.stack([self.warped(row, int(count), generator) for row, count in zip(x, frames, strict=True)])
+        rows = zip(x, frames.tolist(), strict=True)
+        x = torch.stack([self.warped(row, count, generator) for row, count in rows])
         longest, dimension = x.shape[1:]
         # Narrow features keep the share that is masked in the protocol's 768.
         band = max(1, min(self.band_width, self.band_width * dimension // FEATURES))

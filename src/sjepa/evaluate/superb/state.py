@@ -43,10 +43,18 @@ class TrainingState:
             self.best = {name: tensor.detach().clone() for name, tensor in self.modules.state_dict().items()}
 
     def save(self) -> None:
-        tensors = {f"best.{name}": tensor for name, tensor in self.best.items()}
-        tensors |= {f"last.{name}": tensor for name, tensor in self.modules.state_dict().items()}
+        tensors = {f"last.{name}": tensor for name, tensor in self.modules.state_dict().items()}
         for index, values in self.optimizer.state_dict()["state"].items():
             tensors |= {f"adam.{index}.{name}": torch.as_tensor(value) for name, value in values.items()}
+        self.write(tensors)
+
+    def finish(self) -> None:
+        """Keep the best weights alone: nothing is left to go on with."""
+        self.write({})
+
+    def write(self, tensors: dict[str, Tensor]) -> None:
+        """The best weights, and what is given beside them."""
+        best = {f"best.{name}": tensor for name, tensor in self.best.items()}
         about = {
             "identity": self.identity,
             "step": self.step,
@@ -55,7 +63,7 @@ class TrainingState:
             "curve": self.curve,
         }
         self.file.parent.mkdir(parents=True, exist_ok=True)
-        save_tensors(self.file, tensors, metadata={"about": json.dumps(about)})
+        save_tensors(self.file, best | tensors, metadata={"about": json.dumps(about)})
 
     def load(self) -> None:
         try:
@@ -64,13 +72,12 @@ class TrainingState:
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
         except (safetensors.SafetensorError, ValueError, KeyError, TypeError) as error:
             raise UserError(f"{self.file} cannot be read ({error}): delete it to train this head again") from error
-        if about["identity"] != json.loads(json.dumps(self.identity)):
-            difference = differing(about["identity"], self.identity)
-            raise UserError(f"{self.file.parent.parent} holds an evaluation with {difference}: choose another --out")
+        refuse_another(self.file.parent.parent, about["identity"], self.identity)
         self.step, self.best_step = about["step"], about["best_step"]
         self.best_score, self.curve = about["best_score"], about["curve"]
         self.best = {name.removeprefix("best."): t for name, t in tensors.items() if name.startswith("best.")}
-        self.modules.load_state_dict({n.removeprefix("last."): t for n, t in tensors.items() if n.startswith("last.")})
+        last = {name.removeprefix("last."): t for name, t in tensors.items() if name.startswith("last.")}
+        self.modules.load_state_dict(last or self.best)
         adam: dict[int, dict[str, Tensor]] = {}
         for name, tensor in tensors.items():
             if name.startswith("adam."):
@@ -79,5 +86,8 @@ class TrainingState:
         self.optimizer.load_state_dict(self.optimizer.state_dict() | {"state": adam})
 
 
-def differing(old: dict[str, Any], new: dict[str, Any]) -> str:
-    return "another " + ", ".join(key for key in new if old.get(key) != json.loads(json.dumps(new[key])))
+def refuse_another(folder: Path, old: dict[str, Any], new: dict[str, Any]) -> None:
+    """Refuse a folder that holds another evaluation than the one that is asked for."""
+    differing = [key for key, value in json.loads(json.dumps(new)).items() if old.get(key) != value]
+    if differing:
+        raise UserError(f"{folder} holds an evaluation that differs in {', '.join(differing)}: choose another --out")

@@ -1,5 +1,6 @@
 """The tasks: what each trains, on what, for how long, and how it is scored. Two families: sequences and classes."""
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,7 +15,7 @@ from sjepa.errors import UserError
 from sjepa.evaluate.superb import TaskName, corpora, librispeech, metrics
 from sjepa.evaluate.superb.decode import greedy
 from sjepa.evaluate.superb.heads import FrameHead, RecurrentHead, UtteranceHead
-from sjepa.evaluate.superb.records import Fold, Label, Utterance, some
+from sjepa.evaluate.superb.records import Fold, Label, Utterance, some, some_of_each
 from sjepa.evaluate.superb.specaugment import SpecAugment
 from sjepa.evaluate.superb.text import Characters, Phones, SlotCharacters, Symbols, read_slot_names
 
@@ -24,6 +25,7 @@ LOWER_IS_BETTER = frozenset({"wer", "cer", "per", "slot_value_cer"})
 LITE_RATE = 1e-3
 LITE_WIDTH = 256  # of each direction of the recurrent head, 1024 in full
 LITE_SPEAKERS = 100
+LOOKS = 10  # at dev, at most
 LITE_UTTERANCES = (2000, 400, 800)  # train, dev, test; LibriSpeech has dev-clean alone instead
 
 
@@ -40,7 +42,7 @@ class Recipe:
 
     def lite(self, steps: int) -> "Recipe":
         """So few steps need a higher rate than the protocol's 1e-4."""
-        return replace(self, steps=steps, lr=max(self.lr, LITE_RATE), evaluate_every=max(1, steps // 10), name="lite")
+        return replace(self, steps=steps, lr=max(self.lr, LITE_RATE), evaluate_every=-(-steps // LOOKS), name="lite")
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,12 @@ class SequenceTask:
     recurrent: int = 0
     """Width of the recurrent head; 0 has two linear layers instead."""
     augment: SpecAugment | None = None
+    numbers: dict[Label, list[int]] = field(init=False, repr=False)
+    """Every label of all parts in symbols: one that they cannot write is refused before any training."""
+
+    def __post_init__(self) -> None:
+        numbers = {u.label: self.symbols.encode(str(u.label)) for fold in self.folds for u in everyone(fold)}
+        object.__setattr__(self, "numbers", numbers)
 
     @property
     def selection(self) -> str:
@@ -66,19 +74,20 @@ class SequenceTask:
         return RecurrentHead(dimension, outputs, self.recurrent) if self.recurrent else FrameHead(dimension, outputs)
 
     def loss(self, outputs: Tensor, frames: Tensor, labels: Sequence[Label]) -> Tensor:
-        targets = [torch.tensor(self.symbols.encode(str(label))) for label in labels]
+        targets = [self.numbers[label] for label in labels]
         lengths = torch.tensor([len(target) for target in targets])
+        joined = torch.tensor(list(itertools.chain.from_iterable(targets)), device=outputs.device)
         log_probabilities = outputs.log_softmax(-1).transpose(0, 1)
-        return F.ctc_loss(
-            log_probabilities, torch.cat(targets).to(outputs.device), frames.cpu(), lengths, zero_infinity=True
-        )
+        return F.ctc_loss(log_probabilities, joined, frames, lengths, zero_infinity=True)
 
     def predict(self, outputs: Tensor, frames: Tensor) -> list[Label]:
-        return [self.symbols.decode(greedy(row[:count])) for row, count in zip(outputs, frames, strict=True)]
+        best = zip(outputs.argmax(-1).tolist(), frames.tolist(), strict=True)
+        return [self.symbols.decode(greedy(row[:count])) for row, count in best]
 
     def score(self, predictions: Sequence[Label], references: Sequence[Label]) -> dict[str, float]:
-        # References pass through the symbols, so that what these cannot write counts for nobody.
-        wanted = [self.symbols.decode(self.symbols.encode(str(label))) for label in references]
+        # References pass through the symbols: in slot filling a character without one is `<unk>`, all five of them in
+        # reference and CER, as in s3prl.
+        wanted = [self.symbols.decode(self.numbers[label]) for label in references]
         return {name: score([str(p) for p in predictions], wanted) for name, score in self.scores.items()}
 
     def chance(self, fold: Fold) -> dict[str, float]:
@@ -103,13 +112,19 @@ class ClassTask:
     augment: None = None
     classes: list[list[str]] = field(init=False)
     """Names that training knows, for each slot."""
+    numbers: dict[Label, tuple[int, ...]] = field(init=False, repr=False)
+    """Training's labels as the places of their classes."""
 
     def __post_init__(self) -> None:
         labels = {u.label for fold in self.folds for u in fold.train}
         slots = range(len(next(iter(labels))))
-        object.__setattr__(self, "classes", [sorted({label[slot] for label in labels}) for slot in slots])
-        if any(len(names) < 2 for names in self.classes):
+        classes = [sorted({label[slot] for label in labels}) for slot in slots]
+        if any(len(names) < 2 for names in classes):
             raise UserError(f"{self.folds[0].name}: training has a slot with a single class, so nothing to learn")
+        places = [{name: place for place, name in enumerate(names)} for names in classes]
+        numbers = {label: tuple(place[name] for place, name in zip(places, label, strict=True)) for label in labels}
+        object.__setattr__(self, "classes", classes)
+        object.__setattr__(self, "numbers", numbers)
 
     @property
     def selection(self) -> str:
@@ -124,9 +139,9 @@ class ClassTask:
 
     def loss(self, outputs: Tensor, frames: Tensor, labels: Sequence[Label]) -> Tensor:
         total = outputs.new_zeros(())
-        for slot, (logits, names) in enumerate(self.divide(outputs)):
-            wanted = torch.tensor([names.index(label[slot]) for label in labels], device=outputs.device)
-            total = total + F.cross_entropy(logits, wanted)
+        wanted = torch.tensor([self.numbers[label] for label in labels], device=outputs.device)
+        for (logits, _), slot in zip(self.divide(outputs), wanted.unbind(1), strict=True):
+            total = total + F.cross_entropy(logits, slot)
         return total
 
     def predict(self, outputs: Tensor, frames: Tensor) -> list[Label]:
@@ -207,7 +222,7 @@ def make_task(
         fold, phones = phone_fold(data, lite, lexicon)
         return SequenceTask(name, recipe, [fold], phones, {"per": metrics.word_error_rate})
     if name == "sf":
-        folds = reduced(corpora.snips(data), lite)
+        folds = reduced(corpora.snips(data), some) if lite else corpora.snips(data)
         folder = data / "SNIPS" if (data / "SNIPS").is_dir() else data
         symbols = SlotCharacters(read_slot_names(folder / "slots.txt"))
         return SequenceTask(name, recipe, folds, symbols, SLOTS, width, SpecAugment(adaptive=True))
@@ -220,17 +235,18 @@ def make_task(
         "coffee": corpora.coffee,
     }[name]
     folds = read(data)
+    balanced = name == "ks"
     if name == "sid" and lite:
         folds = [few_speakers(fold, LITE_SPEAKERS) for fold in folds]
-    return ClassTask(name, recipe, reduced(folds, lite), balanced=name == "ks", optional=name == "coffee")
+    if lite:
+        folds = reduced(folds, some_of_each if balanced else some)
+    return ClassTask(name, recipe, folds, balanced=balanced, optional=name == "coffee")
 
 
-def reduced(folds: list[Fold], lite: bool) -> list[Fold]:
-    """The lite protocol's part of a corpus: so many utterances of each part, evenly spaced."""
-    if not lite:
-        return folds
+def reduced(folds: list[Fold], choose: Callable[[Sequence[Utterance], int], list[Utterance]]) -> list[Fold]:
+    """The lite protocol's part of a corpus: so many utterances of each part."""
     train, dev, test = LITE_UTTERANCES
-    return [Fold(f.name, some(f.train, train), some(f.dev, dev), some(f.test, test)) for f in folds]
+    return [Fold(f.name, choose(f.train, train), choose(f.dev, dev), choose(f.test, test)) for f in folds]
 
 
 def few_speakers(fold: Fold, most: int) -> Fold:

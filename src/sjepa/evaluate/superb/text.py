@@ -26,7 +26,7 @@ class Characters:
     def encode(self, text: str) -> list[int]:
         """Each word's characters and `|`, and a final `</s>`."""
         spelled = "".join(word + WORD_END for word in text.split())
-        return [number_of(self.symbols, character, text) for character in spelled] + [2]
+        return [*numbers(self.symbols, spelled, text), 2]
 
     def decode(self, numbers: Sequence[int]) -> str:
         return " ".join("".join(self.symbols[n] for n in numbers if n > 3).replace(WORD_END, " ").split())
@@ -43,7 +43,7 @@ class Phones:
         return ("<pad>", "<eos>", "<unk>", *self.phones)
 
     def encode(self, text: str) -> list[int]:
-        return [number_of(self.symbols, phone, text) for phone in text.split()] + [1]
+        return [*numbers(self.symbols, text.split(), text), 1]
 
     def decode(self, numbers: Sequence[int]) -> str:
         return " ".join(self.symbols[n] for n in numbers if n > 1)
@@ -84,10 +84,13 @@ class SlotCharacters:
 Symbols = Characters | Phones | SlotCharacters
 
 
-def number_of(symbols: Sequence[str], symbol: str, text: str) -> int:
-    if symbol not in symbols:
-        raise UserError(f"{symbol!r} in the label {text[:60]!r} is not one of the task's {len(symbols)} symbols")
-    return symbols.index(symbol)
+def numbers(symbols: Sequence[str], pieces: Sequence[str], text: str) -> list[int]:
+    """Places of a label's pieces among the symbols."""
+    places = {symbol: place for place, symbol in enumerate(symbols)}
+    odd = next((piece for piece in pieces if piece not in places), None)
+    if odd is not None:
+        raise UserError(f"{odd!r} in the label {text[:60]!r} is not one of the task's {len(symbols)} symbols")
+    return [places[piece] for piece in pieces]
 
 
 def slot_sentence(words: Sequence[str], tags: Sequence[str]) -> str:

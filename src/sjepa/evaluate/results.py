@@ -1,0 +1,27 @@
+"""Where probes and units leave their results."""
+
+import json
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from sjepa.files import is_used, write_whole
+
+ASIDE = ("encoder", "data", "out", "device")  # options that are in the path already or do not change the outcome
+
+
+def results_folder(command: Any, kind: str, encoder: str) -> Path:
+    """`--out`, or `runs/KIND/ENCODER` with all that is not as usual, so that no measurement replaces another."""
+    parts = [encoder.replace(" ", "-")]
+    for option in fields(command):
+        value = getattr(command, option.name)
+        if option.name not in ASIDE and value != option.default:
+            parts.append(option.name.replace("_", "-") + ("" if value is True else f"-{value}"))
+    folder: Path = command.out or Path("runs") / kind / "-".join(parts)
+    is_used(folder)  # refuses a file
+    return folder
+
+
+def write_results(folder: Path, results: dict[str, Any]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    write_whole(folder / "results.json", json.dumps(results, indent=1) + "\n")

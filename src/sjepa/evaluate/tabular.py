@@ -1,0 +1,96 @@
+"""Tables as Markdown, LaTeX and CSV."""
+
+import csv
+import io
+from collections.abc import Sequence
+
+from sjepa.evaluate.table import NEITHER, Row, Section, lower_is_better
+
+
+def size(row: Row) -> str:
+    """Counted for measured encoders; as reported for others."""
+    if row.millions is None:
+        return "–"
+    return f"{row.millions:.1f}M" if row.millions or row.reported else "0"
+
+
+def cell(section: Section, row: Row, column: str, bold: str, none: str) -> str:
+    value, deviation = row.value(column), row.deviation(column)
+    if value is None:
+        return none
+    text = f"{value:.{digits(column)}f}"
+    if deviation is not None:
+        text += f" ± {deviation:.{digits(column)}f}"
+    if row.seeds(column) > 1:
+        text += f" ({row.seeds(column)} seeds)"
+    return bold.format(text) if section.is_best(row, column) else text
+
+
+def digits(column: str) -> int:
+    if column.endswith(("purity", "pnmi")):
+        return 3
+    return 0 if column.endswith("units_used") else 2
+
+
+def heading(column: str) -> str:
+    return f"{column} {'' if column.endswith(NEITHER) else '↓' if lower_is_better(column) else '↑'}".strip()
+
+
+def markdown(sections: Sequence[Section]) -> str:
+    blocks = []
+    for section in sections:
+        columns = section.columns
+        lines = [f"## {section.title}", "", section.note, ""]
+        lines.append("| encoder | parameters | " + " | ".join(map(heading, columns)) + " |")
+        lines.append("| --- | ---: |" + " ---: |" * len(columns))
+        for row in section.rows:
+            cells = " | ".join(cell(section, row, column, "**{}**", "–") for column in columns)
+            lines.append(f"| {row.name}{' †' if row.reported else ''} | {size(row)} | {cells} |")
+        blocks.append("\n".join(lines) + "\n")
+    return "\n".join(blocks)
+
+
+def latex(sections: Sequence[Section]) -> str:
+    blocks = []
+    for section in sections:
+        columns = section.columns
+        head = " & ".join(escaped(heading(column)) for column in columns)
+        lines = [rf"\begin{{tabular}}{{lr{'r' * len(columns)}}}", r"\toprule", rf"encoder & parameters & {head} \\"]
+        group = -1
+        for row in section.rows:
+            lines += [r"\midrule"] if row.group != group else []
+            group = row.group
+            cells = " & ".join(cell(section, row, column, r"\textbf{{{}}}", "--") for column in columns)
+            mark = r"$^\dagger$" if row.reported else ""
+            lines.append(rf"{escaped(row.name)}{mark} & {size(row)} & {cells} \\".replace("±", r"$\pm$"))
+        said = escaped(f"{section.title}. {section.note}")
+        lines += [r"\bottomrule", rf"\multicolumn{{{len(columns) + 2}}}{{l}}{{\footnotesize {said}}}", r"\end{tabular}"]
+        blocks.append("\n".join(lines) + "\n")
+    return "\n".join(blocks)
+
+
+SPECIAL = {"_": r"\_", "%": r"\%", "&": r"\&", "#": r"\#", "↓": r"$\downarrow$", "↑": r"$\uparrow$"}
+SPECIAL |= {"†": r"$^\dagger$", "±": r"$\pm$"}
+
+
+def escaped(text: str) -> str:
+    return "".join(SPECIAL.get(character, character) for character in text)
+
+
+def as_csv(sections: Sequence[Section]) -> str:
+    """One value a line."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    columns = ["table", "encoder", "source", "parameters_millions", "column", "value", "deviation", "seeds", "best"]
+    writer.writerow(columns)
+    for section in sections:
+        for row in section.rows:
+            for column in row.scores:
+                source = "reported" if row.reported else "measured"
+                deviation = row.deviation(column)
+                spread = "" if deviation is None else f"{deviation:.6g}"
+                millions = "" if row.millions is None else f"{row.millions:.6g}"
+                value, best = f"{row.value(column):.6g}", int(section.is_best(row, column))
+                said = [section.title, row.name, source, millions, column, value, spread, row.seeds(column), best]
+                writer.writerow(said)
+    return out.getvalue()

@@ -1,0 +1,49 @@
+"""Options of `sjepa superb` that are refused in one line, and those that only look odd."""
+
+import json
+from pathlib import Path
+
+import pytest
+import superb_corpora as corpora
+
+from sjepa.cli import dispatch
+from sjepa.errors import UserError
+
+pytest.importorskip("espeakng_loader")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--lr", "0"], "--lr 0: a learning rate is a finite number above 0"),
+        (["--lr=-1"], "--lr -1: a learning rate is a finite number above 0"),
+        (["--lr", "nan"], "--lr nan: a learning rate is a finite number above 0"),
+        (["--seed=-1"], "--seed -1: a seed is not below 0"),
+    ],
+)
+def test_numbers_that_make_no_sense_are_refused(options: list[str], message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message):
+        dispatch(["superb", "sid", "--encoder", "mfcc", "--data", str(tmp_path), "--lite", *options])
+
+
+def test_results_do_not_go_into_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(UserError, match="file is a file: give a folder"):
+        dispatch(["superb", "sid", "--encoder", "mfcc", "--data", str(tmp_path), "--lite", "--out", str(file)])
+
+
+def test_a_date_is_a_seed_and_a_second_call_reports_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data, out = corpora.voxceleb(tmp_path / "vox", speakers=2), tmp_path / "out"
+    command = ["superb", "sid", "--encoder", "mfcc", "--data", str(data), "--lite", "--steps", "2", "--out", str(out)]
+    dispatch([*command, "--seed", "20240101"])
+    first = capsys.readouterr().out
+    written = (out / "results.json").stat().st_mtime_ns
+    dispatch([*command, "--seed", "20240101"])
+    second = capsys.readouterr().out
+    assert "nothing is left to do" in second
+    assert first.splitlines()[-3:] == second.splitlines()[-3:]
+    assert (out / "results.json").stat().st_mtime_ns == written
+    assert json.loads((out / "results.json").read_text())["seed"] == 20240101
