@@ -8,6 +8,7 @@ PIP := $(BIN)/python -m pip install --quiet
 setup: .venv/.dev
 
 .venv/.made:
+	@echo "Installing into .venv; torch is large, so the first time takes a while"
 	$(PYTHON) -m venv .venv
 	$(PIP) --upgrade pip
 	touch $@

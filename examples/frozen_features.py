@@ -28,7 +28,10 @@ for needed in (features, labels):
     if not needed.exists():
         parser.error(f"there is no {needed}")
 
-table = pyarrow.parquet.read_table(features, columns=["file", "features"]).to_pydict()
+try:
+    table = pyarrow.parquet.read_table(features, columns=["file", "features"]).to_pydict()
+except pyarrow.ArrowInvalid:
+    parser.error(f"{features} holds no features as Parquet: make them with sjepa embed --pool mean --format parquet")
 rows = [json.loads(line) for line in labels.read_text(encoding="utf-8").splitlines()]
 wanted = {row["path"]: row[what] for row in rows if what in row}
 unlabelled = [file for file in table["file"] if file not in wanted]

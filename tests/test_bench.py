@@ -5,14 +5,16 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from test_gmm import random_mixture, slow_posterior
 
-from sjepa.bench import encode, gmm, step
+from sjepa.bench import data, encode, gmm, step
 from sjepa.bench.contest import figures, in_turn
 from sjepa.bench.mixtures import draw_frames, naive_posterior, naive_update
+from sjepa.errors import UserError
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +39,9 @@ def test_mixtures_agree_with_the_loop_and_with_scikit_learn(tmp_path: Path, caps
     assert fit["em"]["sjepa"]["ratio"] == 1.0
     assert fit["ratio"] == min(row["ratio"] for name, row in fit["em"].items() if name != "sjepa")
     assert max(fit["largest_difference"].values()) < 1e-4
-    assert "scikit-learn float64, 1 thread" in capsys.readouterr().out
+    shown = capsys.readouterr()
+    assert "scikit-learn float64, 1 thread" in shown.out
+    assert_stages(shown, "Drawing 49 frames", "Timing posteriors: sjepa, as written, 2 times each", "Timing EM")
 
 
 def test_the_loop_that_mixtures_are_timed_against_is_the_papers() -> None:
@@ -61,12 +65,14 @@ def test_the_encoder_gives_what_transformers_gives(tmp_path: Path, capsys: pytes
     row = results["encode"]["transformers"]
     assert row["audio_per_second"] == pytest.approx(1.5 / row["ms"] * 1e3)
     assert results["ratio"] == row["ratio"]
-    assert "audio s/s" in capsys.readouterr().out
+    shown = capsys.readouterr()
+    assert "audio s/s" in shown.out
+    assert_stages(shown, "Making the encoder of tiny", "Timing the encoder: sjepa, transformers, 2 times each")
 
 
 def test_contestants_take_turns_and_the_first_call_is_not_timed() -> None:
     calls: list[str] = []
-    times = in_turn({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, torch.device("cpu"), 3)
+    times = in_turn("both", {"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, torch.device("cpu"), 3)
     assert "".join(calls) == "ab" * 4
     assert all(len(taken) == 3 for taken in times.values())
     assert figures({"a": [1.0, 2.0, 9.0], "b": [2.0, 6.0, 9.0]}, ours="a") == {
@@ -94,4 +100,27 @@ def test_bench_step_times_both_phases_every_part_and_a_peer(tmp_path: Path, caps
     assert named <= set(results["parts_ms"])
     assert results["parts_ms"]["encoder"] > results["parts_ms"]["projection"]
     assert results["peers"]["hf"]["ms"] > 0
-    assert "encoder, both ways" in capsys.readouterr().out
+    shown = capsys.readouterr()
+    assert "encoder, both ways" in shown.out
+    assert_stages(shown, "Making batches", "steps of phase 1", "steps of phase 2", "each part", "steps of hf")
+
+
+def test_bench_data_says_what_it_is_at_and_asks_for_pyarrow_first(
+    corpus: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data.run(["--data", str(corpus), "--seconds", "0.1", "--workers", "1"])
+    shown = capsys.readouterr()
+    assert "flac shards" in shown.out
+    assert_stages(shown, "decoding of wav, flac", f"loader on {corpus}", "Writing flac shards", "Writing int16 shards")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(UserError, match="needs pyarrow"):
+        data.run([])
+    assert capsys.readouterr().err == ""
+
+
+def assert_stages(shown: Any, *words: str) -> None:
+    """Lines on stderr, in this order, so that nobody waits in silence; none of them among the results."""
+    stages = [line for line in shown.err.splitlines() if line.endswith(" ...")]
+    places = [next(i for i, line in enumerate(stages) if word in line) for word in words]
+    assert places == sorted(places)
+    assert " ...\n" not in shown.out

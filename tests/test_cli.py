@@ -1,5 +1,6 @@
 """The command line: help, overrides, and one clear line for every mistake."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -11,7 +12,10 @@ import pytest
 import soundfile
 from conftest import babble
 
+from sjepa import cli
 from sjepa.config import Config, from_toml, load_preset, to_toml
+from sjepa.device import choose_device
+from sjepa.errors import UserError
 from sjepa.train import checkpoint
 from sjepa.train.loop import pretrain
 
@@ -68,11 +72,92 @@ def test_ctrl_c_while_torch_is_imported_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "torch" / "distributed.py").write_text("")
     call = [sys.executable, "-m", "sjepa", "pretrain", "--preset", "tiny", "--out", "run"]
     done = subprocess.run(call, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(tmp_path)})
-    assert (done.returncode, done.stderr) == (130, "sjepa: interrupted\n")
+    assert (done.returncode, done.stderr) == (130, "sjepa: interrupted; the same command continues\n")
+
+
+@pytest.mark.parametrize(
+    ("call", "continues"),
+    [
+        ("superb asr", True),
+        ("embed a.wav --encoder run", True),
+        ("embed a.wav --encoder run --force", False),
+        ("index audio", True),
+        ("shard corpus", True),
+        ("demo", True),
+        ("probe", False),
+        ("", False),
+    ],
+)
+def test_ctrl_c_says_where_the_same_command_continues(
+    call: str, continues: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(_: list[str]) -> None:
+        raise KeyboardInterrupt
+
+    assert ending(interrupted, call, monkeypatch) == 130
+    assert ("; the same command continues\n" in capsys.readouterr().err) == continues
+
+
+def ending(work: Callable[[list[str]], None], call: str, monkeypatch: pytest.MonkeyPatch) -> object:
+    """The exit status of a call whose work is replaced."""
+    monkeypatch.setattr(cli, "dispatch", work)
+    monkeypatch.setattr(sys, "argv", ["sjepa", *call.split()])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    return end.value.code
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (PermissionError(errno.EACCES, "Permission denied", "/root/run"), "/root/run: Permission denied"),
+        (IsADirectoryError(errno.EISDIR, "Is a directory", "a.partial", None, "a"), "a: Is a directory"),
+        (OSError(errno.ENOSPC, "No space left on device"), "No space left on device"),
+    ],
+)
+def test_errors_of_the_file_system_are_one_line(
+    error: OSError, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(_: list[str]) -> None:
+        raise error
+
+    assert ending(fails, "report run", monkeypatch) == 2
+    assert capsys.readouterr().err == f"sjepa: {line}\n"
+
+
+def test_an_error_that_names_no_file_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_: list[str]) -> None:
+        raise OSError("a fault of ours")
+
+    monkeypatch.setattr(cli, "dispatch", fails)
+    with pytest.raises(OSError, match="a fault of ours"):
+        cli.main()
+
+
+@pytest.mark.parametrize("verb", [verb for verb in cli.VERBS if verb not in ("plan", "config", "export", "watch")])
+def test_nothing_is_written_below_a_file(verb: str, tmp_path: Path) -> None:
+    (tmp_path / "words").write_text("words")
+    for out in (["--out", f"{tmp_path}/words/new/x"], [f"--out={tmp_path}/words/x"]):
+        with pytest.raises(UserError, match=r"words is a file: nothing can be written below it$"):
+            cli.dispatch([verb, *out])
+
+
+def test_a_file_in_place_of_a_folder_is_refused_before_the_work(tmp_path: Path) -> None:
+    (tmp_path / "words").write_text("words")
+    for call in (["demo"], ["analyze", "erank", "--run", str(tmp_path)]):
+        with pytest.raises(UserError, match="words is a file: give a folder"):
+            cli.dispatch([*call, "--out", str(tmp_path / "words")])
+
+
+def test_a_gpu_that_is_not_there_is_said_for_either_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(UserError, match=r"^device cuda: there is no GPU that torch can use"):
+        choose_device("cuda")
 
 
 def test_a_run_needs_a_preset_and_audio(tmp_path: Path, corpus: Path) -> None:
-    refused(sjepa("pretrain", "--out", tmp_path / "run", "--data", corpus), "choose a preset")
+    mistyped = f"there is no run in {tmp_path / 'run'}; to begin one, choose a preset"
+    refused(sjepa("pretrain", "--out", tmp_path / "run", "--data", corpus), mistyped)
     refused(sjepa("pretrain", "--out", tmp_path / "run", "--preset", "tiny"), "--data")
     assert not (tmp_path / "run").exists()
 
@@ -113,6 +198,10 @@ def test_a_directory_of_another_run_is_refused_and_untouched(
     assert pretrain(micro(), corpus, run, show=False)
     before = (run / "metrics.jsonl").read_bytes()
     refused(sjepa("pretrain", "--preset", preset, "--data", corpus, "--out", run, "--gmm.k", 9), "gmm.k was 12, now 9")
+    changes = ("--gmm.k", 9, "--seed", 1, "--phase1.lr", 1, "--phase2.lr", 1, "--gmm.k-mfcc", 9, "--mask.ratio", 0.1)
+    other = sjepa("pretrain", "--preset", preset, "--data", corpus, "--out", run, *changes, "--train.clip", 5)
+    refused(other, "; and 2 more): leave out --preset and the options to continue it as it is")
+    assert other.stderr.count(", now ") == 5
     soundfile.write(tmp_path / "b.wav", babble(2.0, 5), 16_000)
     (tmp_path / "other").mkdir()
     soundfile.write(tmp_path / "other" / "b.wav", babble(2.0, 5), 16_000)

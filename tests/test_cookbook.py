@@ -72,12 +72,14 @@ def numbers(pattern: str, printed: str) -> list[float]:
             ["frozen_features.py", "features", "labels.jsonl", "speakr"],
             "has no speakr for 2 recordings, first a.wav; it",
         ),
+        (["frozen_features.py", "corpus", "labels.jsonl", "speaker"], "corpus holds no features as Parquet: make them"),
         (["units_for_lm.py", "corpus", "units.txt"], "corpus holds no units: make them with sjepa embed --what units"),
         (["continue_pretraining.sh", "encoder", "corpus"], "continue_pretraining.sh ENCODER AUDIO OUT [PRESET]"),
     ],
 )
 def test_wrong_arguments_get_a_line_and_the_usage(call: list[str], words: str, tmp_path: Path) -> None:
     (tmp_path / "corpus").mkdir()
+    np.savez(tmp_path / "corpus" / "a.wav.npz", features=np.zeros((1, 3)))
     rows = [{"path": name, "speaker": "amy"} for name in ("a.wav", "b.wav")]
     (tmp_path / "labels.jsonl").write_text("\n".join(map(json.dumps, rows)))
     table = pyarrow.table({"file": ["a.wav", "b.wav"], "features": [[0.0], [1.0]]})

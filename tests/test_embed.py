@@ -287,10 +287,29 @@ def test_mistakes_get_one_line(finished_run: Path, corpus: Path, tmp_path: Path)
     attempt("too few", file, "--window.overlap", 1)
     attempt("`sjepa pretrain` makes one", file, "--what", "units", encoder=finished_run / "encoder")
     attempt("there is no encoder", file, encoder=tmp_path / "nowhere")
+    (tmp_path / "words").write_text("words")
+    refused("words is a file: give a folder", file, "--encoder", finished_run, "--out", tmp_path / "words", "--force")
     copy = tmp_path / "other" / file.name
     copy.parent.mkdir()
     copy.write_bytes(file.read_bytes())
     attempt("would be written to one file", file, copy)
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("bert", r"other holds a 'bert' network: embed takes sjepa's own encoders"),
+        (
+            "wavlm",
+            r"other holds a 'wavlm' network, which superb, probe and units accept and embed does not: embed takes",
+        ),
+        ("wav2vec2", r"'wav2vec2' network, which superb, probe and units accept"),
+    ],
+)
+def test_another_network_is_named_with_what_takes_it(kind: str, words: str, corpus: Path, tmp_path: Path) -> None:
+    weights = {f"layer.{number}.weight": torch.ones(1) for number in range(100)}
+    save_folder(tmp_path / "other", weights, {"model_type": kind})
+    refused(words, corpus, "--encoder", tmp_path / "other", "--out", tmp_path / "out")
 
 
 def test_an_encoder_that_is_not_the_checkpoints_gets_no_units(finished_run: Path, corpus: Path, tmp_path: Path) -> None:

@@ -103,9 +103,12 @@ def test_the_model_card_says_what_the_run_says(finished_run: Path, tmp_path: Pat
 
 
 @torch.no_grad()
-def test_onnxruntime_gives_the_encoders_states_at_any_length(finished_run: Path, tmp_path: Path) -> None:
+def test_onnxruntime_gives_the_encoders_states_at_any_length(
+    finished_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
     export(finished_run, "--to", "onnx", tmp_path / "onnx")
+    assert [line.split()[0] for line in capsys.readouterr().err.splitlines()] == ["Tracing", "Writing"]
     session = onnxruntime.InferenceSession(tmp_path / "onnx" / "encoder.onnx")
     assert [output.name for output in session.get_outputs()] == [f"hidden_state_{i}" for i in range(3)]
     encoder = Encoder.from_pretrained(finished_run)

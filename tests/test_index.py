@@ -419,6 +419,16 @@ def test_missing_and_empty_sources_are_one_clear_line(tmp_path: Path, corpus: Pa
     assert "is a URL: write to a folder" in attempt(corpus, "--out", "s3://bucket/index")
 
 
+def test_pyarrow_is_asked_for_before_any_header_is_read(
+    tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    monkeypatch.setattr(build, "found", lambda *_: pytest.fail("sources were read"))
+    with pytest.raises(UserError, match="an index needs pyarrow"):
+        index(corpus, out=tmp_path / "index")
+    assert not (tmp_path / "index").exists()
+
+
 def test_indexing_goes_on_where_it_was_interrupted(
     tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

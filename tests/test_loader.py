@@ -14,12 +14,14 @@ import torch
 from sjepa import UserError
 from sjepa.audio.augment import AugmentConfig
 from sjepa.config import Config
+from sjepa.data.build import build_index
 from sjepa.data.corpus import Corpus, scan_folder
 from sjepa.data.loader import BatchReader, load
 from sjepa.data.masking import MaskConfig
+from sjepa.data.opening import open_corpus
 from sjepa.data.sampler import BatchPlan
 from sjepa.train import checkpoint
-from sjepa.train.loop import pretrain
+from sjepa.train.loop import against_crops, pretrain
 
 
 class Deadly(Corpus):
@@ -96,3 +98,17 @@ def test_crop_loss_is_the_share_of_audio_that_the_crops_left_out(
     data = lines[0]
     assert data["crop_loss"] == pytest.approx(1 - 12 * 16_000 / lengths.sum())
     assert data["padding_waste"] == 0.0
+
+
+def test_long_files_are_said_to_be_cut_and_the_advice_on_crops_fits_the_corpus(
+    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    build_index([str(corpus)], tmp_path / "index", layout="auto", max_seconds=15.0, cut_transcribed=False, show=False)
+    places = {"folder": str(corpus), "index": str(tmp_path / "index"), "both": f"{corpus}=1,{tmp_path / 'index'}=1"}
+    opened = {name: open_corpus(place, 1.3, "none", 0.0, show=False) for name, place in places.items()}
+    folder, index, *_ = capsys.readouterr().out.splitlines()
+    assert folder == "12 files, 18 utterances of at most 1.3 s, 0.00 hours"
+    assert index == "12 utterances, 0.00 hours"
+    advice = {name: ", ".join(against_crops(part)) for name, part in opened.items()}
+    assert {name for name, words in advice.items() if "--batches.max-seconds" in words} == {"folder", "both"}
+    assert {name for name, words in advice.items() if "sjepa index --max-seconds" in words} == {"index", "both"}

@@ -3,7 +3,7 @@
 import json
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -376,13 +376,30 @@ def test_a_browser_draws_every_chart(browser: Any, tmp_path: Path, width: int) -
         tab.close()
 
 
+def interrupted_at_the_second() -> Callable[..., dict[str, Any]]:
+    calls: list[str] = []
+
+    def analyse(run: Any, speech: Any) -> dict[str, Any]:
+        if calls:
+            raise KeyboardInterrupt
+        calls.append(speech.name)
+        return {"name": speech.name}
+
+    return analyse
+
+
 def test_the_command_makes_what_the_explorer_needs_and_writes_into_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sjepa.analysis.modes.NULL_SAMPLES", 20)
     run = tmp_path / "run"
     shutil.copytree(trained(), run)
-    dispatch(["report", str(run), "--data", str(corpus()), "--utterances", "2", "--device", "cpu"])
+    call = ["report", str(run), "--data", str(corpus()), "--utterances", "2", "--device", "cpu"]
+    with monkeypatch.context() as patch:
+        patch.setattr("sjepa.analysis.missing.analyse_utterance", interrupted_at_the_second())
+        with pytest.raises(KeyboardInterrupt):
+            dispatch(call)
+    dispatch(call)  # and makes both, because none was left from which it would think them made
     assert "report.html" in capsys.readouterr().out
     assert len(list((run / "analysis").glob("utterance-*.json"))) == 2
     kept = (run / "analysis" / "entropy.json").stat().st_mtime_ns
@@ -391,5 +408,7 @@ def test_the_command_makes_what_the_explorer_needs_and_writes_into_the_run(
     assert (run / "analysis" / "entropy.json").stat().st_mtime_ns == kept  # what is there is not made again
     with pytest.raises(UserError, match="there is no folder"):
         dispatch(["report", str(tmp_path / "nowhere")])
+    with pytest.raises(UserError, match=r"there is no folder \S+elsewhere"):  # though all that it is for is there
+        dispatch(["report", str(run), "--data", str(tmp_path / "elsewhere")])
     with pytest.raises(UserError, match="which run"):
         dispatch(["report"])

@@ -2,6 +2,8 @@
 
 import itertools
 import json
+import os
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -146,6 +148,29 @@ def test_the_same_seed_gives_the_same_numbers_and_a_stop_changes_nothing(tmp_pat
     assert json.loads((tmp_path / "stopped" / "results.json").read_text())["folds"] == whole["folds"]
     with pytest.raises(UserError, match="holds an evaluation that differs in seed: choose another --out"):
         run(task, tmp_path / "stopped", 1e-3, seed=1)
+
+
+def test_ctrl_c_ends_after_the_step_and_loses_none(tmp_path: Path) -> None:
+    data = corpora.voxceleb(tmp_path / "data", speakers=3)
+    task = shortened(make_task("sid", data, lite=True), 20)  # looks at dev: 10 and 20
+    whole = run(task, tmp_path / "whole", 1e-3)
+    evaluation = Evaluation(task, load_upstream("logmel"), tmp_path / "stopped")
+    step, count = evaluation.step, itertools.count(1)
+
+    def interrupted(*arguments: Any) -> float:
+        if next(count) == 9:
+            os.kill(os.getpid(), signal.SIGINT)
+        return step(*arguments)
+
+    evaluation.step = interrupted  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        evaluation.run([1e-3])
+    again = Evaluation(task, load_upstream("logmel"), tmp_path / "stopped")
+    left = iter(range(12, 0, -1))
+    more = again.step
+    again.step = lambda *arguments: (next(left), more(*arguments))[1]  # type: ignore[method-assign]
+    assert again.run([1e-3])["folds"] == whole["folds"]
+    assert next(left) == 1  # eleven of the twenty steps were left to do
 
 
 def noises(folder: Path, number: int) -> list[Utterance]:

@@ -134,6 +134,9 @@ def test_a_part_of_the_corpus_has_a_table_of_its_own() -> None:
         "Probes on LibriSpeech dev-clean",
         "Probes on LibriSpeech dev-clean, phones of 356 of 2,703 utterances",
     }
+    (few,) = build_sections([probe(data={"utterances": 274, "phone_utterances": 274})])
+    assert few.title == "Probes on LibriSpeech dev-clean, only 274 utterances of it"
+    assert not any(row.reported for row in few.rows)
 
 
 def test_tasks_outside_superb_are_not_called_superb() -> None:

@@ -86,12 +86,12 @@ def test_a_growing_file_is_followed_and_what_is_taken_back_is_forgotten(tmp_path
     assert tail.read() == []
 
 
-def test_the_command_shows_a_run_of_another_process_until_it_is_complete(tmp_path: Path) -> None:
+def test_the_command_waits_for_a_run_and_shows_it_until_it_is_complete(tmp_path: Path) -> None:
     pty = pytest.importorskip("pty")
     import os
 
     events = make_events()
-    run = make_run(tmp_path / "run", events[:20])
+    run = tmp_path / "run"
     ours, theirs = pty.openpty()
     call = [sys.executable, "-m", "sjepa", "watch", str(run), "--every", "0.1"]
     environment = os.environ | {"TERM": "xterm", "COLUMNS": "150", "LINES": "50"}
@@ -107,10 +107,17 @@ def test_the_command_shows_a_run_of_another_process_until_it_is_complete(tmp_pat
 
     reader = threading.Thread(target=read, daemon=True)
     reader.start()
-    deadline = time.monotonic() + 30
-    while b"of 1,000" not in seen and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert b"of 1,000" in seen
+
+    def until(words: bytes) -> None:
+        deadline = time.monotonic() + 30
+        while words not in seen and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert words in seen
+
+    until(b"waiting for it; ctrl-C ends this")
+    make_run(run, events[:20])
+    until(b"of 1,000")
+    assert seen.count(b"waiting for it") == 1
     assert process.poll() is None  # it goes on watching
     with (run / "metrics.jsonl").open("a") as file:
         file.writelines(json.dumps(event) + "\n" for event in events[20:])
@@ -124,6 +131,9 @@ def test_once_and_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     dispatch(["watch", str(make_run(tmp_path / "run", make_events(100))), "--once"])
     assert "step 100 of 1,000" in " ".join(capsys.readouterr().out.split())
     with pytest.raises(UserError, match="there is no run"):
-        dispatch(["watch", str(tmp_path / "nowhere")])
+        dispatch(["watch", str(tmp_path / "nowhere"), "--once"])
+    (tmp_path / "words").write_text("words")
+    with pytest.raises(UserError, match="is a file: give the folder"):
+        dispatch(["watch", str(tmp_path / "words")])
     with pytest.raises(UserError, match="seconds above 0"):
         dispatch(["watch", str(tmp_path), "--every", "0"])

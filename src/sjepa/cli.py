@@ -1,10 +1,13 @@
 """The front door: `sjepa VERB`, one verb a job."""
 
+import errno
 import os
 import sys
+from pathlib import Path
 
 from sjepa.errors import UserError
-from sjepa.verbs import call
+from sjepa.files import refuse_below_file
+from sjepa.verbs import call, option
 
 # Each verb is the module of its name in sjepa.commands, imported when it is called.
 VERBS = {
@@ -25,6 +28,10 @@ VERBS = {
     "report": "one page of a run, or of several beside each other, with an utterance explorer",
     "watch": "a live view of a run in progress",
 }
+# Verbs that keep what is done when they are interrupted: the same command goes on from there.
+CONTINUED = ("demo", "pretrain", "index", "shard", "superb", "embed")
+
+FULL = (errno.ENOSPC, errno.EDQUOT)  # a disk or a quota; what could not be written is then not named
 
 
 def dispatch(arguments: list[str]) -> None:
@@ -33,7 +40,14 @@ def dispatch(arguments: list[str]) -> None:
 
         print(__version__)
     else:
+        refuse_below_file(Path(option(arguments, "--out")))
         call("sjepa", "verb", VERBS, "sjepa.commands", arguments)
+
+
+def how_to_continue(arguments: list[str]) -> str:
+    """What to say after an interruption; with --force the work begins anew."""
+    continued = arguments[:1] and arguments[0] in CONTINUED and "--force" not in arguments
+    return "; the same command continues" if continued else ""
 
 
 def main() -> None:
@@ -47,8 +61,14 @@ def main() -> None:
         sys.exit(2)
     except BrokenPipeError:  # the reader of our output has gone, as with `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        if error.filename is None and error.errno not in FULL:  # no file of the user's: a fault of ours
+            raise
+        where = error.filename2 or error.filename  # of a file that is moved, where it should have gone
+        print(f"sjepa: {f'{where}: ' if where else ''}{error.strerror}", file=sys.stderr)
+        sys.exit(2)
     except KeyboardInterrupt:
-        print("sjepa: interrupted", file=sys.stderr)
+        print(f"sjepa: interrupted{how_to_continue(sys.argv[1:])}", file=sys.stderr)
         sys.exit(130)
     finally:
         if "sjepa.distributed" in sys.modules:  # and not half of torch, where Ctrl-C came while it was imported

@@ -31,6 +31,13 @@ def save_tensors(path: Path, tensors: Mapping[str, "Tensor"], metadata: dict[str
     os.replace(partial, path)
 
 
+def refuse_below_file(path: Path) -> None:
+    """Refuse a path that leads through a file, before any work is done for it."""
+    nearest = next((parent for parent in path.parents if parent.exists()), None)
+    if nearest is not None and not nearest.is_dir():
+        raise UserError(f"{nearest} is a file: nothing can be written below it")
+
+
 def is_used(folder: Path) -> bool:
     """Whether a folder for results has something in it; refuses a file in its place."""
     if folder.exists() and not folder.is_dir():

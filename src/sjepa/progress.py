@@ -1,5 +1,6 @@
 """Progress on everything long, on the main rank only."""
 
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -94,7 +95,7 @@ def track(items: Iterable[T], description: str, total: int | None = None, show: 
             b.advance()
 
 
-def say(line: str) -> None:
-    """Print a line once, whatever the number of ranks."""
+def say(line: str, aside: bool = False) -> None:
+    """Print a line once, whatever the number of ranks; aside from results, on stderr."""
     if distributed.is_main():
-        print(line, flush=True)
+        print(line, file=sys.stderr if aside else sys.stdout, flush=True)

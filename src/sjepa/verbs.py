@@ -23,6 +23,16 @@ def choose(program: str, kind: str, choices: Mapping[str, str], arguments: list[
     raise UserError(f"there is no {kind} {word!r}{suggestion(word, choices)}; there are {', '.join(choices)}")
 
 
+def option(arguments: list[str], name: str) -> str:
+    """A plain option's value, looked up before the typed parse where it is needed earlier."""
+    for index, argument in enumerate(arguments):
+        if argument == name and index + 1 < len(arguments):
+            return arguments[index + 1]
+        if argument.startswith(name + "="):
+            return argument.split("=", 1)[1]
+    return ""
+
+
 def call(program: str, kind: str, choices: Mapping[str, str], package: str, arguments: list[str]) -> None:
     """Run the module of `package` that the first argument names, imported only now so that help is quick."""
     word = choose(program, kind, choices, arguments)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sjepa.analysis.events import Event, last_step, of_kind, parse
+from sjepa.errors import UserError
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 WIDTH = 40
@@ -60,20 +61,32 @@ class Tail:
 
 
 def watch(run: Path, every: float, once: bool) -> None:
-    """Show a run until it is complete or the reader goes; `once` shows it as it is now."""
+    """Show a run until it is complete or the reader goes, once it is there; `once` shows it as it is now."""
     from rich.console import Console
     from rich.live import Live
 
     console, tail, total = Console(), Tail(run / "metrics.jsonl"), planned_steps(run)
     if once or not console.is_terminal:
+        if not run.is_dir():
+            raise UserError(f"there is no run {run}")
         console.print(view(run, tail.read(), total, age_of(tail.path)))
         return
-    with suppress(KeyboardInterrupt), Live(console=console, screen=True, auto_refresh=False) as live:
-        while not (total and tail.events and last_step(tail.events) >= total):
-            total = total or planned_steps(run)
-            live.update(view(run, tail.read(), total, age_of(tail.path)), refresh=True)
-            time.sleep(every)
+    with suppress(KeyboardInterrupt):
+        wait_for(run, every)
+        with Live(console=console, screen=True, auto_refresh=False) as live:
+            while not (total and tail.events and last_step(tail.events) >= total):
+                total = total or planned_steps(run)
+                live.update(view(run, tail.read(), total, age_of(tail.path)), refresh=True)
+                time.sleep(every)
     console.print(view(run, tail.events, total, age_of(tail.path)))
+
+
+def wait_for(run: Path, every: float) -> None:
+    """Wait until the folder is there, and say so where it is not: its name may be mistyped."""
+    if not run.is_dir():
+        print(f"There is no {run} yet: waiting for it; ctrl-C ends this", flush=True)
+    while not run.is_dir():
+        time.sleep(every)
 
 
 def planned_steps(run: Path) -> int:

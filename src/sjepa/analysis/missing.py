@@ -23,8 +23,11 @@ def analyse_missing(
     if not any(out.glob("utterance-*.json")):
         restored = Restored(run, device)
         chosen = choose(data, [], utterances, subset)
-        for path, label in track(chosen, "Utterances", len(chosen)):
-            found = analyse_utterance(restored, read_speech(path, label, 0.0, SECONDS))
+        analysed = [
+            analyse_utterance(restored, read_speech(path, label, 0.0, SECONDS))
+            for path, label in track(chosen, "Utterances", len(chosen))
+        ]
+        for found in analysed:  # only now, because after an interruption one that is there stands for all
             keep(found, out, f"utterance-{file_name(found['name'])}")
     if not (out / "entropy.json").is_file():
         restored = restored or Restored(run, device)

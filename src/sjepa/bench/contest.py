@@ -5,13 +5,15 @@ from collections.abc import Callable, Mapping
 
 import torch
 
+from sjepa.bench.output import stage
 from sjepa.bench.timing import milliseconds
 
 
 def in_turn(
-    contestants: Mapping[str, Callable[[], object]], device: torch.device, rounds: int
+    what: str, contestants: Mapping[str, Callable[[], object]], device: torch.device, rounds: int
 ) -> dict[str, list[float]]:
     """Milliseconds of every call: one of each in turn, so that other work on the machine hits all alike."""
+    stage(f"Timing {what}: {', '.join(contestants)}, {rounds} times each")
     times: dict[str, list[float]] = {name: [] for name in contestants}
     for work in contestants.values():
         work()

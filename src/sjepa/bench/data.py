@@ -12,9 +12,10 @@ import tyro
 
 from sjepa.audio.augment import AugmentConfig
 from sjepa.audio.io import SAMPLE_RATE, read_int16, to_int16
-from sjepa.bench.output import processor, save
+from sjepa.bench.output import processor, save, stage
 from sjepa.data.build import build_index
 from sjepa.data.corpus import Corpus
+from sjepa.data.index import arrow
 from sjepa.data.loader import BatchConfig, BatchReader, load, plan_batches
 from sjepa.data.masking import MaskConfig
 from sjepa.data.mixture import Mixture
@@ -52,6 +53,7 @@ def run(arguments: list[str]) -> None:
 
 
 def measure(data: str, seconds: float, workers: int) -> dict[str, Any]:
+    arrow()  # missing, it is better missed before the work than after
     given = open_corpus(data, 15.0, "none", 0.0) if data else None
     recordings = sample(given) if given is not None else [babble(seed) for seed in range(24)]
     results: dict[str, Any] = {"machine": {"processor": processor(), "cores": os.cpu_count(), "workers": workers}}
@@ -59,9 +61,11 @@ def measure(data: str, seconds: float, workers: int) -> dict[str, Any]:
     results["sound"] = f"{len(recordings)} recordings of {name or 'speech-like sound'}"
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
+        stage(f"Timing the decoding of {', '.join(FORMATS)}")
         results["decode"] = {ending: decode_rate(folder / ending, ending, recordings) for ending in FORMATS}
         results["loader"] = {}
         if given is not None:
+            stage(f"Timing the loader on {data}")
             results["loader"]["as given"] = loader_rate(given, workers, seconds)
         build_index(
             [str(folder / "flac")],
@@ -73,6 +77,7 @@ def measure(data: str, seconds: float, workers: int) -> dict[str, Any]:
         )
         encodings: tuple[Encoding, ...] = ("flac", "int16")
         for encoding in encodings:
+            stage(f"Writing {encoding} shards and timing the loader on them")
             shards = folder / f"shards-{encoding}"
             write_shards(
                 str(folder / "index"), shards, encoding=encoding, shard_hours=8.0, seed=0, workers=1, show=False

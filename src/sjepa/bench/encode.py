@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sjepa.audio.io import SAMPLE_RATE
 from sjepa.bench.contest import figures, in_turn
-from sjepa.bench.output import machine, save, show
+from sjepa.bench.output import machine, save, show, stage
 from sjepa.config import load_preset
 from sjepa.errors import UserError
 from sjepa.model.encoder import Encoder
@@ -53,6 +53,7 @@ def run(arguments: list[str]) -> None:
 def measure(command: BenchEncode, device: torch.device) -> dict[str, Any]:
     gpu = device.type == "cuda"
     batch = command.batch or (24 if gpu else 1)
+    stage(f"Making the encoder of {command.preset}, and the same network by transformers")
     torch.manual_seed(0)
     encoder = Encoder(load_preset(command.preset).encoder).to(device).eval()
     theirs = hugging_face(encoder, device)
@@ -67,7 +68,7 @@ def measure(command: BenchEncode, device: torch.device) -> dict[str, Any]:
         "transformers": lambda: in_bf16(lambda: theirs(audio).last_hidden_state),
     }
     one, other = (work().float() for work in contestants.values())
-    timed = figures(in_turn(contestants, device, command.rounds), ours="sjepa")
+    timed = figures(in_turn("the encoder", contestants, device, command.rounds), ours="sjepa")
     rates = {name: batch * command.seconds / figure["ms"] * 1e3 for name, figure in timed.items()}
     return machine(device) | {
         "preset": command.preset,

@@ -12,7 +12,7 @@ from torch import Tensor
 from sjepa.audio.io import SAMPLE_RATE
 from sjepa.bench.contest import figures, in_turn
 from sjepa.bench.mixtures import ScikitLearn, draw_frames, naive_posterior, naive_update
-from sjepa.bench.output import machine, save, show
+from sjepa.bench.output import machine, save, show, stage
 from sjepa.errors import UserError
 from sjepa.model.frontend import frame_count
 from sjepa.targets.fit import initial_mixture
@@ -68,6 +68,7 @@ def measure(command: BenchGmm, device: torch.device) -> dict[str, Any]:
 @torch.no_grad()
 def online(frames: int, components: int, dimension: int, rounds: int, device: torch.device) -> dict[str, Any]:
     """Posteriors alone, and with the online update that follows them in a step."""
+    stage(f"Drawing {frames:,} frames and comparing what both make of them")
     features = draw_frames(frames, components, dimension, seed=0).to(device)
     centres = features[torch.randperm(frames, generator=torch.Generator().manual_seed(0))[:components].to(device)]
     spread = features.var(0, unbiased=False).expand(components, -1)
@@ -88,11 +89,12 @@ def online(frames: int, components: int, dimension: int, rounds: int, device: to
     difference = float((step() - naive_step()).abs().max())
     means = float((ours.means - naive.means).abs().max() / (1 - DECAY))
     posterior_times = in_turn(
+        "posteriors",
         {"sjepa": lambda: ours.posterior(features), "as written": lambda: naive_posterior(naive, features)},
         device,
         rounds,
     )
-    step_times = in_turn({"sjepa": step, "as written": naive_step}, device, rounds)
+    step_times = in_turn("posteriors and update", {"sjepa": step, "as written": naive_step}, device, rounds)
     return {
         "frames": frames,
         "components": components,
@@ -105,6 +107,7 @@ def online(frames: int, components: int, dimension: int, rounds: int, device: to
 
 def fit(command: BenchGmm, device: torch.device) -> dict[str, Any]:
     """EM from the same start for as many iterations, and scikit-learn's last E-step, which its fit adds."""
+    stage(f"Drawing {command.fit_frames:,} frames for EM, k-means as its start, and a first fit of both")
     frames = draw_frames(command.fit_frames, command.fit_components, command.fit_dimension, seed=1).to(device)
     floor = torch.full_like(frames[0], 1e-6)
     centres = kmeans(frames, command.fit_components, 1, torch.Generator().manual_seed(0))
@@ -131,7 +134,7 @@ def fit(command: BenchGmm, device: torch.device) -> dict[str, Any]:
         for precision in ("float32", "float64")
         for threads in (1, None)
     }
-    timed = figures(in_turn(contestants, device, command.rounds), ours="sjepa")
+    timed = figures(in_turn("EM", contestants, device, command.rounds), ours="sjepa")
     return {
         "frames": command.fit_frames,
         "components": command.fit_components,

@@ -10,6 +10,12 @@ from typing import Any
 import torch
 
 from sjepa.files import write_whole
+from sjepa.progress import say
+
+
+def stage(line: str) -> None:
+    """Say what is measured now. A line and no bar: one that redraws itself would take time from what is timed."""
+    say(f"{line} ...", aside=True)
 
 
 def machine(device: torch.device) -> dict[str, Any]:

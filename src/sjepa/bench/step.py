@@ -16,7 +16,7 @@ from torch import Tensor
 
 from sjepa.audio.augment import draw
 from sjepa.audio.io import SAMPLE_RATE
-from sjepa.bench.output import machine, save, show
+from sjepa.bench.output import machine, save, show, stage
 from sjepa.bench.peers import PEERS
 from sjepa.bench.timing import captured, encoder_operations, matrix_rate, milliseconds
 from sjepa.config import Config, load_preset
@@ -61,6 +61,7 @@ def measure(command: BenchStep) -> dict[str, Any]:
     gpu = device.type == "cuda"
     config = load_preset(command.preset or ("paper" if gpu else "tiny"))
     batch, seconds = command.batch or (24 if gpu else 4), command.seconds or (15.0 if gpu else 2.0)
+    stage("Making batches, and timing a large product")
     batches = [random_batch(config, batch, round(seconds * SAMPLE_RATE), seed) for seed in range(4)]
     results: dict[str, Any] = machine(device) | {
         "preset": command.preset or ("paper" if gpu else "tiny"),
@@ -69,20 +70,23 @@ def measure(command: BenchStep) -> dict[str, Any]:
         "matrix_tflops": matrix_rate(device) / 1e12,
     }
     for number in (1, 2):
+        stage(f"Timing steps of phase {number}")
         results[f"phase{number}"] = time_phase(config, number, batches, device, command.repeats)
+    stage("Timing steps of phase 2 without the mixture")
     without = time_phase(config, 2, batches, device, command.repeats, mixture=False)
     results["mixture_adds_ms"] = results["phase2"]["ms"] - without["ms"]
     there = batches[0].to(device) if gpu else batches[0]
+    stage("Timing each part alone")
     results["parts_ms"] = time_parts(config, there, device)
     forward_backward = 3 * batch * encoder_operations(config.encoder, round(seconds * SAMPLE_RATE))
     rate = forward_backward / (results["parts_ms"]["encoder"] / 1e3) / 1e12
     results["encoder_tflops"], results["encoder_share"] = rate, rate / results["matrix_tflops"]
     results["audio_per_second"] = results["phase2"]["audio_per_second"]
-    results["peers"] = {
-        name: PEERS[name](config, there.clean, there.mask, device)
-        for name in filter(None, command.against.split(","))
-        if name in PEERS
-    }
+    results["peers"] = {}
+    for name in command.against.split(","):
+        if name in PEERS:
+            stage(f"Timing steps of {name}")
+            results["peers"][name] = PEERS[name](config, there.clean, there.mask, device)
     return results
 
 

@@ -5,8 +5,8 @@ from typing import Annotated
 
 import tyro
 
-from sjepa.commands.pretrain import option
 from sjepa.config import Config, load_preset, to_toml
+from sjepa.verbs import option
 
 
 @dataclass(frozen=True)

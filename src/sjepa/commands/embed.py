@@ -9,6 +9,7 @@ import tyro
 
 from sjepa.embed.windows import WindowConfig
 from sjepa.errors import UserError
+from sjepa.files import is_used
 
 if TYPE_CHECKING:
     from sjepa.embed.network import Network
@@ -90,11 +91,12 @@ def run(arguments: list[str]) -> None:
 
 def load_network(command: Embed) -> "Network":
     from sjepa.device import choose_device
-    from sjepa.embed.network import Network, chosen_state
+    from sjepa.embed.network import Network, chosen_state, refuse_other_networks
     from sjepa.model.encoder import Encoder
     from sjepa.train.finished import Finished
 
     device = choose_device(command.device)
+    refuse_other_networks(command.encoder)
     encoder = Encoder.from_pretrained(command.encoder).requires_grad_(False)
     state, head = chosen_state(command.layer, encoder.config.layers), None
     if command.what != "features":
@@ -104,7 +106,7 @@ def load_network(command: Embed) -> "Network":
 
 def check_folder(out: Path, settings: dict[str, Any], force: bool) -> None:
     """A folder is new, or holds what the same settings began."""
-    if force or not out.exists() or (out.is_dir() and not any(out.iterdir())):
+    if not is_used(out) or force:
         return
     try:
         before = json.loads((out / SETTINGS).read_text(encoding="utf-8"))

@@ -8,6 +8,7 @@ import tyro
 
 from sjepa.config import Config, load_preset, load_toml, preset_names
 from sjepa.errors import UserError
+from sjepa.verbs import option
 
 
 @dataclass(frozen=True)
@@ -30,16 +31,6 @@ class Pretrain:
     config: Annotated[Config, tyro.conf.arg(name="")] = field(default_factory=Config)
 
 
-def option(arguments: list[str], name: str) -> str:
-    """A plain option's value, looked up before the typed parse because it decides the defaults."""
-    for index, argument in enumerate(arguments):
-        if argument == name and index + 1 < len(arguments):
-            return arguments[index + 1]
-        if argument.startswith(name + "="):
-            return argument.split("=", 1)[1]
-    return ""
-
-
 def starting_config(arguments: list[str]) -> Config:
     """The config that overrides apply to: the preset's, or that of the run being continued or branched from."""
     preset = option(arguments, "--preset")
@@ -60,7 +51,8 @@ def run(arguments: list[str]) -> None:
         if not known.exists():
             raise UserError(f"--branch-from {command.branch_from}: this is not a run")
     if not command.preset and not known.exists():
-        raise UserError(f"choose a preset for a new run: --preset {' | '.join(preset_names())}")
+        presets = " | ".join(preset_names())
+        raise UserError(f"there is no run in {command.out}; to begin one, choose a preset: --preset {presets}")
     data = command.data
     if not data and known.exists():
         from sjepa.train.run import data_of

@@ -39,7 +39,8 @@ def run(arguments: list[str]) -> None:
     command = tyro.cli(ReportCommand, prog="sjepa report", args=arguments)
     if not command.runs:
         raise UserError("which run? sjepa report RUN, or several to compare them")
-    for folder in (*command.runs, *command.results):
+    data = () if command.data is None else (command.data,)
+    for folder in (*command.runs, *command.results, *data):
         if not folder.is_dir():
             raise UserError(f"there is no folder {folder}")
     from sjepa.analysis.missing import analyse_missing

@@ -17,7 +17,7 @@ class Watch:
     """
 
     run: Annotated[Path, tyro.conf.Positional]
-    """Directory of the run; it may not have begun yet."""
+    """Directory of the run; one that has not begun yet is waited for."""
     every: float = 2.0
     """Seconds between looks."""
     once: bool = False
@@ -28,8 +28,8 @@ def run(arguments: list[str]) -> None:
     command = tyro.cli(Watch, prog="sjepa watch", args=arguments)
     if command.every <= 0:
         raise UserError(f"--every {command.every:g}: seconds above 0")
-    if not command.run.is_dir():
-        raise UserError(f"there is no run {command.run}")
+    if command.run.exists() and not command.run.is_dir():
+        raise UserError(f"{command.run} is a file: give the folder of a run")
     from sjepa.watch import watch
 
     watch(command.run, command.every, command.once)

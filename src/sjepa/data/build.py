@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from sjepa.audio.io import SAMPLE_RATE, AudioInfo, BadAudioError, one_line, open_sound, probe, shown
-from sjepa.data.index import Row, merge_parts, read_facts, write_part, writing
+from sjepa.data.index import Row, arrow, merge_parts, read_facts, write_part, writing
 from sjepa.data.layouts import Found, Item, Layout, found
 from sjepa.data.silence import Stretch, cut_at_silences, join_voice, loudness
 from sjepa.data.storage import Place, is_url, read_bytes
@@ -28,6 +28,7 @@ def build_index(
     sources: list[str], out: Path, *, layout: Layout, max_seconds: float, cut_transcribed: bool, show: bool = True
 ) -> dict[str, Any]:
     """Index audio into a folder, or go on where an earlier call was interrupted; returns what index.json holds."""
+    arrow()  # missing, it is better missed before the work than after
     for source in sources:
         if not os.path.exists(source):
             raise UserError(f"there is no {shown(source)}")

@@ -42,6 +42,11 @@ class Corpus:
         return len(self.length)
 
     @property
+    def indexed(self) -> bool:
+        """Whether it was opened from an index or shards, which were cut when they were made, and not from a folder."""
+        return bool(self.identity)
+
+    @property
     def hours(self) -> float:
         return float(self.length.sum(dtype=np.int64)) / SAMPLE_RATE / 3600
 

@@ -27,7 +27,7 @@ def open_corpus(
         corpora = [decode(corpus, show) for corpus in corpora]
     for corpus, (where, _) in zip(corpora, parts, strict=True):
         left_out = f"; {len(corpus.refused)} left out, whole or in part:" if corpus.refused else ""
-        say(f"{f'{where}: ' if len(parts) > 1 else ''}{len(corpus):,} utterances, {corpus.hours:.2f} hours{left_out}")
+        say(f"{f'{where}: ' if len(parts) > 1 else ''}{amount(corpus, max_seconds)}{left_out}")
         for line in corpus.refused[:5]:
             say(f"  {line}")
         if len(corpus.refused) > 5:
@@ -35,6 +35,14 @@ def open_corpus(
     if len(corpora) == 1:
         return corpora[0]
     return Mixture.of(corpora, [weight for _, weight in parts])
+
+
+def amount(corpus: Corpus, max_seconds: float) -> str:
+    """How much there is to hear; of a plain folder also how many files were cut into it, where any was long."""
+    held = f"{len(corpus):,} utterances"
+    if not corpus.indexed and len(corpus) > len(corpus.paths):
+        held = f"{len(corpus.paths):,} files, {held} of at most {max_seconds:g} s"
+    return f"{held}, {corpus.hours:.2f} hours"
 
 
 def weighted(data: str) -> list[tuple[str, float]]:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import itemgetter
+from pathlib import Path
 from typing import cast
 
 import numpy as np
@@ -11,7 +12,9 @@ from torch import Tensor
 
 from sjepa.embed.loudness import Moments, norm_for
 from sjepa.errors import UserError
+from sjepa.evaluate.upstream import ARCHITECTURES
 from sjepa.model.encoder import Encoder
+from sjepa.model.formats import from_hugging_face, read_json
 from sjepa.model.predictor import ClusterHead
 from sjepa.model.utterances import encode
 
@@ -41,6 +44,23 @@ class Network:
     def posteriors(self, features: Tensor) -> Tensor:  # (T, D) -> (T, K)
         assert self.head is not None
         return self.head(features).softmax(-1)
+
+
+def refuse_other_networks(source: Path) -> None:
+    """Say which network a folder holds and what takes it, rather than which of its weights do not fit."""
+    folder = source / "encoder" if (source / "encoder" / "config.json").is_file() else source  # of a run
+    if not (folder / "config.json").is_file():
+        return
+    settings = read_json(folder / "config.json")
+    try:
+        from_hugging_face(settings)
+    except UserError as error:
+        kind = settings.get("model_type", "nameless")
+        others = ", which superb, probe and units accept and embed does not" if kind in ARCHITECTURES else ""
+        raise UserError(
+            f"{folder} holds a {kind!r} network{others}: embed takes sjepa's own encoders, "
+            "and HuBERT Base or what is built like it"
+        ) from error
 
 
 def chosen_state(layer: str, layers: int) -> int:

@@ -118,7 +118,10 @@ def phone_probe(
     """
     names = np.unique(speakers)
     if by_speaker and len(names) < 2:
-        raise UserError(f"a speaker-disjoint phone probe needs at least two speakers; there is {str(names[0])!r} alone")
+        raise UserError(
+            f"a speaker-disjoint phone probe needs at least two speakers; there is {str(names[0])!r} alone in "
+            f"{len(phones):,} frames (--frames takes more)"
+        )
     if by_speaker:
         order = np.random.default_rng(seed).permutation(names)
         fifth = len(divide(order)[0])

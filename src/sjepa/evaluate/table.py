@@ -14,7 +14,7 @@ from sjepa.errors import UserError
 from sjepa.evaluate import reported
 
 FULL, OTHER, LITE = "SUPERB", "Full protocol, not part of SUPERB", "Lite protocols"
-DEV_CLEAN = "Probes on LibriSpeech dev-clean"
+DEV_CLEAN, DEV_CLEAN_UTTERANCES = "Probes on LibriSpeech dev-clean", 2703
 NOT_SUPERB = ("ravdess", "coffee")
 LOWER = ("wer", "cer", "per", "abx_within", "abx_across")
 NEITHER = ("perplexity", "units_used")  # more is not better
@@ -124,15 +124,18 @@ def section_of(results: dict[str, Any]) -> str:
         data = results.get("data", {})
         used = data.get("phone_utterances" if results["task"] == "probe" else "utterances")
         total = data.get("utterances" if results["task"] == "probe" else "of_utterances")
-        part = f", phones of {used:,} of {total:,} utterances" if used and total and used < total else ""
-        return f"{results['task'].capitalize().rstrip('s')}s on {results['corpus']}{part}"
+        title = f"{results['task'].capitalize().rstrip('s')}s on {results['corpus']}"
+        if title == DEV_CLEAN and total is not None and total < DEV_CLEAN_UTTERANCES:
+            title += f", only {total:,} utterances of it"
+        return title + (f", phones of {used:,} of {total:,} utterances" if used and total and used < total else "")
     if results["protocol"]["name"] == "lite":
         return LITE
     return OTHER if results["task"] in NOT_SUPERB else FULL
 
 
 def reported_beside(title: str) -> Sequence[reported.Reported]:
-    if title.startswith(DEV_CLEAN):
+    """What others reported on the same data; the phones of a part of dev-clean are compared with those of all."""
+    if title.startswith(DEV_CLEAN) and "only" not in title:
         return reported.PROBES
     return reported.SUPERB if title == FULL else ()
 

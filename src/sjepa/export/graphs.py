@@ -13,6 +13,7 @@ from sjepa.errors import UserError
 from sjepa.export.plain import PlainEncoder
 from sjepa.model.encoder import Encoder
 from sjepa.model.frontend import RECEPTIVE_FIELD, STRIDE
+from sjepa.progress import say
 
 ONNX_FILE, TORCH_FILE = "encoder.onnx", "encoder.pt2"
 SHORTEST = RECEPTIVE_FIELD + STRIDE  # samples: tracing takes a length of one frame for a constant
@@ -32,6 +33,7 @@ def write_onnx(encoder: Encoder, folder: Path) -> float:
     except ImportError as error:
         raise UserError("--to onnx needs onnx, onnxscript and onnxruntime: pip install 'sjepa[onnx]'") from error
     names = [f"hidden_state_{index}" for index in range(encoder.config.layers + 1)]
+    say("Tracing the encoder for ONNX ...", aside=True)
     with quiet():
         program = torch.onnx.export(
             PlainEncoder(encoder),
@@ -44,6 +46,7 @@ def write_onnx(encoder: Encoder, folder: Path) -> float:
             verbose=False,
         )
     assert program is not None
+    say("Writing it, and comparing its outputs in onnxruntime ...", aside=True)
     program.save(folder / ONNX_FILE)
     session = onnxruntime.InferenceSession(str(folder / ONNX_FILE), providers=["CPUExecutionProvider"])
 
@@ -55,6 +58,7 @@ def write_onnx(encoder: Encoder, folder: Path) -> float:
 
 def write_torch(encoder: Encoder, folder: Path) -> float:
     """Write encoder.pt2, load it again and compare; gives the largest difference."""
+    say("Tracing the encoder, writing it and comparing its outputs ...", aside=True)
     with quiet():
         program = torch.export.export(PlainEncoder(encoder), (example(),), dynamic_shapes=dynamic_shapes())
         torch.export.save(program, folder / TORCH_FILE)

@@ -105,8 +105,8 @@ def read_encoder(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     file = next((folder / name for name in WEIGHT_FILES if (folder / name).is_file()), None)
     if file is None:
         raise UserError(f"{folder} is not an encoder folder: it has no {' or '.join(WEIGHT_FILES)}")
-    weights = read_weights(file)
-    return to_our_names(weights, str(file)), from_hugging_face(read_json(folder / "config.json"))
+    fields = from_hugging_face(read_json(folder / "config.json"))  # first: another network's weights say less
+    return to_our_names(read_weights(file), str(file)), fields
 
 
 def read_json(file: Path) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from sjepa.config import Config, differences, load_toml, to_toml
 from sjepa.errors import UserError
 from sjepa.files import is_used
 from sjepa.train import checkpoint
+from sjepa.train.run import in_short
 
 # What the first phase does not depend on.
 MAY_DIFFER = (
@@ -30,7 +31,7 @@ def branch(source: Path, out: Path, config: Config) -> None:
     if past.phase1.targets == "best-rq" and past.gmm.k != config.gmm.k:
         changed.append(f"gmm.k was {past.gmm.k}, now {config.gmm.k}")  # its codebook has this size
     if changed:
-        raise UserError(f"a branch of {source} shares its first phase, so these cannot differ: {'; '.join(changed)}")
+        raise UserError(f"a branch of {source} shares its first phase, so these cannot differ: {in_short(changed)}")
     boundary = checkpoint.folder_of(source, past.phase1.steps)
     if not (boundary / "state.json").is_file():
         raise UserError(f"{source} has not finished phase 1: there is no checkpoint of step {past.phase1.steps:,} yet")

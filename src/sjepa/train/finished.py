@@ -18,7 +18,8 @@ class Finished:
         found = load_latest(run) if (run / "config.toml").is_file() else None
         if found is None:
             raise UserError(
-                f"{run} is not a run with checkpoints, and only those have a cluster head: `sjepa pretrain` makes one"
+                f"{run} is not a run with checkpoints, and only those have a cluster head: `sjepa pretrain` makes one; "
+                "`sjepa units --units kmeans` needs none"
             )
         self.run, self.weights = run, found[0]["model"]
         exported, trained = encoder.state_dict() if encoder is not None else {}, self.part("encoder.")

@@ -233,7 +233,18 @@ def describe_plan(corpus: Corpus | Mixture, plan: BatchPlan, log: Log) -> None:
     short = f"; {plan.too_short:,} utterances are shorter than the shortest bucket" if plan.too_short else ""
     say(f"{len(epoch):,} batches an epoch; crops leave out {loss['crop_loss']:.1%}, nothing is padded{short}")
     if loss["crop_loss"] > MUCH_CROPPED:
-        say("  That is much: use longer buckets, or cut the index shorter (--max-seconds, --cut-transcribed)")
+        say(f"  That is much: {', or '.join(against_crops(corpus))}")
+
+
+def against_crops(corpus: Corpus | Mixture) -> list[str]:
+    """What makes crops leave out less, by what the corpus was opened from."""
+    parts = corpus.corpora if isinstance(corpus, Mixture) else (corpus,)
+    ways = ["use longer or more buckets (--batches.buckets)"]
+    if not all(part.indexed for part in parts):
+        ways.append("cut the files of the folder shorter (--batches.max-seconds)")
+    if any(part.indexed for part in parts):
+        ways.append("cut the index shorter (sjepa index --max-seconds, --cut-transcribed)")
+    return ways
 
 
 def count_bad(run: Run, batch: Batch, corpus: Corpus | Mixture, out: Path) -> None:

@@ -30,6 +30,7 @@ from sjepa.train.graphs import StepGraphs
 from sjepa.train.loss import frame_sums
 from sjepa.train.metrics import Meter
 
+NAMED = 5  # differences of configs that a refusal names
 README = """This folder holds one S-JEPA pre-training run.
 
 config.toml            every setting of the run; `sjepa pretrain --out` with this folder continues it
@@ -226,10 +227,17 @@ def check_directory(folder: Path, config: Config) -> None:
         changed = differences(load_toml(folder / "config.toml"), config)
         if changed:
             raise UserError(
-                f"{folder} is a run with another config ({'; '.join(changed)}): drop the change or choose another --out"
+                f"{folder} is a run with another config ({in_short(changed)}): "
+                "leave out --preset and the options to continue it as it is, or choose another --out"
             )
     elif is_used(folder):
         raise UserError(f"{folder} is not empty and is not a run: choose another --out")
+
+
+def in_short(changed: list[str]) -> str:
+    """The first few differences of two configs; another preset differs in dozens."""
+    more = f"; and {len(changed) - NAMED} more" if len(changed) > NAMED else ""
+    return "; ".join(changed[:NAMED]) + more
 
 
 def data_of(folder: Path) -> str:

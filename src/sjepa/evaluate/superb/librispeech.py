@@ -69,7 +69,10 @@ def aligned_phones(root: Path) -> dict[str, list[str]]:
     places = (root, root.parent)
     files = [file for place in places for file in sorted(place.glob("phones-*.jsonl*"))]
     if not files:
-        raise UserError(f"there are no phone labels in {root}: phones-SUBSET.jsonl or phones-SUBSET.jsonl.gz")
+        raise UserError(
+            f"there are no phone labels in {root} or beside it: phones-dev-clean.jsonl, or .jsonl.gz, with lines like "
+            '{"name": "84-121123-0000", "phones": ["SIL", "G", "G", ...]}, 100 labels a second'
+        )
     labels: dict[str, list[str]] = {}
     for file in files:
         with gzip.open(file, "rt", encoding="utf-8") if file.suffix == ".gz" else file.open(encoding="utf-8") as lines:

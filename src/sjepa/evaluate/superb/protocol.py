@@ -26,6 +26,7 @@ from sjepa.evaluate.upstream import Upstream, about, check_unchanged
 from sjepa.files import write_whole
 from sjepa.progress import Bar, bar, say, track
 from sjepa.train.run import seed_from
+from sjepa.train.stopping import stop_requests
 
 CLIP = 1.0
 GRID = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7)  # learning rates that the public board tried
@@ -168,7 +169,7 @@ class Evaluation:
         if state.step >= recipe.steps:
             return state
         part = f" {index + 1} of {len(task.folds)}" if len(task.folds) > 1 else ""
-        with bar(f"{task.name}{part}, lr {rate:g}", recipe.steps, state.step) as progress:
+        with stop_requests() as asked, bar(f"{task.name}{part}, lr {rate:g}", recipe.steps, state.step) as progress:
             batches = self.store.batches(self.plan(fold, seed, state.step))
             while state.step < recipe.steps:
                 loss = self.step(downstream, optimizer, batches, seed, state.step)
@@ -178,8 +179,10 @@ class Evaluation:
                     state.record(scores, task.selection, task.selection in LOWER_IS_BETTER, loss)
                     progress.say(f"  step {state.step}: loss {loss:.3f}, dev " + in_words(scores))
                     state.save()
-                elif state.step % SAVE_EVERY == 0:
+                elif state.step % SAVE_EVERY == 0 or asked:
                     state.save()
+                if asked:
+                    raise KeyboardInterrupt
                 best = f"best dev {state.best_score:.2f}  " if state.curve else ""
                 progress.advance(note=f"{best}loss {loss:.3f}")
         return state
