@@ -166,9 +166,12 @@ def test_too_short_and_foreign_folders_are_refused(tmp_path: Path) -> None:
         Encoder(SMALL)(torch.zeros(1, 399))
     with pytest.raises(UserError, match=r"no config\.json"):
         Encoder.from_pretrained(tmp_path)
-    transformers.HubertConfig(feat_extract_norm="layer").save_pretrained(tmp_path)
+    transformers.HubertConfig().save_pretrained(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"")
     with pytest.raises(UserError, match="cannot be read"):
+        Encoder.from_pretrained(tmp_path)
+    transformers.HubertConfig(feat_extract_norm="layer").save_pretrained(tmp_path)
+    with pytest.raises(UserError, match="this is another architecture"):  # said before the weights are looked at
         Encoder.from_pretrained(tmp_path)
     Encoder(SMALL).save_pretrained(tmp_path / "other")
     (tmp_path / "other" / "config.json").write_text((tmp_path / "config.json").read_text())
