@@ -94,6 +94,26 @@ def test_a_full_disk_leaves_the_last_good_checkpoint(tmp_path: Path) -> None:
     assert "1 ['step-00000001']" in done.stdout
 
 
+NO_ROOM = """
+import resource, sys
+from pathlib import Path
+import torch
+from sjepa.files import save_tensors
+path = Path(sys.argv[1]) / "model.safetensors"
+save_tensors(path, {"a": torch.zeros(1000)})
+resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
+try:
+    save_tensors(path, {"a": torch.zeros(1_000_000)})
+except OSError as error:
+    print(error.filename, path.stat().st_size > 4000, [p.name for p in path.parent.iterdir()])
+"""
+
+
+def test_weights_that_do_not_fit_name_their_file_and_leave_the_old_ones(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", NO_ROOM, str(tmp_path)], capture_output=True, text=True)
+    assert done.stdout.strip() == f"{tmp_path / 'model.safetensors'} True ['model.safetensors']", done.stderr
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="a small disk can only be mounted by root")
 def test_training_on_a_disk_that_fills_up_ends_with_one_line(
     corpus: Path, tmp_path: Path, micro: Callable[..., Config]

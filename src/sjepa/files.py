@@ -1,5 +1,6 @@
 """Files that are there whole or not at all, and the folders they go to."""
 
+import errno
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,13 +21,18 @@ def write_whole(path: Path, text: str) -> None:
 
 def save_tensors(path: Path, tensors: Mapping[str, "Tensor"], metadata: dict[str, str] | None = None) -> None:
     """Write safetensors whole, for all whom the umask lets read; the library writes for the owner alone."""
+    import safetensors
     import safetensors.torch
 
     partial = path.with_name(f"{path.name}.partial")
     partial.touch()
     mode = partial.stat().st_mode
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    safetensors.torch.save_file(plain, partial, metadata=metadata)
+    try:
+        safetensors.torch.save_file(plain, partial, metadata=metadata)
+    except safetensors.SafetensorError as error:  # a full disk, for one; the library does not name the file
+        partial.unlink()
+        raise OSError(errno.EIO, str(error), str(path)) from error
     partial.chmod(mode)
     os.replace(partial, path)
 

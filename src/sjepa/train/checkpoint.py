@@ -52,7 +52,7 @@ def save(run: Path, step: int, tensors: dict[str, dict[str, Tensor]], state: dic
         shutil.rmtree(final, ignore_errors=True)
         os.replace(partial, final)
         flush(final.parent)
-    except (OSError, safetensors.SafetensorError) as error:
+    except OSError as error:
         shutil.rmtree(partial, ignore_errors=True)
         saved = steps_saved(run)
         last = f"the last good one is at step {saved[0]}" if saved else "there is none yet"
