@@ -6,6 +6,7 @@ import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -43,6 +44,23 @@ def test_a_worker_that_dies_is_reported_with_the_file_it_was_reading(corpus: Pat
         UserError, match=r"a process that reads audio died at [^,]*07\.wav: .* the same command continues"
     ):
         list(stream)
+
+
+class CutOff(torch.utils.data.DataLoader):
+    """What comes of a worker that dies while it hands a batch over."""
+
+    def __iter__(self) -> Any:
+        try:
+            yield from super().__iter__()
+        except RuntimeError:
+            raise EOFError from None
+
+
+def test_a_worker_that_dies_while_it_hands_a_batch_over_is_reported_too(
+    corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.utils.data, "DataLoader", CutOff)
+    test_a_worker_that_dies_is_reported_with_the_file_it_was_reading(corpus)
 
 
 def damaged_copy(corpus: Path, folder: Path, count: int) -> Path:

@@ -1,10 +1,12 @@
 """Batches ready for a training step: decoded, cropped, masked, and on the device ahead of time."""
 
 import copy
+import multiprocessing
 import os
 import queue
 import re
 import threading
+import time
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -140,12 +142,21 @@ class BatchReader(torch.utils.data.Dataset):
                 continue
         raise UserError(f"every file of a batch is damaged, and so are {OTHERS} others: {bad[0]}")
 
-    def last_read(self, message: str) -> str:
-        """What the workers named in torch's message were reading."""
+    def last_read(self, dead: list[int]) -> str:
+        """What these worker processes were reading."""
         rows = self.reading.tolist() if self.reading is not None else []
-        dead = re.findall(r"\d+", message)
-        names = [self.corpus.name(utterance) for process, utterance in rows if str(process) in dead]
+        names = [self.corpus.name(utterance) for process, utterance in rows if process in dead]
         return ", ".join(names) or "the first file"
+
+    def gone(self) -> list[int]:
+        """Workers that have ended; one whose end was just noticed may take a moment more."""
+        started = [process for process, _ in self.reading.tolist() if process] if self.reading is not None else []
+        for _ in range(20):
+            alive = {child.pid for child in multiprocessing.active_children()}
+            if dead := [process for process in started if process not in alive]:
+                return dead
+            time.sleep(0.05)
+        return []
 
 
 class Messages(torch.utils.data.Dataset):
@@ -215,11 +226,16 @@ def from_workers(reader: BatchReader, specs: Iterator[BatchSpec], workers: int) 
             if isinstance(batch, UserError):
                 raise batch
             yield batch
-    except RuntimeError as error:
-        if "DataLoader worker" not in str(error):
+    except (RuntimeError, EOFError, ConnectionError) as error:
+        # Torch names the dead, but not one that died while it handed a batch over: that only breaks the line to it.
+        if not isinstance(error, RuntimeError):
+            dead = reader.gone()
+        else:
+            dead = [int(n) for n in re.findall(r"\d+", str(error))] if "DataLoader worker" in str(error) else []
+        if not dead:
             raise
         raise UserError(
-            f"a process that reads audio died at {reader.last_read(str(error))}: remove that file if it is to blame, "
+            f"a process that reads audio died at {reader.last_read(dead)}: remove that file if it is to blame, "
             "or lower batches.workers if memory ran out; the same command continues"
         ) from None
 
