@@ -107,6 +107,12 @@ def test_frame_labels_are_those_at_the_frames_centre() -> None:
         Labelled(Utterance("x", Path("x.wav"), "")).frame_phones(4)
 
 
+def test_a_broken_line_of_labels_is_named(tmp_path: Path) -> None:
+    (tmp_path / "labels.jsonl").write_text('{"id"\n')
+    with pytest.raises(UserError, match=r"labels\.jsonl line 1: not valid JSON"):
+        read_labelled(tmp_path)
+
+
 @pytest.fixture(scope="module")
 def spoken(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("espeakng_loader")

@@ -46,6 +46,10 @@ def refuse_below_file(path: Path) -> None:
 
 def is_used(folder: Path) -> bool:
     """Whether a folder for results has something in it; refuses a file in its place."""
+    refuse_file(folder)
+    return folder.exists() and any(folder.iterdir())
+
+
+def refuse_file(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file: give a folder")
-    return folder.exists() and any(folder.iterdir())

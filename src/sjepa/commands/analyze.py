@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from sjepa.errors import UserError
-from sjepa.files import is_used
+from sjepa.files import refuse_file
 from sjepa.verbs import choose
 
 Device = Literal["auto", "cpu", "cuda"]
@@ -231,6 +231,6 @@ def run(arguments: list[str]) -> None:
     if not command.run.is_dir():
         raise UserError(f"there is no run {command.run}")
     out = command.out or command.run / "analysis"
-    is_used(out)  # refuses a file
+    refuse_file(out)
     work(command, out)
     print(f"written to {out}")

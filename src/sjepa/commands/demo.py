@@ -17,7 +17,7 @@ class Demo:
 def run(arguments: list[str]) -> None:
     command = tyro.cli(Demo, prog="sjepa demo", args=arguments)
     from sjepa.demo import demo
-    from sjepa.files import is_used
+    from sjepa.files import refuse_file
 
-    is_used(command.out)  # refuses a file
+    refuse_file(command.out)
     demo(command.out)

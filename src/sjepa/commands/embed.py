@@ -91,13 +91,11 @@ def run(arguments: list[str]) -> None:
 
 def load_network(command: Embed) -> "Network":
     from sjepa.device import choose_device
-    from sjepa.embed.network import Network, chosen_state, refuse_other_networks
-    from sjepa.model.encoder import Encoder
+    from sjepa.embed.network import Network, chosen_state, load_encoder
     from sjepa.train.finished import Finished
 
     device = choose_device(command.device)
-    refuse_other_networks(command.encoder)
-    encoder = Encoder.from_pretrained(command.encoder).requires_grad_(False)
+    encoder = load_encoder(command.encoder)
     state, head = chosen_state(command.layer, encoder.config.layers), None
     if command.what != "features":
         head = Finished(command.encoder, encoder).head().to(device)

@@ -64,12 +64,12 @@ def run(arguments: list[str]) -> None:
     from sjepa.evaluate.superb.protocol import GRID, Evaluation, in_words
     from sjepa.evaluate.superb.tasks import make_task
     from sjepa.evaluate.upstream import load_upstream
-    from sjepa.files import is_used
+    from sjepa.files import refuse_file
 
     upstream = load_upstream(command.encoder, command.device)
     protocol = f"{command.task}-lite" if command.lite else command.task
     out = command.out or Path("runs/superb") / upstream.name.replace(" ", "-") / protocol
-    is_used(out)  # refuses a file
+    refuse_file(out)
     lexicon = command.lexicon
     task = make_task(command.task, command.data, lite=command.lite, steps=command.steps, lexicon=lexicon)
     decoders = {}

@@ -14,7 +14,7 @@ from sjepa.embed.loudness import Moments, norm_for
 from sjepa.errors import UserError
 from sjepa.evaluate.upstream import ARCHITECTURES
 from sjepa.model.encoder import Encoder
-from sjepa.model.formats import from_hugging_face, read_json
+from sjepa.model.formats import OtherNetworkError
 from sjepa.model.predictor import ClusterHead
 from sjepa.model.utterances import encode
 
@@ -46,19 +46,14 @@ class Network:
         return self.head(features).softmax(-1)
 
 
-def refuse_other_networks(source: Path) -> None:
-    """Say which network a folder holds and what takes it, rather than which of its weights do not fit."""
-    folder = source / "encoder" if (source / "encoder" / "config.json").is_file() else source  # of a run
-    if not (folder / "config.json").is_file():
-        return
-    settings = read_json(folder / "config.json")
+def load_encoder(source: Path) -> Encoder:
+    """An encoder by path; of another network, what takes it."""
     try:
-        from_hugging_face(settings)
-    except UserError as error:
-        kind = settings.get("model_type", "nameless")
-        others = ", which superb, probe and units accept and embed does not" if kind in ARCHITECTURES else ""
+        return Encoder.from_pretrained(source).requires_grad_(False)
+    except OtherNetworkError as error:
+        others = ", which superb, probe and units accept and embed does not" if error.kind in ARCHITECTURES else ""
         raise UserError(
-            f"{folder} holds a {kind!r} network{others}: embed takes sjepa's own encoders, "
+            f"{error.folder} holds a {error.kind!r} network{others}: embed takes sjepa's own encoders, "
             "and HuBERT Base or what is built like it"
         ) from error
 

@@ -1,6 +1,5 @@
 """Utterances with speaker, gender, chapter and phone labels, for probes and units."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ import numpy as np
 from sjepa.errors import UserError
 from sjepa.evaluate.probes import frame_labels
 from sjepa.evaluate.superb import librispeech
-from sjepa.evaluate.superb.records import Utterance, require_audio
+from sjepa.evaluate.superb.records import Utterance, json_lines, require_audio
 
 TOLERANCE = 10  # labels: alignments may end a tenth of a second before or after the audio
 
@@ -61,7 +60,7 @@ def read_labelled(data: Path, subset: str = "dev-clean") -> list[Labelled]:
     if not data.is_dir():
         raise UserError(f"there is no folder {data}")
     if (data / "labels.jsonl").is_file():
-        rows = read_lines(data / "labels.jsonl")
+        rows = list(json_lines(data / "labels.jsonl"))
         require_audio([data / row["path"] for row in rows], str(data / "labels.jsonl"))
         return [synthetic(data, row) for row in rows]
     utterances = librispeech.read_subset(data, subset)
@@ -70,16 +69,6 @@ def read_labelled(data: Path, subset: str = "dev-clean") -> list[Labelled]:
         Labelled(u, sexes.get(u.speaker, ""), f"{u.speaker}-{u.path.parent.name}", phones.get(u.name, ()))
         for u in utterances
     ]
-
-
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    rows = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        try:
-            rows.append(json.loads(line))
-        except ValueError as error:
-            raise UserError(f"{path}, line {number} is not JSON: {error}") from error
-    return rows
 
 
 def synthetic(data: Path, row: dict[str, Any]) -> Labelled:

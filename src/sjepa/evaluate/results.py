@@ -1,11 +1,11 @@
-"""Where probes and units leave their results."""
+"""Where evaluations leave their results."""
 
 import json
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from sjepa.files import is_used, write_whole
+from sjepa.files import refuse_file, write_whole
 
 ASIDE = ("encoder", "data", "out", "device")  # options that are in the path already or do not change the outcome
 
@@ -18,7 +18,7 @@ def results_folder(command: Any, kind: str, encoder: str) -> Path:
         if option.name not in ASIDE and value != option.default:
             parts.append(option.name.replace("_", "-") + ("" if value is True else f"-{value}"))
     folder: Path = command.out or Path("runs") / kind / "-".join(parts)
-    is_used(folder)  # refuses a file
+    refuse_file(folder)
     return folder
 
 

@@ -64,6 +64,14 @@ def to_hugging_face(config: EncoderConfig) -> dict[str, Any]:
     }
 
 
+class OtherNetworkError(UserError):
+    """A folder of another network than ours."""
+
+    def __init__(self, folder: Path, kind: str, reason: UserError):
+        super().__init__(f"{folder} holds a {kind!r} network: {reason}")
+        self.folder, self.kind = folder, kind
+
+
 def from_hugging_face(settings: dict[str, Any]) -> dict[str, Any]:
     """Fields of our EncoderConfig; refuses a config of another architecture."""
     for key, value in FIXED.items():
@@ -102,10 +110,14 @@ def read_encoder(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise UserError(f"{path} is a run without an encoder yet: `sjepa pretrain --out {path}` finishes it")
     if not (folder / "config.json").is_file():
         raise UserError(f"{folder} is not an encoder folder: it has no config.json")
+    settings = read_json(folder / "config.json")
+    try:
+        fields = from_hugging_face(settings)
+    except UserError as error:  # before the weights are read: those of another network say less
+        raise OtherNetworkError(folder, settings.get("model_type", "nameless"), error) from error
     file = next((folder / name for name in WEIGHT_FILES if (folder / name).is_file()), None)
     if file is None:
         raise UserError(f"{folder} is not an encoder folder: it has no {' or '.join(WEIGHT_FILES)}")
-    fields = from_hugging_face(read_json(folder / "config.json"))  # first: another network's weights say less
     return to_our_names(read_weights(file), str(file)), fields
 
 

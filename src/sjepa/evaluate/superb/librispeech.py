@@ -1,13 +1,11 @@
 """LibriSpeech in its own layout: transcripts, speakers and their sex, chapters, aligned phones."""
 
-import gzip
 from pathlib import Path
 
 from sjepa.audio.io import EXTENSIONS
 from sjepa.data.layouts.librispeech import read_sexes, read_transcripts
-from sjepa.data.layouts.manifest import parsed
 from sjepa.errors import UserError
-from sjepa.evaluate.superb.records import Fold, Utterance, by_group, folder_in
+from sjepa.evaluate.superb.records import Fold, Utterance, by_group, folder_in, json_lines
 
 SILENCES = frozenset({"SIL", "SPN", "", "sp", "sil", "spn"})
 STANDARD = ("train-clean-100", "dev-clean", "test-clean")
@@ -75,14 +73,10 @@ def aligned_phones(root: Path) -> dict[str, list[str]]:
         )
     labels: dict[str, list[str]] = {}
     for file in files:
-        with gzip.open(file, "rt", encoding="utf-8") if file.suffix == ".gz" else file.open(encoding="utf-8") as lines:
-            for number, line in enumerate(lines, 1):
-                row = parsed(line)
-                if isinstance(row, str):
-                    raise UserError(f"{file} line {number}: {row}")
-                if not isinstance(row.get("name"), str) or not isinstance(row.get("phones"), list):
-                    raise UserError(f"{file} line {number}: there is no name, or no list of phones")
-                labels[row["name"]] = row["phones"]
+        for number, row in enumerate(json_lines(file), 1):
+            if not isinstance(row.get("name"), str) or not isinstance(row.get("phones"), list):
+                raise UserError(f"{file} line {number}: there is no name, or no list of phones")
+            labels[row["name"]] = row["phones"]
     return labels
 
 

@@ -16,6 +16,7 @@ from torch import nn
 from sjepa import __version__
 from sjepa.audio.io import SAMPLE_RATE, probe
 from sjepa.errors import UserError
+from sjepa.evaluate.results import write_results
 from sjepa.evaluate.superb.decode import BeamDecoder
 from sjepa.evaluate.superb.features import Batch, FeatureStore, padded, testing_batches, training_batches
 from sjepa.evaluate.superb.heads import WeightedSum
@@ -87,7 +88,7 @@ class Evaluation:
             "audio_seconds_per_second": round(self.store.speed, 1),
             "versions": {"sjepa": __version__, "torch": torch.__version__, "python": platform.python_version()},
         }
-        write_whole(self.out / "results.json", json.dumps(results, indent=1) + "\n")
+        write_results(self.out, results)
         self.tidy(chosen)
         return results
 
@@ -159,15 +160,16 @@ class Evaluation:
 
     def dev_score(self, rate: float) -> float:
         """The best on dev of all folds, trained at a rate."""
-        return float(np.mean([self.train(fold, index, rate).best_score for index, fold in enumerate(self.task.folds)]))
+        states = [self.train(fold, index, rate)[1] for index, fold in enumerate(self.task.folds)]
+        return float(np.mean([state.best_score for state in states]))
 
-    def train(self, fold: Fold, index: int, rate: float) -> TrainingState:
+    def train(self, fold: Fold, index: int, rate: float) -> tuple[Downstream, TrainingState]:
         """Train one head, or continue where it stopped; the state holds the weights that were best on dev."""
         task, recipe = self.task, self.task.recipe
         seed = seed_from(self.seed, index)
         downstream, optimizer, state = self.open(index, rate)
         if state.step >= recipe.steps:
-            return state
+            return downstream, state
         part = f" {index + 1} of {len(task.folds)}" if len(task.folds) > 1 else ""
         with stop_requests() as asked, bar(f"{task.name}{part}, lr {rate:g}", recipe.steps, state.step) as progress:
             batches = self.store.batches(self.plan(fold, seed, state.step))
@@ -185,7 +187,7 @@ class Evaluation:
                     raise KeyboardInterrupt
                 best = f"best dev {state.best_score:.2f}  " if state.curve else ""
                 progress.advance(note=f"{best}loss {loss:.3f}")
-        return state
+        return downstream, state
 
     def step(
         self,
@@ -253,8 +255,7 @@ class Evaluation:
 
     def test(self, fold: Fold, index: int, rate: float) -> dict[str, Any]:
         """Score the best head on test, and write what it said beside what was wanted."""
-        self.train(fold, index, rate)  # has nothing to do where the head is still there
-        downstream, _, state = self.open(index, rate)
+        downstream, state = self.train(fold, index, rate)  # nothing is left to do where the head is still there
         downstream.load_state_dict(state.best)
         with bar(f"Testing {fold.name}", len(fold.test)) as progress:
             predictions, decoded = self.predictions(downstream, fold.test, bool(self.decoders), progress)

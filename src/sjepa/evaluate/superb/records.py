@@ -1,14 +1,16 @@
 """Labelled utterances, and how a corpus is divided for training, selection and testing."""
 
+import gzip
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from sjepa.data.corpus import audio_files
+from sjepa.data.layouts.manifest import parsed
 from sjepa.errors import UserError
 from sjepa.progress import say
 
@@ -67,6 +69,16 @@ def folder_in(root: Path, *names: str) -> Path:
         if root.name == name and root.is_dir():
             return root
     raise UserError(f"{root} has no folder {' or '.join(names)}")
+
+
+def json_lines(file: Path) -> Iterator[dict[str, Any]]:
+    """The objects of a JSONL file of labels, packed with gzip or not, every line of which must be one."""
+    with gzip.open(file, "rt", encoding="utf-8") if file.suffix == ".gz" else file.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, 1):
+            row = parsed(line)
+            if isinstance(row, str):
+                raise UserError(f"{file} line {number}: {row}")
+            yield row
 
 
 def require_audio(paths: Sequence[Path], source: str) -> None:
