@@ -226,3 +226,24 @@ def test_the_directory_alone_is_enough_to_continue_past_a_damaged_checkpoint(
     assert "step-00000012 is damaged" in done.stdout
     assert "Continuing" in done.stdout
     assert (run / "encoder" / "model.safetensors").read_bytes() == whole
+
+
+@pytest.mark.parametrize("call", [["bench", "step"], ["report", "run"], ["table", "runs"]])
+def test_a_folder_in_place_of_a_file_is_refused_before_the_work(call: list[str], tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="is a folder: give a file"):
+        cli.dispatch([*call, "--out", str(tmp_path)])
+
+
+@pytest.mark.parametrize("verb", ["probe", "superb", "units", "shard", "pretrain"])
+def test_a_seed_is_not_below_0(verb: str) -> None:
+    for seed in (["--seed", "-1"], ["--seed=-1"]):
+        with pytest.raises(UserError, match="--seed -1: a seed is not below 0"):
+            cli.dispatch([verb, *seed])
+
+
+def test_a_demo_that_was_stopped_ends_like_a_training_that_was(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("sjepa.demo.synthesise_corpus", lambda folder: folder)
+    monkeypatch.setattr("sjepa.demo.pretrain", lambda *_: False)
+    with pytest.raises(SystemExit) as stopped:
+        cli.dispatch(["demo", "--out", str(tmp_path)])
+    assert stopped.value.code == 130

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from sjepa.errors import UserError
-from sjepa.files import refuse_below_file
+from sjepa.files import refuse_below_file, refuse_folder
 from sjepa.verbs import call, option
 
 # Each verb is the module of its name in sjepa.commands, imported when it is called.
@@ -30,6 +30,7 @@ VERBS = {
 }
 # Verbs that keep what is done when they are interrupted: the same command goes on from there.
 CONTINUED = ("demo", "pretrain", "index", "shard", "superb", "embed")
+ONE_FILE = ("bench", "report", "table")  # verbs whose --out is a file
 
 FULL = (errno.ENOSPC, errno.EDQUOT)  # a disk or a quota; what could not be written is then not named
 
@@ -40,8 +41,18 @@ def dispatch(arguments: list[str]) -> None:
 
         print(__version__)
     else:
-        refuse_below_file(Path(option(arguments, "--out")))
+        check(arguments)
         call("sjepa", "verb", VERBS, "sjepa.commands", arguments)
+
+
+def check(arguments: list[str]) -> None:
+    """What every verb would refuse alike, said before any of them works."""
+    out, seed = option(arguments, "--out"), option(arguments, "--seed")
+    refuse_below_file(Path(out))
+    if out and arguments[0] in ONE_FILE:
+        refuse_folder(Path(out))
+    if seed.startswith("-") and seed[1:].isdigit():
+        raise UserError(f"--seed {seed}: a seed is not below 0")
 
 
 def how_to_continue(arguments: list[str]) -> str:

@@ -33,13 +33,13 @@ ABOUT = {
 }
 
 
-def demo(out: Path) -> None:
-    """Synthesise, pre-train, compare, and say what was learned."""
+def demo(out: Path) -> bool:
+    """Synthesise, pre-train, compare, and say what was learned; False when the training was stopped."""
     began = time.monotonic()
     corpus = synthesise_corpus(out / "corpus")
     config = load_preset("tiny")
     if not pretrain(config, corpus, out / "run"):
-        return
+        return False
     results = compare(config, corpus, out / "run")
     (out / "comparison.json").write_text(json.dumps(results, indent=1) + "\n")
     analyse_missing(out / "run", corpus, "", utterances=8, heard=100)
@@ -52,6 +52,7 @@ def demo(out: Path) -> None:
         print(f"  {task}: {line} (chance {results['chance'][task]:.1%})")
     print(f"The page with curves and comparison: {page}")
     print(f"The encoder: {out / 'run' / 'encoder'}")
+    return True
 
 
 def compare(config: Config, corpus: Path, run: Path) -> dict[str, Any]:

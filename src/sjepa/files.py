@@ -53,3 +53,8 @@ def is_used(folder: Path) -> bool:
 def refuse_file(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file: give a folder")
+
+
+def refuse_folder(path: Path) -> None:
+    if path.is_dir():
+        raise UserError(f"{path} is a folder: give a file")

@@ -20,4 +20,5 @@ def run(arguments: list[str]) -> None:
     from sjepa.files import refuse_file
 
     refuse_file(command.out)
-    demo(command.out)
+    if not demo(command.out):
+        raise SystemExit(130)

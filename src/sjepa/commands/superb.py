@@ -56,8 +56,6 @@ def run(arguments: list[str]) -> None:
         raise UserError("--sweep chooses the learning rate; leave --lr out")
     if command.lr is not None and not 0 < command.lr < math.inf:
         raise UserError(f"--lr {command.lr:g}: a learning rate is a finite number above 0")
-    if command.seed < 0:
-        raise UserError(f"--seed {command.seed}: a seed is not below 0")
     if command.language_model is not None and command.task != "asr":
         raise UserError("--language-model is for asr")
     from sjepa.evaluate.superb.decode import BOARD, PAPER, BeamDecoder, LanguageModel
