@@ -31,7 +31,7 @@ def test_the_paper_preset_has_the_papers_table() -> None:
         "augment.p_noise": 0.25, "augment.p_mix": 0.25, "augment.snr_low": -5.0, "augment.snr_high": 20.0,
         "augment.mix_low": -5.0, "augment.mix_high": 5.0, "phase1.visible_loss_until": 1.0, "phase1.augment_until": 1.0,
         "predictor.heads": 8, "predictor.inner_size": 1536, "predictor.dropout": 0.1, "predictor.positions": 750,
-        "layer.frames": 2000,
+        "layer.frames": 2000, "mask.lowest": None,
     }  # fmt: skip
     flat = flatten(config)
     assert {name: flat[name] for name in table} == table
@@ -49,6 +49,7 @@ def test_the_paper_preset_has_the_papers_table() -> None:
         ("[phase1]\ntargets = 'online-gmm'", "phase 1 has no trained encoder"),
         ("[encoder]\nheads = 7", "does not divide"),
         ("[layer]\nchoice = 6", "the encoder has layers 0 to 5"),
+        ("[mask]\nlowest = 0.7", "mask.lowest = 0.7: it should lie between 0 and mask.ratio"),
         ("[batches]\nbuckets = 3.0", "should be a list"),
         ("gmm = 4", "gmm is a section, not a value"),
         ("[gmm", "not valid TOML"),

@@ -44,6 +44,17 @@ def test_spans_arrive_one_after_another_as_the_slow_way_has_it() -> None:
     assert 0 < np.mean(slow) - fast < 1.25
 
 
+def test_a_share_that_is_drawn_is_uniform_and_exact_in_every_utterance() -> None:
+    config = MaskConfig(ratio=0.6, lowest=0.2)
+    shares = np.array([block_mask(500, config, np.random.default_rng(seed)).mean() for seed in range(2000)])
+    assert shares.min() >= 0.2
+    assert shares.max() <= 0.6
+    quarters = np.histogram(shares, np.linspace(0.2, 0.6, 5))[0] / 2000
+    assert abs(quarters - 0.25).max() < 0.04  # four deviations
+    whole = MaskConfig(ratio=0.0, lowest=0.0)
+    assert not block_mask(500, whole, np.random.default_rng(0)).any()
+
+
 def test_overlapping_spans_mask_about_half_as_in_hubert() -> None:
     config = MaskConfig(method="overlapping")
     share = np.mean([block_mask(750, config, np.random.default_rng(seed)).mean() for seed in range(300)])

@@ -83,6 +83,8 @@ class Config:
         for name in SHARES:
             if not 0 <= flat[name] <= 1:
                 raise UserError(f"{name} = {flat[name]}: it should lie between 0 and 1")
+        if self.mask.lowest is not None and not 0 <= self.mask.lowest <= self.mask.ratio:
+            raise UserError(f"mask.lowest = {self.mask.lowest}: it should lie between 0 and mask.ratio")
         if self.phase1.lr < 0 or self.phase2.lr < 0:
             raise UserError("phase1.lr, phase2.lr: a learning rate cannot be negative")
         check_cadences("phase1", self.phase1)

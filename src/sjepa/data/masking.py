@@ -12,6 +12,9 @@ class MaskConfig:
 
     ratio: float = 0.65
     """Share of an utterance's frames that is masked."""
+    lowest: float | None = None
+    """Draw each utterance's share between this and `ratio`: the encoder then also meets speech that is almost whole,
+    as it does in the target encoder and afterwards. Without it every utterance has `ratio`."""
     span: int = 10
     """Frames in a span."""
     method: Literal["distinct", "overlapping"] = "distinct"
@@ -20,9 +23,12 @@ class MaskConfig:
 
 def block_mask(frames: int, config: MaskConfig, generator: np.random.Generator) -> np.ndarray:
     """True at masked frames of one utterance."""
+    ratio = config.ratio
+    if config.lowest is not None:
+        ratio = config.lowest + (ratio - config.lowest) * generator.random()
     if config.method == "overlapping":
-        return overlapping_mask(frames, config, generator)
-    wanted = round(config.ratio * frames)
+        return overlapping_mask(frames, ratio, config.span, generator)
+    wanted = round(ratio * frames)
     span = min(config.span, wanted)
     if span <= 0:
         return np.zeros(frames, dtype=bool)
@@ -41,10 +47,10 @@ def block_mask(frames: int, config: MaskConfig, generator: np.random.Generator) 
     return np.frombuffer(mask, dtype=bool)
 
 
-def overlapping_mask(frames: int, config: MaskConfig, generator: np.random.Generator) -> np.ndarray:
-    span = min(config.span, frames)
+def overlapping_mask(frames: int, ratio: float, span: int, generator: np.random.Generator) -> np.ndarray:
+    span = min(span, frames)
     places = frames - span + 1
-    count = min(places, int(config.ratio * frames / span + generator.random()))
+    count = min(places, int(ratio * frames / span + generator.random()))
     starts = generator.choice(places, count, replace=False)
     mask = np.zeros(frames, dtype=bool)
     mask[(starts[:, None] + np.arange(span)).reshape(-1)] = True
