@@ -49,6 +49,7 @@ def test_the_paper_preset_has_the_papers_table() -> None:
         ("[phase1]\ntargets = 'online-gmm'", "phase 1 has no trained encoder"),
         ("[encoder]\nheads = 7", "does not divide"),
         ("[layer]\nchoice = 6", "the encoder has layers 0 to 5"),
+        ("seed = -1", "seed = -1: a seed is not below 0"),
         ("[mask]\nlowest = 0.7", "mask.lowest = 0.7: it should lie between 0 and mask.ratio"),
         ("[batches]\nbuckets = 3.0", "should be a list"),
         ("gmm = 4", "gmm is a section, not a value"),

@@ -46,7 +46,7 @@ def dispatch(arguments: list[str]) -> None:
 
 
 def check(arguments: list[str]) -> None:
-    """What every verb would refuse alike, said before any of them works."""
+    """What can be refused by the options alone, whichever verb they are for, said before it works."""
     out, seed = option(arguments, "--out"), option(arguments, "--seed")
     refuse_below_file(Path(out))
     if out and arguments[0] in ONE_FILE:

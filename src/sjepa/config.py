@@ -77,6 +77,8 @@ class Config:
 
     def __post_init__(self) -> None:
         flat = flatten(self)
+        if self.seed < 0:
+            raise UserError(f"seed = {self.seed}: a seed is not below 0")
         for name in POSITIVE:
             if flat[name] <= 0:
                 raise UserError(f"{name} = {flat[name]}: it should be greater than 0")
