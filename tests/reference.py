@@ -326,6 +326,10 @@ class Reference:
         kl = (torch.special.xlogy(q, q) - q * torch.log_softmax(logits, dim=2)).sum(dim=2)  # 0 log 0 = 0
         both = self.done < in_steps(s.visible_loss_until, s.steps)
         loss = kl.mean() if both else kl[mask].mean()
+        if c.train.masked_path == "both":
+            log_p = torch.log_softmax(cluster_logits(part("head."), z), dim=2)
+            again = (torch.special.xlogy(q, q) - q * log_p).sum(dim=2)[mask].sum()
+            loss = loss + again / (kl.numel() if both else mask.sum())
 
         parameters = {f"encoder.{n}": p for n, p in self.encoder.named_parameters()} | self.other
         for p in parameters.values():

@@ -31,7 +31,8 @@ def test_the_paper_preset_has_the_papers_table() -> None:
         "augment.p_noise": 0.25, "augment.p_mix": 0.25, "augment.snr_low": -5.0, "augment.snr_high": 20.0,
         "augment.mix_low": -5.0, "augment.mix_high": 5.0, "phase1.visible_loss_until": 1.0, "phase1.augment_until": 1.0,
         "predictor.heads": 8, "predictor.inner_size": 1536, "predictor.dropout": 0.1, "predictor.positions": 750,
-        "layer.frames": 2000, "mask.lowest": None,
+        "layer.frames": 2000, "mask.lowest": None, "train.masked_path": "predictor", "encoder.attention_start": 0.0,
+        "predictor.attention_start": 0.0,
     }  # fmt: skip
     flat = flatten(config)
     assert {name: flat[name] for name in table} == table
@@ -51,6 +52,8 @@ def test_the_paper_preset_has_the_papers_table() -> None:
         ("[layer]\nchoice = 6", "the encoder has layers 0 to 5"),
         ("seed = -1", "seed = -1: a seed is not below 0"),
         ("[mask]\nlowest = 0.7", "mask.lowest = 0.7: it should lie between 0 and mask.ratio"),
+        ("[encoder]\nattention_start = -1.0", "encoder.attention_start = -1.0: it should not be below 0"),
+        ("[predictor]\nattention_start = -1.0", "predictor.attention_start = -1.0: it should not be below 0"),
         ("[batches]\nbuckets = 3.0", "should be a list"),
         ("gmm = 4", "gmm is a section, not a value"),
         ("[gmm", "not valid TOML"),

@@ -1,8 +1,11 @@
 """Predictor, cluster head and the two paths."""
 
+from dataclasses import replace
+
 import torch
 from torch import nn
 
+from sjepa.model.encoder import Encoder
 from sjepa.model.encoder_config import EncoderConfig
 from sjepa.model.predictor import ClusterHead, Predictor, PredictorConfig
 from sjepa.model.sjepa import SJEPA
@@ -69,3 +72,18 @@ def test_a_new_output_layer_changes_k_and_nothing_else() -> None:
     after = dict(model.named_parameters())
     assert after["head.output.weight"].shape == (11, 32)
     assert all(torch.equal(before[name], p) for name, p in after.items() if not name.startswith("head.output"))
+
+
+@torch.no_grad()
+def test_attention_can_start_as_likeness() -> None:
+    """Scores summed over heads are then inner products of the frames themselves: a rotation changes none."""
+    encoder = Encoder(replace(SMALL, layers=2, attention_start=0.5))
+    predictor = Predictor(32, PredictorConfig(heads=4, inner_size=64, attention_start=1.5))
+    x = torch.randn(20, 32)
+    layers = [layer.attention for layer in encoder.encoder.layers]
+    for attention, gain in [(layers[0], 0.5), (layers[1], 0.5), (predictor.layer.attention, 1.5)]:
+        scores = attention.q_proj(x) @ attention.k_proj(x).T
+        torch.testing.assert_close(scores, gain**2 * (x @ x.T), rtol=1e-4, atol=1e-4)
+    assert not torch.equal(layers[0].q_proj.weight, layers[1].q_proj.weight)
+    apart = Encoder(SMALL).encoder.layers[0].attention
+    assert not torch.equal(apart.q_proj.weight, apart.k_proj.weight)

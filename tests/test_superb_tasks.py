@@ -332,8 +332,10 @@ def test_the_speed_on_a_gpu_is_measured_without_waiting(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "synchronize", None)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (2 * 10**9, 4 * 10**9))  # free and in all
     made = noises(tmp_path / "audio", 3)
     store = FeatureStore(replace(load_upstream("logmel"), device=torch.device("cuda")))
+    assert store.room == 10**9
     for _ in store.batches([([u], -1) for u in made]):
         assert len(store.timed) == 1  # the batch before is done, this one is not
     seconds = sum(soundfile.info(u.path).duration for u in made)

@@ -38,6 +38,8 @@ class TrainConfig:
     """bf16 autocast on a GPU with fp32 norms, softmax, KL, mixture and EMA; a CPU always computes in fp32."""
     visible_path: Literal["encoder", "predictor"] = "encoder"
     """Which output the cluster head reads at visible frames."""
+    masked_path: Literal["predictor", "both"] = "predictor"
+    """What the head reads at masked frames: the predictor's output, or also the encoder's, as a term of its own."""
     compile: bool = True
     """Compile the network on a GPU."""
     device: Literal["auto", "cpu", "cuda"] = "auto"

@@ -44,8 +44,8 @@ class Superb:
     """asr: an ARPA or KenLM binary file; test is then decoded with it too, in the paper's and the board's settings."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to run; auto takes a GPU where there is one."""
-    cache_gb: float = 4.0
-    """Memory for features that need not be computed again."""
+    cache_gb: float | None = None
+    """Memory for features that need not be computed again; 4 on a CPU, half of what is free on a GPU."""
 
 
 def run(arguments: list[str]) -> None:

@@ -70,6 +70,9 @@ class Encoder(nn.Module):
         position = ConvPosition(config.hidden_size, config.position_kernel, config.position_groups)
         self.encoder = TransformerStack(position, config.hidden_size, config.dropout, layers)
         self.apply(init_linear)
+        if config.attention_start:
+            for layer in layers:
+                layer.attention.start_alike(config.attention_start)
 
     def forward(
         self,

@@ -31,6 +31,8 @@ class EncoderConfig:
     """Dropout inside the feed-forward blocks."""
     layerdrop: float = 0.05
     """Probability that a transformer layer is skipped in a training step."""
+    attention_start: float = 0.0
+    """Above 0, queries and keys start as one rotation times this: a frame attends to frames like it. 0: as HuBERT."""
     feature_gradient_scale: float = 0.1
     """Scale on gradients that flow back into the convolutional front end."""
 
@@ -41,5 +43,7 @@ class EncoderConfig:
             raise UserError(
                 f"encoder.position_groups: {self.position_groups} does not divide hidden_size {self.hidden_size}"
             )
+        if self.attention_start < 0:
+            raise UserError(f"encoder.attention_start = {self.attention_start}: it should not be below 0")
         if self.position_kernel % 2:
             raise UserError(f"encoder.position_kernel: {self.position_kernel} is odd; it must be even")

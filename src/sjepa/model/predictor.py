@@ -26,6 +26,12 @@ class PredictorConfig:
     """Learned positions: the longest utterance in frames (750 are 15 s)."""
     position_start: Literal["sinusoid", "normal"] = "sinusoid"
     """What the learned positions start as: sinusoids, or noise of deviation 0.02, which says almost nothing."""
+    attention_start: float = 0.0
+    """As the encoder's: above 0, a frame first attends to frames like it, here mostly to those beside it."""
+
+    def __post_init__(self) -> None:
+        if self.attention_start < 0:
+            raise UserError(f"predictor.attention_start = {self.attention_start}: it should not be below 0")
 
 
 class Predictor(nn.Module):
@@ -50,6 +56,8 @@ class Predictor(nn.Module):
         )
         self.projection = nn.Linear(hidden_size, hidden_size)
         self.apply(init_linear)
+        if config.attention_start:
+            self.layer.attention.start_alike(config.attention_start)
 
     def forward(self, z: Tensor, mask: Tensor) -> Tensor:  # (B, T, D), True where masked -> (B, T, D)
         x = torch.where(mask.unsqueeze(2), self.mask_token.to(z.dtype), z)

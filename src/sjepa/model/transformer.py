@@ -20,6 +20,12 @@ class Attention(nn.Module):
         self.v_proj = nn.Linear(hidden_size, hidden_size)
         self.out_proj = nn.Linear(hidden_size, hidden_size)
 
+    @torch.no_grad()
+    def start_alike(self, gain: float) -> None:
+        """Queries and keys become one rotation, scaled: a frame first attends to itself and to frames like it."""
+        nn.init.orthogonal_(self.q_proj.weight, gain)
+        self.k_proj.weight.copy_(self.q_proj.weight)
+
     def forward(self, x: Tensor, key_mask: Tensor | None) -> Tensor:
         batch, frames, hidden = x.shape
         projections = (self.q_proj, self.k_proj, self.v_proj)

@@ -148,13 +148,18 @@ def learn(
         features = run.targets.hear(clean)
         with run.beside():
             q = run.targets(features)  # the online mixture is updated here, after its posterior is taken
-        logits = model(augmented, mask, keep)
+        z = model.encoder(augmented, mask=mask, keep=keep).last
+        logits = model.predict(z, mask)
+        direct = model.head(z) if config.train.masked_path == "both" else None
         run.beside.join()
     kl_masked, kl_visible, sums = run.frame_sums(q, logits, mask)
     masked, visible = sums[4], sums[5]
     # One mean over S of all ranks together.
     frames = distributed.sum_over_ranks(masked + visible if covers_visible else masked.clone())
-    loss = (kl_masked + kl_visible if covers_visible else kl_masked) / frames
+    kl = kl_masked + kl_visible if covers_visible else kl_masked
+    if direct is not None:  # what the encoder itself says at masked frames, which the predictor does not see
+        kl = kl + run.frame_sums(q, direct, mask)[0]
+    loss = kl / frames
 
     loss.backward()
     distributed.sum_gradients(model.parameters())

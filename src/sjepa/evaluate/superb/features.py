@@ -19,15 +19,16 @@ from sjepa.model.frontend import RECEPTIVE_FIELD
 
 Batch = tuple[Sequence[Utterance], list[Tensor]]
 """Utterances and the hidden states of each: (states, frames, dimension)."""
+CPU_CACHE = 4 * 2**30  # bytes
 AHEAD = 4  # batches that are being decoded while one is in use
 
 
 class FeatureStore:
-    """All hidden states of utterances. Nothing is written to disk; at most `cache_gb` is kept in memory."""
+    """All hidden states of utterances. Nothing is written to disk; at most `cache_gb` is kept where they were made."""
 
-    def __init__(self, upstream: Upstream, cache_gb: float = 4.0):
+    def __init__(self, upstream: Upstream, cache_gb: float | None = None):
         self.upstream = upstream
-        self.room = int(cache_gb * 2**30)
+        self.room = spare_memory(upstream.device) if cache_gb is None else int(cache_gb * 2**30)
         self.kept: dict[str, Tensor] = {}
         self.pool = ThreadPoolExecutor(min(8, os.cpu_count() or 1))
         self.audio_seconds = self.clock = 0.0
@@ -100,6 +101,11 @@ class FeatureStore:
         """Audio seconds turned into features in one second of extraction."""
         self.read_clock()
         return self.audio_seconds / self.clock if self.clock else 0.0
+
+
+def spare_memory(device: torch.device) -> int:
+    """Bytes that features may take."""
+    return torch.cuda.mem_get_info(device)[0] // 2 if device.type == "cuda" else CPU_CACHE
 
 
 def padded(states: list[Tensor]) -> tuple[Tensor, Tensor]:

@@ -54,7 +54,7 @@ class Evaluation:
     seed: int = 0
     decoders: dict[str, BeamDecoder] = field(default_factory=dict)
     """Further ways to decode the test part, by name."""
-    cache_gb: float = 4.0
+    cache_gb: float | None = None
 
     def __post_init__(self) -> None:
         self.store = FeatureStore(self.upstream, self.cache_gb)
