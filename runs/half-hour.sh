@@ -21,7 +21,7 @@ train() { # NAME SEED options: one run of both phases
   sjepa pretrain --preset half-hour --data "$out/shards" --out "$out/$1-$2" --seed "$2" "${@:3}"
 }
 compared() { # the same, at the length of the comparison: two minutes of an H200
-  train "$@" --phase1.steps 8000 --phase2.steps 8000
+  train "$@" --phase1.steps 6000 --phase1.warmup 0.1 --phase2.steps 6000
 }
 branch() { # NAME FROM SEED options: the second phase again, from the first of another run
   sjepa pretrain --branch-from "$out/$2-$3" --out "$out/$1-$3" "${@:4}"
@@ -44,18 +44,19 @@ tasks() { # NAME ENCODER: heads trained on a frozen encoder
 }
 
 for seed in 0 1; do
-  compared soft $seed --phase2.temperature 1
+  compared soft $seed
   branch softened soft $seed --phase2.temperature 16
-  compared hard $seed --phase1.hard --phase2.hard --phase2.temperature 1
+  compared hard $seed --phase1.hard --phase2.hard
   compared hubert $seed --phase1.targets mfcc-kmeans --phase2.targets encoder-kmeans --layer.choice 4
   runs="soft softened hard hubert"
   if [ $seed = 0 ]; then
     branch frozen soft 0 --phase2.targets same
     branch fixed-layer soft 0 --layer.choice 4
-    branch fixed-decay soft 0 --ema.slow 0.999
-    compared best-rq 0 --phase1.targets best-rq --phase2.targets same
-    compared masked-only 0 --phase1.visible-loss-until 0.0 --phase2.visible-loss-until 0.0
-    runs="$runs frozen fixed-layer fixed-decay best-rq masked-only"
+    branch fixed-decay soft 0 --ema.slow 0.9999
+    branch papers-decays soft 0 --ema.fast 0.999 --ema.slow 0.9999 --gmm.decay 0.999
+    compared best-rq 0 --phase1.targets best-rq --phase1.no-centred --phase2.targets same
+    compared masked-only 0 --phase1.visible-loss-until 0.0
+    runs="$runs frozen fixed-layer fixed-decay papers-decays best-rq masked-only"
   fi
   for run in $runs; do measure $run-$seed; done
   for run in soft hard hubert; do probed $run.phase1-$seed "$out/$run-$seed/encoder-phase1"; done

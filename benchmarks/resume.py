@@ -1,0 +1,90 @@
+"""Does a run that was killed and continued follow the curve of one that never stopped?
+
+python benchmarks/resume.py --data AUDIO [--preset half-hour] [--steps 1000] [--out FILE]
+
+One run trains through both phases, of so many steps each. A copy of it goes back to the checkpoint in the middle of
+phase 1, is killed in the middle of phase 2 (SIGKILL) and continued. On a CPU both are the same to the last bit; a GPU
+adds in another order each time.
+"""
+
+import argparse
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from sjepa.analysis.events import read_events
+from sjepa.files import write_whole
+from sjepa.train import checkpoint
+
+NAMES = ("loss", "kl_masked", "accuracy_masked", "target_perplexity")
+
+
+def train(out: Path, *options: str) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen([sys.executable, "-m", "sjepa", "pretrain", "--out", str(out), *options])
+
+
+def finished(run: "subprocess.Popen[bytes]") -> None:
+    if run.wait():
+        raise SystemExit(f"sjepa pretrain ended with {run.returncode}")
+
+
+def curve(out: Path) -> list[dict[str, Any]]:
+    return [event for event in read_events(out) if event["event"] == "train"]
+
+
+def compare(data: str, preset: str, steps: int, folder: Path) -> dict[str, Any]:
+    every, whole, broken = max(2, steps // 20), folder / "whole", folder / "broken"
+    lengths = {"phase1.steps": steps, "phase2.steps": steps, "train.log-every": every}
+    saving = {"train.checkpoint-every": steps // 2, "train.keep-checkpoints": 10}
+    settings = [word for name, value in (lengths | saving).items() for word in (f"--{name}", str(value))]
+    finished(train(whole, "--preset", preset, "--data", data, *settings))
+
+    shutil.copytree(whole, broken)
+    for step in checkpoint.steps_saved(broken):
+        if step > steps // 2:
+            shutil.rmtree(checkpoint.folder_of(broken, step))
+    running, killed_at = train(broken), 0
+    while killed_at <= steps * 3 // 2 or killed_at >= 2 * steps:  # lines of the copy are there until it begins
+        time.sleep(0.05)
+        if running.poll() is not None:
+            raise SystemExit("the copy ended before it was killed: give more --steps")
+        lines = curve(broken)
+        killed_at = lines[-1]["step"] if lines else 0
+    running.send_signal(signal.SIGKILL)
+    running.wait()
+    finished(train(broken))
+
+    first, again = (curve(out)[steps // 2 // every :] for out in (whole, broken))
+    assert [line["step"] for line in first] == [line["step"] for line in again]
+    apart = {
+        name: max(abs(a[name] - b[name]) / max(abs(a[name]), 1e-9) for a, b in zip(first, again, strict=True))
+        for name in NAMES
+    }
+    lines = [{"step": a["step"], "whole": a["loss"], "continued": b["loss"]} for a, b in zip(first, again, strict=True)]
+    return {"killed_at": killed_at, "largest_relative_difference": apart, "loss": lines}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", required=True)
+    parser.add_argument("--preset", default="half-hour")
+    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        found = compare(arguments.data, arguments.preset, arguments.steps, Path(folder))
+    for name, value in found["largest_relative_difference"].items():
+        print(f"{name:<20} at most {value:.3%} apart after the checkpoint at step {arguments.steps // 2:,}")
+    if arguments.out:
+        facts = {"preset": arguments.preset, "steps of each phase": arguments.steps}
+        write_whole(arguments.out, json.dumps(facts | found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
