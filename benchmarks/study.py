@@ -2,6 +2,7 @@
 
 python benchmarks/study.py collect runs/study     # runs/half-hour.sh made them -> benchmarks/results/study/*.json
 python benchmarks/study.py tables                 # Markdown, from the JSON alone
+python benchmarks/study.py trials                 # the attempts before it, likewise
 python benchmarks/study_figures.py                # docs/study*.png, from the JSON alone
 """
 
@@ -16,6 +17,7 @@ from sjepa.analysis.events import read_events
 from sjepa.config import flatten, load_preset, load_toml
 
 KEPT = Path(__file__).parent / "results" / "study"
+TRIALS = KEPT.parent / "study-trials.json"
 CURVE = (
     "step", "phase", "loss", "kl_masked", "kl_visible", "accuracy_masked", "accuracy_visible", "target_entropy",
     "predictor_entropy", "target_perplexity", "dead_components", "active_layer", "decay",
@@ -147,8 +149,23 @@ def cell(read: Row, runs: list[Found]) -> str:
     return f"{mean:,.{digits}f}" + (f" ± {spread:,.{digits}f}" if len(values) > 1 else "")
 
 
+def trials() -> None:
+    """What was tried before the study, in that order."""
+    kept = json.loads(TRIALS.read_text())
+    columns = ("after phase 1, last layer", "layer below", "at the end, last layer", "layer below")
+    print(f"| | settings | {' | '.join(columns)} |\n|{' --- |' * (len(columns) + 2)}")
+    for run in kept["all_frames"]["runs"] + kept["context"]["runs"]:
+        probes = [run.get(when, {}) for when in ("probe after phase 1", "probe")]
+        cells = [probe.get(state) for probe in probes for state in ("state 6", "state 5")]
+        if any(cells):
+            shown = " | ".join(f"{value:.1f}" if value else "–" for value in cells)
+            print(f"| {run['name'].removesuffix('-0')} | {run['what']} | {shown} |")
+
+
 if __name__ == "__main__":
     if sys.argv[1:2] == ["collect"]:
         collect(Path(sys.argv[2]))
+    elif sys.argv[1:] == ["trials"]:
+        trials()
     else:
         tables()
