@@ -158,7 +158,7 @@ def trials() -> None:
         probes = [run.get(when, {}) for when in ("probe after phase 1", "probe")]
         cells = [probe.get(state) for probe in probes for state in ("state 6", "state 5")]
         if any(cells):
-            shown = " | ".join(f"{value:.1f}" if value else "–" for value in cells)
+            shown = " | ".join(f"{value + 1e-6:.1f}" if value else "–" for value in cells)
             print(f"| {run['name'].removesuffix('-0')} | {run['what']} | {shown} |")
 
 

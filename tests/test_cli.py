@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -239,6 +240,14 @@ def test_a_seed_is_not_below_0(verb: str) -> None:
     for seed in (["--seed", "-1"], ["--seed=-1"]):
         with pytest.raises(UserError, match="--seed -1: a seed is not below 0"):
             cli.dispatch([verb, *seed])
+
+
+def test_a_demo_with_other_settings_is_not_gone_on_with(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.toml").write_text(to_toml(replace(load_preset("tiny"), seed=5)))
+    with pytest.raises(UserError, match="holds a demo with other settings: remove it, or choose another --out"):
+        cli.dispatch(["demo", "--out", str(tmp_path)])
+    assert not (tmp_path / "corpus").exists()
 
 
 def test_a_demo_that_was_stopped_ends_like_a_training_that_was(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def test_compiled_gradients_are_those_of_the_plain_network(precision: str, toler
 
     def gradients(model: SJEPA, precision: str) -> dict[str, torch.Tensor]:
         with torch.autocast("cuda", torch.bfloat16, enabled=precision == "bf16"):
-            logits = model(waveforms, mask)
+            logits = model.predict(model.encoder(waveforms, mask=mask).last, mask)
         (logits.float() * weights).mean().backward()
         return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
 
@@ -81,7 +81,7 @@ def test_phase_2_continues_alike_on_a_cpu_in_plain_and_in_captured_steps(corpus:
 
     Decays as fast as these let a mixture or target encoder that does not move, or moves otherwise, show in its tensors.
     """
-    config = on_gpu(precision="fp32", checkpoint_every=8, keep_checkpoints=9)
+    config = on_gpu(precision="fp32", checkpoint_every=8, keep_checkpoints=9, masked_path="both")
     config = change(config, gmm={"decay": 0.9}, ema={"fast": 0.9, "slow": 0.97}, phase2={"steps": 22})
     assert pretrain(config, corpus, tmp_path / "whole", show=False)
     ends = {}
@@ -104,7 +104,7 @@ def test_steps_on_a_gpu_train_as_on_a_cpu(corpus: Path, tmp_path: Path) -> None:
 
     losses = {}
     for name, device, compiled in (("cpu", "cpu", False), ("plain", "cuda", False), ("captured", "cuda", True)):
-        config = on_gpu(precision="fp32", device=device, compile=compiled)
+        config = on_gpu(precision="fp32", device=device, compile=compiled, masked_path="both")
         config = change(config, phase1={"steps": 30, "lr": 4e-3, "warmup": 0})
         assert pretrain(config, corpus, tmp_path / name, show=False)
         losses[name] = [line["loss"] for line in lines(tmp_path / name, "train") if line["phase"] == 1]

@@ -24,6 +24,13 @@ def test_the_papers_run_by_hand() -> None:
     assert work.statistics_bytes == 4 * 500 * (1 + 2 * 768)
 
 
+@pytest.mark.parametrize("preset", ["half-hour", "tiny"])
+def test_the_other_presets_are_planned_too(preset: str) -> None:
+    config = load_preset(preset)
+    work = work_of(config, 13)
+    assert work.heard == (config.phase1.steps + config.phase2.steps) * config.batches.seconds
+
+
 def test_a_ring_sends_twice_the_gradients_less_its_own_part() -> None:
     assert all_reduce_seconds(8e9, 8, 1e9) == pytest.approx(14.0)
     assert all_reduce_seconds(8e9, 1, 1e9) == 0.0

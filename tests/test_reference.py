@@ -22,7 +22,7 @@ CASES: dict[str, dict[str, object]] = {
     "same, masked only": {"phase1": {"visible_loss_until": 0}, "phase2": {"targets": "same", "visible_loss_until": 0}},
     "fixed layer, augmented": {"layer": {"choice": 1}, "phase1": {"augment_until": 1.0}},
     "as many components in both": {"gmm": {"k": 8, "k_mfcc": 8}, "phase2": {"centred": True}},
-    "both paths at masked frames": {"train": {"masked_path": "both"}, "encoder": {"attention_start": 1.0}},
+    "both paths at masked frames": {"train": {"masked_path": "both"}},
     "clipped, decayed": {"train": {"clip": 0.05, "weight_decay": 0.5}},
 }
 

@@ -237,7 +237,7 @@ def test_two_ranks_with_half_the_batch_equal_one_with_the_whole(corpus: Path, tm
         gmm={"reservoir": 10_000},
         layer={"choice": 1},
         batches={"seconds": 4.8},  # four utterances in either bucket: the same global batches for one rank and for two
-        train={"checkpoint_every": 1, "keep_checkpoints": 99},
+        train={"checkpoint_every": 1, "keep_checkpoints": 99, "masked_path": "both"},
     )
     runs = {}
     for ranks in (1, 2):
@@ -251,7 +251,8 @@ def test_two_ranks_with_half_the_batch_equal_one_with_the_whole(corpus: Path, tm
         torch.testing.assert_close(
             gradients[1][name], gradient, rtol=1e-3, atol=1e-7, msg=lambda m, n=name: f"{n}: {m}"
         )
-    for key in ("loss", "kl_masked", "kl_visible", "target_entropy", "gradient_norm", "target_perplexity"):
+    keys = ("loss", "kl_masked", "kl_visible", "kl_encoder", "target_entropy", "gradient_norm", "target_perplexity")
+    for key in keys:
         values = [[line[key] for line in lines(runs[ranks], "train")] for ranks in (1, 2)]
         assert values[1] == pytest.approx(values[0], rel=2e-3)
     mixtures = [part(runs[ranks], 12, "targets", "codebook") for ranks in (1, 2)]

@@ -1,6 +1,7 @@
 """Frozen features: the same alone and in company, from our encoder, Hugging Face's, and the floors."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -9,13 +10,17 @@ import torch
 from conftest import babble
 
 from sjepa.audio.mfcc import MfccConfig, mfcc
+from sjepa.config import Config
 from sjepa.errors import UserError
 from sjepa.evaluate.superb.features import FeatureStore
 from sjepa.evaluate.superb.records import Utterance
 from sjepa.evaluate.upstream import load_upstream
 from sjepa.model.encoder import Encoder
 from sjepa.model.encoder_config import EncoderConfig
+from sjepa.model.formats import fingerprint
 from sjepa.model.frontend import frame_count
+from sjepa.train.loop import pretrain
+from sjepa.train.run import Run
 
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
 CONVOLUTIONS = {"conv_dim": [16] * 7, "num_conv_pos_embeddings": 16, "num_conv_pos_embedding_groups": 2}
@@ -92,6 +97,18 @@ def test_untrained_weights_are_fresh_and_always_the_same(folders: dict[str, Path
         assert fresh.fingerprint() == again.fingerprint() != trained.fingerprint()
         assert fresh.parameters == trained.parameters
         assert fresh.name.startswith("untrained ")
+
+
+def test_the_untrained_encoder_of_a_run_is_where_that_run_started(
+    corpus: Path, tmp_path: Path, micro: Callable[..., Config]
+) -> None:
+    config = micro(encoder={"attention_start": 1.0}, phase1={"steps": 1}, phase2={"steps": 1})
+    assert pretrain(config, corpus, tmp_path / "run", show=False)
+    untrained = load_upstream(f"untrained:{tmp_path / 'run'}")
+    start = Run.start(config, torch.device("cpu")).model.encoder
+    assert untrained.fingerprint() == fingerprint(start)
+    attention = start.encoder.layers[0].attention
+    assert torch.equal(attention.q_proj.weight, attention.k_proj.weight)
 
 
 def test_context_puts_eleven_frames_side_by_side(utterances: list[np.ndarray]) -> None:

@@ -11,8 +11,9 @@ import torch
 from sjepa.analysis.missing import analyse_missing
 from sjepa.audio.io import read_audio
 from sjepa.audio.mfcc import MfccConfig, mfcc
-from sjepa.config import Config, load_preset
+from sjepa.config import Config, differences, load_preset, load_toml
 from sjepa.data.synthetic import synthesise_corpus
+from sjepa.errors import UserError
 from sjepa.evaluate.probes import (
     Features,
     chance,
@@ -36,8 +37,10 @@ ABOUT = {
 def demo(out: Path) -> bool:
     """Synthesise, pre-train, compare, and say what was learned; False when the training was stopped."""
     began = time.monotonic()
+    config, made = load_preset("tiny"), out / "run" / "config.toml"
+    if made.is_file() and differences(load_toml(made), config):
+        raise UserError(f"{out} holds a demo with other settings: remove it, or choose another --out")
     corpus = synthesise_corpus(out / "corpus")
-    config = load_preset("tiny")
     if not pretrain(config, corpus, out / "run"):
         return False
     results = compare(config, corpus, out / "run")

@@ -45,7 +45,7 @@ class Superb:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to run; auto takes a GPU where there is one."""
     cache_gb: float | None = None
-    """Memory for features that need not be computed again; 4 on a CPU, half of what is free on a GPU."""
+    """GB of features that need not be computed again. Default: 4 on a CPU, half of the free memory on a GPU."""
 
 
 def run(arguments: list[str]) -> None:

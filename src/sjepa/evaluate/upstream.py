@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from sjepa.audio.mfcc import MfccConfig, log_mel, mfcc
+from sjepa.config import load_toml
 from sjepa.device import Device, choose_device
 from sjepa.errors import UserError
 from sjepa.model.encoder import Encoder
@@ -145,7 +146,9 @@ def fits_ours(folder: Path, settings: dict[str, Any]) -> bool:
 def ours(name: str, folder: Path, settings: dict[str, Any], fresh: bool, device: torch.device) -> Upstream:
     if fresh:
         torch.manual_seed(0)
-        encoder = Encoder(EncoderConfig(**from_hugging_face(settings))).eval()
+        said = folder.parent / "config.toml"  # of a run: how it started, which config.json does not hold
+        config = load_toml(said).encoder if said.is_file() else EncoderConfig(**from_hugging_face(settings))
+        encoder = Encoder(config).eval()
     else:
         encoder = Encoder.from_pretrained(folder)
     encoder = encoder.to(device).requires_grad_(False)

@@ -32,7 +32,7 @@ class EncoderConfig:
     layerdrop: float = 0.05
     """Probability that a transformer layer is skipped in a training step."""
     attention_start: float = 0.0
-    """Above 0, queries and keys start as one rotation times this: a frame attends to frames like it. 0: as HuBERT."""
+    """Above 0 (try 1), queries and keys start as one rotation times this: a frame attends to itself and to its like."""
     feature_gradient_scale: float = 0.1
     """Scale on gradients that flow back into the convolutional front end."""
 

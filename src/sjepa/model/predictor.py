@@ -27,7 +27,7 @@ class PredictorConfig:
     position_start: Literal["sinusoid", "normal"] = "sinusoid"
     """What the learned positions start as: sinusoids, or noise of deviation 0.02, which says almost nothing."""
     attention_start: float = 0.0
-    """As the encoder's: above 0, a frame first attends to frames like it, here mostly to those beside it."""
+    """As the encoder's; above 0 (try 1.5) a masked frame first attends to frames whose positions are near its own."""
 
     def __post_init__(self) -> None:
         if self.attention_start < 0:

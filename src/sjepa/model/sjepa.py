@@ -1,6 +1,4 @@
-"""Encoder, predictor and cluster head together: a waveform and a mask in, cluster logits at every frame out."""
-
-from collections.abc import Sequence
+"""Encoder, predictor and cluster head together: what is trained."""
 
 import torch
 from torch import Tensor, nn
@@ -20,12 +18,8 @@ class SJEPA(nn.Module):
         self.head = ClusterHead(encoder.hidden_size, components)
         self.visible_path = visible_path
 
-    def forward(self, waveforms: Tensor, mask: Tensor, keep: Sequence[bool] | None = None) -> Tensor:
-        """Logits (B, T, K): of the predictor's output at masked frames, of the encoder's at visible ones."""
-        z = self.encoder(waveforms, mask=mask, keep=keep).last
-        return self.predict(z, mask)
-
     def predict(self, z: Tensor, mask: Tensor) -> Tensor:
+        """Logits (B, T, K) from the encoder's output: of the predictor at masked frames, its own at visible ones."""
         predicted = self.predictor(z, mask)
         if self.visible_path == "encoder":
             predicted = torch.where(mask.unsqueeze(2), predicted, z.to(predicted.dtype))

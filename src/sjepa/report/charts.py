@@ -18,11 +18,17 @@ FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, s
 def loss(events: Sequence[Event]) -> Chart:
     traces = [
         curve(events, "kl_masked", "masked KL", MASKED),
+        *([curve(events, "kl_encoder", "encoder's masked KL", EARLIER)] if with_encoder(events) else []),
         curve(events, "kl_visible", "visible KL", VISIBLE),
         curve(events, "loss", "loss", INK, width=1.2, dash="dot"),
         average_line(events),
     ]
     return over_steps(events, traces, height=420, y={"title": {"text": "nats per frame"}}, name_endings=True)
+
+
+def with_encoder(events: Sequence[Event]) -> bool:
+    """Whether the encoder's own prediction at masked frames is in the loss."""
+    return any(event.get("kl_encoder") is not None for event in of_kind(events, "train"))
 
 
 def accuracy(events: Sequence[Event]) -> Chart:

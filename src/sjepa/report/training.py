@@ -89,13 +89,15 @@ def learning(report: Report) -> str:
         f"in phase {phase['phase']} they come from {phase['targets']} with K = {phase['k']:,}"
         for phase in of_kind(report.events, "phase")
     )
+    both = charts.with_encoder(report.events)
+    encoders = " To it is added what the encoder itself says at masked frames." if both else ""
     loss = figure(
         "loss",
         "Loss",
         charts.loss(report.events),
         "Divergence of the prediction from the target; lower is better. The dotted curve is what is minimised: all "
-        "frames while the visible loss is on, masked frames only once it has ended. The dashed level is what a network "
-        "reaches that hears nothing and always predicts the average target.",
+        f"frames while the visible loss is on, masked frames only once it has ended.{encoders} The dashed level is "
+        "what a network reaches at either kind of frame that hears nothing and always predicts the average target.",
     )
     accuracy = figure(
         "accuracy",

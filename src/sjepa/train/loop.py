@@ -154,12 +154,11 @@ def learn(
         run.beside.join()
     kl_masked, kl_visible, sums = run.frame_sums(q, logits, mask)
     masked, visible = sums[4], sums[5]
-    # One mean over S of all ranks together.
-    frames = distributed.sum_over_ranks(masked + visible if covers_visible else masked.clone())
+    # One mean over S of all ranks together; a batch may have drawn no mask at all.
+    frames = distributed.sum_over_ranks(masked + visible if covers_visible else masked.clone()).clamp(min=1.0)
     kl = kl_masked + kl_visible if covers_visible else kl_masked
-    if direct is not None:  # what the encoder itself says at masked frames, which the predictor does not see
-        kl = kl + run.frame_sums(q, direct, mask)[0]
-    loss = kl / frames
+    kl_encoder = None if direct is None else run.masked_kl(q, direct, mask)
+    loss = (kl if kl_encoder is None else kl + kl_encoder) / frames
 
     loss.backward()
     distributed.sum_gradients(model.parameters())
@@ -170,6 +169,8 @@ def learn(
     run.optimizer.step()
     run.targets.follow(model.encoder, decay)
     run.meter.add(sums, q, loss, norm, finite)
+    if kl_encoder is not None:
+        run.meter.add_encoder(kl_encoder, finite)
     run.optimizer.zero_grad(set_to_none=True)
 
 

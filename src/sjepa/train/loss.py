@@ -24,6 +24,11 @@ def kl_per_frame(q: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
     return (torch.xlogy(q, q) - q * log_p).sum(-1), log_p
 
 
+def masked_kl(q: Tensor, logits: Tensor, mask: Tensor) -> Tensor:
+    """Sum of KL over masked frames, with gradients."""
+    return (kl_per_frame(q, logits)[0] * mask).sum()
+
+
 def frame_sums(q: Tensor, logits: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Sum of KL over masked frames, over visible frames (both with gradients), and the sums to log."""
     kl, log_p = kl_per_frame(q, logits)

@@ -27,6 +27,7 @@ class Meter:
         )  # this rank's part of the loss and sums
         self.steps = torch.zeros(len(STEP), dtype=torch.float64, device=device)  # the same on every rank
         self.occupancy = torch.zeros(components, dtype=torch.float64, device=device)
+        self.kl_encoder = torch.zeros((), dtype=torch.float64, device=device)  # masked frames, where it is in the loss
         self.bad_in_row = torch.zeros((), dtype=torch.int64, device=device)
         self.worst_in_row = torch.zeros((), dtype=torch.int64, device=device)
         self.cropped = torch.zeros(2, dtype=torch.float64)  # seconds that crops left out, of how many; on the host
@@ -39,11 +40,15 @@ class Meter:
         self.bad_in_row.copy_(torch.where(finite, 0, self.bad_in_row + 1))
         self.worst_in_row.copy_(torch.maximum(self.worst_in_row, self.bad_in_row))
 
+    def add_encoder(self, kl: Tensor, finite: Tensor) -> None:
+        """The encoder's own KL at masked frames."""
+        self.kl_encoder += torch.where(finite, kl.detach().double(), 0.0)
+
     def add_crop(self, cropped: float, available: float) -> None:
         self.cropped += torch.tensor([cropped, available], dtype=torch.float64)
 
     def state(self) -> dict[str, Tensor]:
-        names = ("frames", "steps", "occupancy", "bad_in_row", "worst_in_row", "cropped")
+        names = ("frames", "steps", "occupancy", "kl_encoder", "bad_in_row", "worst_in_row", "cropped")
         return {name: getattr(self, name) for name in names}
 
     def load(self, state: dict[str, Tensor]) -> None:
@@ -52,13 +57,13 @@ class Meter:
 
     def read(self) -> dict[str, Any]:
         """Means over all ranks since the last reading, then start anew. Only here the host waits for the device."""
-        shared = distributed.sum_over_ranks(torch.cat([self.frames, self.occupancy])).cpu()
-        values = dict(zip(("loss", *SUMS), shared.tolist(), strict=False))
+        shared = distributed.sum_over_ranks(torch.cat([self.frames, self.kl_encoder[None], self.occupancy])).cpu()
+        values = dict(zip(("loss", *SUMS, "kl_encoder"), shared.tolist(), strict=False))
         step = dict(zip(STEP, self.steps.tolist(), strict=True))
-        occupancy = shared[1 + len(SUMS) :]
+        occupancy = shared[2 + len(SUMS) :]
         worst = int(self.worst_in_row)
         cropped, available = self.cropped.tolist()
-        for tensor in (self.frames, self.steps, self.occupancy, self.worst_in_row, self.cropped):
+        for tensor in (self.frames, self.kl_encoder, self.steps, self.occupancy, self.worst_in_row, self.cropped):
             tensor.zero_()
         steps, masked, visible = (
             max(step["steps"], 1),
@@ -71,6 +76,7 @@ class Meter:
             "loss": values["loss"] / steps,
             "kl_masked": values["kl_masked"] / masked,
             "kl_visible": values["kl_visible"] / visible,
+            "kl_encoder": values["kl_encoder"] / masked or None,
             "accuracy_masked": values["correct_masked"] / masked,
             "accuracy_visible": values["correct_visible"] / visible,
             "target_entropy": values["target_entropy"] / (masked + visible),

@@ -27,7 +27,7 @@ from sjepa.targets.providers import Targets
 from sjepa.train import checkpoint
 from sjepa.train.compute import Beside, compile_parts, compiles
 from sjepa.train.graphs import StepGraphs
-from sjepa.train.loss import frame_sums
+from sjepa.train.loss import frame_sums, masked_kl
 from sjepa.train.metrics import Meter
 
 NAMED = 5  # differences of configs that a refusal names
@@ -55,6 +55,7 @@ class Run:
     device: torch.device
     optimizer: torch.optim.AdamW
     frame_sums: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]] = frame_sums
+    masked_kl: Callable[[Tensor, Tensor, Tensor], Tensor] = masked_kl
     augment: Callable[[Tensor, Tensor, Tensor | None], Tensor] = augment
     targets: Targets = field(init=False)
     meter: Meter = field(init=False)
@@ -77,6 +78,7 @@ class Run:
             compile_parts(model.encoder)
             model.predict = torch.compile(model.predict, dynamic=False)  # type: ignore[method-assign]
             run.frame_sums = torch.compile(frame_sums, dynamic=False)
+            run.masked_kl = torch.compile(masked_kl, dynamic=False)
             run.augment = torch.compile(augment, dynamic=False)
         return run
 

@@ -1,0 +1,123 @@
+"""How much context an encoder's features hold, and whether speech without masks is strange to it.
+
+python benchmarks/context.py CORPORA ENCODER...   # dev-clean and its phones -> benchmarks/results/context.json
+python benchmarks/context.py                      # the table of docs/study.md, from the JSON alone
+
+Phones are read from single frames of a part of dev-clean by linear discriminant analysis with a fifth of the speakers
+held out (three times), which lies below the logistic probe and takes seconds. Each layer: of the speech as it is; with
+half as many masked frames behind it; and with the frames 3 before and after beside it. Attention, without masks: its
+entropy relative to a uniform one, and its weight on the frame itself and on those at most 5 frames away.
+"""
+
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sjepa import Encoder
+from sjepa.audio.io import read_audio
+from sjepa.evaluate.labelled import read_labelled
+from sjepa.model.frontend import frame_counts
+from sjepa.progress import track
+
+RESULTS = Path(__file__).parent / "results" / "context.json"
+EVERY = 34  # utterances
+SPLITS, BESIDE, NEAR = 3, 3, 5
+
+
+@torch.inference_mode()
+def features(encoder: Encoder, samples: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """States of the speech as it is and with masked frames behind it, (states, T, D) each, and attention by layer."""
+    whole = encoder(samples[None]).hidden_states
+    frames = whole[0].shape[1]
+    longer = torch.cat([samples, samples[: len(samples) // 2]])  # of the same level: the first norm hears it all
+    mask = torch.arange(int(frame_counts(torch.tensor(len(longer))))) >= frames
+    behind = encoder(longer[None], mask=mask[None]).hidden_states
+    attention = torch.stack(
+        [weights(layer.attention, x[0]) for layer, x in zip(encoder.encoder.layers, whole, strict=False)]
+    )
+    return torch.cat(whole), torch.cat(behind)[:, :frames], attention
+
+
+def weights(attention: Any, x: Tensor) -> Tensor:
+    """Entropy, weight on the frame itself and near it, means over heads and frames of one utterance (T, D)."""
+    frames = len(x)
+    q, k = (p(x).view(frames, attention.heads, -1).transpose(0, 1) for p in (attention.q_proj, attention.k_proj))
+    a = (q @ k.transpose(1, 2) / math.sqrt(q.shape[2])).softmax(-1)
+    away = (torch.arange(frames)[:, None] - torch.arange(frames)).abs()
+    entropy = -torch.xlogy(a, a).sum(-1).mean() / math.log(frames)
+    near = (away > 0) & (away <= NEAR)
+    return torch.stack([entropy, (a * (away == 0)).sum(-1).mean(), (a * near).sum(-1).mean()])
+
+
+def discriminant(x: Tensor, phones: Tensor, speakers: np.ndarray) -> float:
+    """Accuracy on held-out speakers: class means and one covariance, the closed form."""
+    names, scores = np.unique(speakers), []
+    for split in range(SPLITS):
+        order = np.random.default_rng((0, split)).permutation(names)
+        test = torch.from_numpy(np.isin(speakers, order[: len(names) // 5]))
+        mean, deviation = x[~test].mean(0), x[~test].std(0) + 1e-5
+        train, y = ((x[~test] - mean) / deviation).double(), phones[~test]
+        count = torch.bincount(y, minlength=int(phones.max()) + 1).double()
+        means = torch.zeros(len(count), x.shape[1], dtype=torch.float64).index_add_(0, y, train)
+        means /= count.clamp(min=1)[:, None]
+        within = train - means[y]
+        covariance = within.T @ within / len(y) + 1e-2 * torch.eye(x.shape[1], dtype=torch.float64)
+        turned = torch.linalg.solve(covariance, means.T)
+        prior = torch.log(count / count.sum() + 1e-9) - 0.5 * (means * turned.T).sum(1)
+        said = (((x[test] - mean) / deviation).double() @ turned + prior).argmax(1)
+        scores.append(float((said == phones[test]).double().mean()))
+    return round(100 * float(np.mean(scores)), 1)
+
+
+def examine(path: Path, corpora: Path) -> dict[str, Any]:
+    encoder, corpus = Encoder.from_pretrained(path), read_labelled(corpora)[::EVERY]
+    found, labels, speakers = [], [], []
+    for item in track(corpus, f"Features of {path.name}", len(corpus)):
+        found.append(features(encoder, torch.from_numpy(read_audio(item.utterance.path))))
+        frames = found[-1][0].shape[1]
+        labels.append(item.frame_phones(frames))
+        speakers += [item.speaker] * frames
+    phones = torch.from_numpy(np.unique(np.concatenate(labels), return_inverse=True)[1])
+    whole, behind = (torch.cat([f[i] for f in found], 1) for i in (0, 1))
+    attention = torch.stack([f[2] for f in found]).mean(0)
+    owners, layers = np.array(speakers), []
+    for state, (a, b) in enumerate(zip(whole, behind, strict=True)):
+        beside = torch.cat([a.roll(BESIDE, 0), a, a.roll(-BESIDE, 0)], 1)  # an utterance's ends see another's
+        layers.append({"state": state, "whole": discriminant(a, phones, owners)})
+        layers[-1] |= {"masked frames behind": discriminant(b, phones, owners)}
+        layers[-1] |= {"frames beside": discriminant(beside, phones, owners)}
+        if state:
+            names = ("attention entropy", "on itself", "near")
+            layers[-1] |= {
+                name: round(value, 3) for name, value in zip(names, attention[state - 1].tolist(), strict=True)
+            }
+        print(layers[-1])
+    moved = float((whole[-1] - behind[-1]).norm() / (whole[-1] - whole[-1].mean(0)).norm())
+    return {"frames": len(phones), "layers": layers, "last layer moved by masked frames behind": round(moved, 2)}
+
+
+def table() -> None:
+    """What was found, as Markdown."""
+    columns = ("whole", "masked frames behind", "frames beside", "attention entropy", "on itself", "near")
+    print(f"| encoder | layer | {' | '.join(columns)} |\n|{' --- |' * (len(columns) + 2)}")
+    for name, found in json.loads(RESULTS.read_text()).items():
+        for layer in found["layers"][1:]:
+            cells = " | ".join(str(layer[column]) for column in columns)
+            print(f"| {name} | {layer['state'] - 1} | {cells} |")
+
+
+def main() -> None:
+    if len(sys.argv) > 1:
+        corpora, encoders = Path(sys.argv[1]), [Path(path) for path in sys.argv[2:]]
+        RESULTS.write_text(json.dumps({str(path): examine(path, corpora) for path in encoders}, indent=1) + "\n")
+    table()
+
+
+if __name__ == "__main__":
+    main()
