@@ -22,6 +22,7 @@ from torch import Tensor
 from sjepa import Encoder
 from sjepa.audio.io import read_audio
 from sjepa.evaluate.labelled import read_labelled
+from sjepa.evaluate.probes import divide, standardised
 from sjepa.model.frontend import frame_counts
 from sjepa.progress import track
 
@@ -59,10 +60,10 @@ def discriminant(x: Tensor, phones: Tensor, speakers: np.ndarray) -> float:
     """Accuracy on held-out speakers: class means and one covariance, the closed form."""
     names, scores = np.unique(speakers), []
     for split in range(SPLITS):
-        order = np.random.default_rng((0, split)).permutation(names)
-        test = torch.from_numpy(np.isin(speakers, order[: len(names) // 5]))
-        mean, deviation = x[~test].mean(0), x[~test].std(0) + 1e-5
-        train, y = ((x[~test] - mean) / deviation).double(), phones[~test]
+        held, _ = divide(np.random.default_rng((0, split)).permutation(names))
+        test = torch.from_numpy(np.isin(speakers, held))
+        train, tested = standardised(x[~test].double(), x[test].double())
+        y = phones[~test]
         count = torch.bincount(y, minlength=int(phones.max()) + 1).double()
         means = torch.zeros(len(count), x.shape[1], dtype=torch.float64).index_add_(0, y, train)
         means /= count.clamp(min=1)[:, None]
@@ -70,7 +71,7 @@ def discriminant(x: Tensor, phones: Tensor, speakers: np.ndarray) -> float:
         covariance = within.T @ within / len(y) + 1e-2 * torch.eye(x.shape[1], dtype=torch.float64)
         turned = torch.linalg.solve(covariance, means.T)
         prior = torch.log(count / count.sum() + 1e-9) - 0.5 * (means * turned.T).sum(1)
-        said = (((x[test] - mean) / deviation).double() @ turned + prior).argmax(1)
+        said = (tested @ turned + prior).argmax(1)
         scores.append(float((said == phones[test]).double().mean()))
     return round(100 * float(np.mean(scores)), 1)
 

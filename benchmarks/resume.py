@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from sjepa.analysis.events import read_events
+from sjepa.analysis.events import of_kind, read_events
 from sjepa.files import write_whole
 from sjepa.train import checkpoint
 
@@ -35,7 +35,7 @@ def finished(run: "subprocess.Popen[bytes]") -> None:
 
 
 def curve(out: Path) -> list[dict[str, Any]]:
-    return [event for event in read_events(out) if event["event"] == "train"]
+    return of_kind(read_events(out), "train")
 
 
 def compare(data: str, preset: str, steps: int, folder: Path) -> dict[str, Any]:

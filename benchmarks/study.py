@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from sjepa.analysis.events import read_events
+from sjepa.analysis.events import of_kind, read_events
 from sjepa.config import flatten, load_preset, load_toml
 
 KEPT = Path(__file__).parent / "results" / "study"
@@ -44,7 +44,7 @@ def of_run(run: Path) -> Found:
     """Settings that differ from the preset, curves and the clock of a run."""
     preset, config = flatten(load_preset("half-hour")), flatten(load_toml(run / "config.toml"))
     events = read_events(run)
-    lines = [event for event in events if event["event"] == "train"]
+    lines = of_kind(events, "train")
     entropy = run / "analysis" / "entropy.json"
     thin = max(1, len(lines) // POINTS)
     speed = [line["speed"] for line in lines]
@@ -60,7 +60,7 @@ def of_run(run: Path) -> Found:
         },
         "entropy": json.loads(entropy.read_text()) if entropy.is_file() else None,
         "curve": [{key: line.get(key) for key in CURVE} for line in lines[thin - 1 :: thin]],
-        "ranks": [{key: e[key] for key in ("step", "phase", "ranks")} for e in events if e["event"] == "layers"],
+        "ranks": [{key: e[key] for key in ("step", "phase", "ranks")} for e in of_kind(events, "layers")],
         "alarms": sum(bool(line["alarms"]) for line in lines),
     }
 
@@ -158,7 +158,7 @@ def trials() -> None:
         probes = [run.get(when, {}) for when in ("probe after phase 1", "probe")]
         cells = [probe.get(state) for probe in probes for state in ("state 6", "state 5")]
         if any(cells):
-            shown = " | ".join(f"{value + 1e-6:.1f}" if value else "–" for value in cells)
+            shown = " | ".join(f"{value + 1e-6:.1f}" if value else "–" for value in cells)  # halves up
             print(f"| {run['name'].removesuffix('-0')} | {run['what']} | {shown} |")
 
 

@@ -139,6 +139,15 @@ def test_the_first_steps_loss_is_the_papers_equation(corpus: Path, tmp_path: Pat
     assert run.meter.read()["loss"] == pytest.approx(total / count, rel=1e-4)
 
 
+def test_a_batch_that_drew_no_mask_is_not_a_bad_step(corpus: Path, micro: Make) -> None:
+    config = micro(phase1={"visible_loss_until": 0}, train={"masked_path": "both"})
+    run, batch = one_batch(config, corpus)
+    batch.mask.zero_()
+    train_step(run, config.phases()[0], batch, None)
+    found = run.meter.read()
+    assert (found["loss"], found["gradient_norm"], found["skipped_steps"]) == (0.0, 0.0, 0)
+
+
 def one_batch(config: Config, corpus: Path) -> tuple[Run, Batch]:
     """A run with fitted phase 1 targets, and its first batch."""
     from sjepa.data.opening import open_corpus

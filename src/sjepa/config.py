@@ -84,6 +84,9 @@ class Config:
         for name in POSITIVE:
             if flat[name] <= 0:
                 raise UserError(f"{name} = {flat[name]}: it should be greater than 0")
+        for name in NOT_NEGATIVE:
+            if flat[name] < 0:
+                raise UserError(f"{name} = {flat[name]}: it should not be below 0")
         for name in SHARES:
             if not 0 <= flat[name] <= 1:
                 raise UserError(f"{name} = {flat[name]}: it should lie between 0 and 1")
@@ -123,6 +126,7 @@ POSITIVE = (
     "phase2.steps", "phase1.temperature", "phase2.temperature", "batches.seconds", "batches.max_seconds", "train.clip",
     "train.log_every", "train.checkpoint_every", "train.keep_checkpoints", "train.bad_steps",
 )  # fmt: skip
+NOT_NEGATIVE = ("encoder.attention_start", "predictor.attention_start")
 SHARES = (
     "mask.ratio", "augment.p_noise", "augment.p_mix", "augment.mix_longest", "gmm.decay", "ema.fast", "ema.slow",
     "layer.smoothing", "batches.bad_share", "encoder.dropout", "encoder.layerdrop", "predictor.dropout",

@@ -43,7 +43,5 @@ class EncoderConfig:
             raise UserError(
                 f"encoder.position_groups: {self.position_groups} does not divide hidden_size {self.hidden_size}"
             )
-        if self.attention_start < 0:
-            raise UserError(f"encoder.attention_start = {self.attention_start}: it should not be below 0")
         if self.position_kernel % 2:
             raise UserError(f"encoder.position_kernel: {self.position_kernel} is odd; it must be even")

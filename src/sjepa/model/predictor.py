@@ -29,10 +29,6 @@ class PredictorConfig:
     attention_start: float = 0.0
     """As the encoder's; above 0 (try 1.5) a masked frame first attends to frames whose positions are near its own."""
 
-    def __post_init__(self) -> None:
-        if self.attention_start < 0:
-            raise UserError(f"predictor.attention_start = {self.attention_start}: it should not be below 0")
-
 
 class Predictor(nn.Module):
     """Fills masked positions: mask token, learned positions, one transformer layer, a projection."""
