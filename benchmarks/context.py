@@ -1,7 +1,7 @@
 """How much context an encoder's features hold, and whether speech without masks is strange to it.
 
 python benchmarks/context.py CORPORA ENCODER...   # dev-clean and its phones -> benchmarks/results/context.json
-python benchmarks/context.py                      # the table of docs/study.md, from the JSON alone
+python benchmarks/context.py                      # the table of docs/study-trials.md, from the JSON alone
 
 Phones are read from single frames of a part of dev-clean by linear discriminant analysis with a fifth of the speakers
 held out (three times), which lies below the logistic probe and takes seconds. Each layer: of the speech as it is; with

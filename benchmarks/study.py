@@ -2,7 +2,7 @@
 
 python benchmarks/study.py collect runs/study     # runs/half-hour.sh made them -> benchmarks/results/study/*.json
 python benchmarks/study.py tables                 # Markdown, from the JSON alone
-python benchmarks/study.py trials                 # the attempts before it, likewise
+python benchmarks/study.py trials                 # the attempts before it (docs/study-trials.md), likewise
 python benchmarks/study_figures.py                # docs/study*.png, from the JSON alone
 """
 
@@ -22,7 +22,18 @@ CURVE = (
     "step", "phase", "loss", "kl_masked", "kl_visible", "accuracy_masked", "accuracy_visible", "target_entropy",
     "predictor_entropy", "target_perplexity", "dead_components", "active_layer", "decay",
 )  # fmt: skip
+FACTS = ("corpus", "sjepa", "torch", "python", "ranks")
 POINTS = 100  # of a curve
+ORDER = (
+    "headline", "soft", "softened", "hard", "hubert", "frozen", "best-rq", "fixed-layer", "last-layer", "fixed-decay",
+    "papers-decays", "masked-only", "headline.phase1", "soft.phase1", "hard.phase1", "hubert.phase1", "mfcc+context",
+    "mfcc", "logmel", "untrained",
+)  # fmt: skip
+PAIRS = (
+    ("soft", "hard"), ("softened", "soft"), ("soft", "hubert"), ("soft", "soft.phase1"), ("frozen", "soft.phase1"),
+    ("hubert", "hubert.phase1"), ("soft", "frozen"), ("fixed-layer", "soft"), ("last-layer", "soft"),
+    ("fixed-decay", "soft"), ("papers-decays", "soft"), ("masked-only", "soft"),
+)  # fmt: skip
 Found = dict[str, Any]
 """What is kept of a run, or of features without one."""
 Row = Callable[[Found], float | None]
@@ -36,7 +47,8 @@ def collect(out: Path) -> None:
         if (folder / "config.toml").is_file():
             found |= of_run(folder)
         if results or "curve" in found:
-            (KEPT / f"{folder.name}.json").write_text(json.dumps(found, indent=1) + "\n")
+            lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in found.items())
+            (KEPT / f"{folder.name}.json").write_text(f"{{{lines}}}\n")
             print(f"{folder.name}: {', '.join(results) or 'no results'}")
 
 
@@ -46,11 +58,12 @@ def of_run(run: Path) -> Found:
     events = read_events(run)
     lines = of_kind(events, "train")
     entropy = run / "analysis" / "entropy.json"
+    kept = json.loads(entropy.read_text()) if entropy.is_file() else None
     thin = max(1, len(lines) // POINTS)
     speed = [line["speed"] for line in lines]
     return {
         "settings": {name: value for name, value in config.items() if value != preset[name]},
-        "facts": json.loads((run / "run.json").read_text()),
+        "facts": {key: value for key, value in json.loads((run / "run.json").read_text()).items() if key in FACTS},
         "seconds": sum(s["seconds"] for s in speed),
         "audio_seconds": sum(s["seconds"] * s["audio_per_second"] for s in speed),
         "audio_per_second": {
@@ -58,11 +71,17 @@ def of_run(run: Path) -> Found:
             for phase in (1, 2)
             if any(line["phase"] == phase for line in lines)
         },
-        "entropy": json.loads(entropy.read_text()) if entropy.is_file() else None,
-        "curve": [{key: line.get(key) for key in CURVE} for line in lines[thin - 1 :: thin]],
-        "ranks": [{key: e[key] for key in ("step", "phase", "ranks")} for e in of_kind(events, "layers")],
+        "entropy": {key: kept[key] for key in ("distributions", "edges", "marks")} if kept else None,
+        "curve": [{key: short(line.get(key)) for key in CURVE} for line in lines[thin - 1 :: thin]],
+        "ranks": [
+            {"step": e["step"], "ranks": [short(rank) for rank in e["ranks"]]} for e in of_kind(events, "layers")
+        ],
         "alarms": sum(bool(line["alarms"]) for line in lines),
     }
+
+
+def short(value: float | None) -> float | None:
+    return float(f"{value:.5g}") if isinstance(value, float) else value
 
 
 def probe(name: str) -> Row:
@@ -105,9 +124,9 @@ TABLES: dict[str, dict[str, Row]] = {
         "target entropy": entropy("target"),
         "target entropy at temperature 1": entropy("plain"),
         "predictor entropy": entropy("predictor"),
-        "GPU seconds": lambda found: found.get("seconds"),
+        "seconds": lambda found: found.get("seconds"),
         "audio s/s, phase 1": lambda found: found.get("audio_per_second", {}).get("1"),
-        "audio s/s, phase 2": lambda found: found.get("audio_per_second", {}).get("2"),
+        "phase 2": lambda found: found.get("audio_per_second", {}).get("2"),
     },
     "Heads on the frozen encoder, lite protocols": {
         "ASR-lite CER": result("asr", "metrics", "cer"),
@@ -124,23 +143,43 @@ def systems() -> dict[str, list[Found]]:
     found: dict[str, list[Found]] = {}
     for path in sorted(KEPT.glob("*.json")):
         kept = json.loads(path.read_text())
-        stem, _, seed = kept["name"].rpartition("-")
-        found.setdefault(stem if seed.isdigit() else kept["name"], []).append(kept)
-    return found
+        found.setdefault(seed_of(kept)[0], []).append(kept)
+    return {name: found[name] for name in sorted(found, key=lambda n: ORDER.index(n) if n in ORDER else len(ORDER))}
+
+
+def seed_of(found: Found) -> tuple[str, int | None]:
+    stem, _, seed = found["name"].rpartition("-")
+    return (stem, int(seed)) if seed.isdigit() else (found["name"], None)
 
 
 def tables() -> None:
     kept = systems()
     for title, columns in TABLES.items():
         rows = {name: [cell(read, found) for read in columns.values()] for name, found in kept.items()}
-        rows = {name: cells for name, cells in rows.items() if any(cells)}
-        print(f"\n### {title}\n\n| | runs | {' | '.join(columns)} |\n|{' --- |' * (len(columns) + 2)}")
+        print(f"\n### {title}\n\n| | {' | '.join(columns)} |\n|{' --- |' * (len(columns) + 1)}")
         for name, cells in rows.items():
-            print(f"| {name} | {len(kept[name])} | {' | '.join(cell or '–' for cell in cells)} |")
+            if any(cells):
+                print(f"| {name} | {' | '.join(cell or '–' for cell in cells)} |")
+    differences(kept)
+
+
+def differences(kept: dict[str, list[Found]]) -> None:
+    """Between runs of one seed: the same first weights, the same batches, the same splits of the probe."""
+    columns = {"linear": phones, "MLP": probe("phoneme mlp, held-out speakers")}
+    print(f"\n### Points between runs of one seed, phones on held-out speakers\n\n| | {' | '.join(columns)} |")
+    print("|" + " --- |" * (len(columns) + 1))
+    for one, other in PAIRS:
+        pairs = [(a, b) for a in kept.get(one, []) for b in kept.get(other, []) if seed_of(a)[1] == seed_of(b)[1]]
+        cells = [
+            ", ".join(f"{x - y:+.1f}" for a, b in pairs if (x := read(a)) is not None and (y := read(b)) is not None)
+            for read in columns.values()
+        ]
+        if any(cells):
+            print(f"| {one} − {other} | {' | '.join(cells)} |")
 
 
 def cell(read: Row, runs: list[Found]) -> str:
-    """Mean over seeds, with the half range where there are several."""
+    """Mean over seeds, with half their range where there are several."""
     values = [value for found in runs if (value := read(found)) is not None]
     if not values:
         return ""

@@ -5,49 +5,53 @@ from pathlib import Path
 
 from study import Found, phones, systems
 
-from sjepa.analysis.style import GRID, INK, MUTED, PREDICTOR, RULE, TARGET, WARNING, figure, ramp
+from sjepa.analysis.style import GRID, INK, MASKED, MUTED, PREDICTOR, RULE, TARGET, VISIBLE, WARNING, figure, ramp
 
 DOCS = Path(__file__).parents[1] / "docs"
 MEASURE = "phones, linear probe, held-out speakers (%)"
+COLOURS = {"headline": INK, "soft": TARGET, "hard": MASKED, "hubert": VISIBLE, "frozen": PREDICTOR}
+"""Runs whose curves are drawn: variants lie on each other."""
 
 
-def bars(kept: dict[str, list[Found]], stem: Path) -> None:
-    """Every system's phone accuracy, each seed a dot; what was not trained is grey."""
+def dots(kept: dict[str, list[Found]], stem: Path) -> None:
+    """Every system's phone accuracy: each seed a dot, their mean in figures; open after phase 1, grey untrained."""
     scores = {name: [score for run in runs if (score := phones(run)) is not None] for name, runs in kept.items()}
     order = sorted((name for name in scores if scores[name]), key=lambda name: statistics.mean(scores[name]))
-    with figure(7.2, 0.6 + 0.27 * len(order), stem) as fig:
+    with figure(7.2, 0.6 + 0.25 * len(order), stem) as fig:
         axes = fig.subplots()
         for place, name in enumerate(order):
-            mean, trained = statistics.mean(scores[name]), "curve" in kept[name][0]
-            axes.barh(place, mean, height=0.62, color=TARGET if trained else RULE)
-            axes.plot(scores[name], [place] * len(scores[name]), "o", ms=3.5, color=INK, mec="white", mew=0.5)
-            axes.text(max(scores[name]) + 0.7, place, f"{mean:.1f}", va="center", fontsize=8.5)
+            colour = TARGET if "curve" in kept[name][0] or name.endswith("phase1") else RULE
+            fill = "white" if name.endswith("phase1") else colour
+            axes.plot(scores[name], [place] * len(scores[name]), "o", ms=6, color=colour, mfc=fill)
+            axes.text(max(scores[name]) + 0.6, place, f"{statistics.mean(scores[name]):.1f}", va="center", fontsize=8.5)
         axes.set_yticks(range(len(order)), order)
-        axes.set(xlabel=MEASURE, xlim=(20, None))
-        axes.grid(axis="x", color=GRID)
+        axes.set(xlabel=MEASURE, ylim=(-0.7, len(order) - 0.3))
+        axes.margins(x=0.08)
+        axes.grid(color=GRID)
         axes.set_axisbelow(True)
 
 
 def curves(kept: dict[str, list[Found]], stem: Path) -> None:
     """How runs went: what is predicted, how many components are in use, and the layers' effective ranks."""
-    trained = {name: runs[0] for name, runs in kept.items() if "curve" in runs[0]}
+    trained = {name: kept[name][0] for name in COLOURS if name in kept}
     with figure(11, 3.4, stem) as fig:
         accuracy, perplexity, ranks = fig.subplots(1, 3)
-        for (name, run), colour in zip(trained.items(), ramp(len(trained)), strict=True):
+        for name, run in trained.items():
             steps = [point["step"] for point in run["curve"]]
-            accuracy.plot(steps, [100 * point["accuracy_masked"] for point in run["curve"]], color=colour, label=name)
-            perplexity.plot(steps, [point["target_perplexity"] for point in run["curve"]], color=colour)
+            for axes, values in (
+                (accuracy, [100 * point["accuracy_masked"] for point in run["curve"]]),
+                (perplexity, [point["target_perplexity"] for point in run["curve"]]),
+            ):
+                axes.plot(steps, values, color=COLOURS[name], label=name)
         accuracy.set(title="Masked frames predicted (%)", xlabel="step")
-        accuracy.legend(fontsize=6.5, ncols=2)
+        accuracy.legend(fontsize=7.5)
         perplexity.set(title="Components in use (perplexity)", xlabel="step")
-        name = "headline" if "headline" in trained else next(iter(trained))
-        found = trained[name]["ranks"]
-        for layer, colour in enumerate(ramp(len(found[0]["ranks"]))):
-            ranks.plot(
-                [f["step"] for f in found], [f["ranks"][layer] for f in found], color=colour, label=f"layer {layer}"
-            )
+        name, run = next(iter(trained.items()))
+        for layer, colour in enumerate(ramp(len(run["ranks"][0]["ranks"]))):
+            steps, values = zip(*((check["step"], check["ranks"][layer]) for check in run["ranks"]), strict=True)
+            ranks.plot(steps, values, color=colour, label=f"layer {layer}")
         ranks.set(title=f"Effective rank, {name}", xlabel="step")
-        ranks.legend(fontsize=6.5)
+        ranks.legend(fontsize=7.5)
         for axes in (accuracy, perplexity, ranks):
             axes.grid(color=GRID)
 
@@ -70,7 +74,7 @@ def entropies(kept: dict[str, list[Found]], stem: Path) -> None:
 
 def main() -> None:
     kept = systems()
-    bars(kept, DOCS / "study")
+    dots(kept, DOCS / "study")
     curves(kept, DOCS / "study-curves")
     entropies(kept, DOCS / "study-entropy")
     for drawn in DOCS.glob("study*.svg"):

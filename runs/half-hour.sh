@@ -52,11 +52,12 @@ for seed in 0 1; do
   if [ $seed = 0 ]; then
     branch frozen soft 0 --phase2.targets same
     branch fixed-layer soft 0 --layer.choice 4
+    branch last-layer soft 0 --layer.choice 5
     branch fixed-decay soft 0 --ema.slow 0.9999
     branch papers-decays soft 0 --ema.fast 0.999 --ema.slow 0.9999 --gmm.decay 0.999
     compared best-rq 0 --phase1.targets best-rq --phase1.no-centred --phase2.targets same
     compared masked-only 0 --phase1.visible-loss-until 0.0
-    runs="$runs frozen fixed-layer fixed-decay papers-decays best-rq masked-only"
+    runs="$runs frozen fixed-layer last-layer fixed-decay papers-decays best-rq masked-only"
   fi
   for run in $runs; do measure $run-$seed; done
   for run in soft hard hubert; do probed $run.phase1-$seed "$out/$run-$seed/encoder-phase1"; done

@@ -1,0 +1,66 @@
+"""What phones codebooks tell apart: mixtures and k-means over MFCCs, with and without each utterance's mean; layers.
+
+CORPORA holds LibriSpeech/dev-clean and its phones, of which an eighth is taken; benchmarks/results/codebooks.json.
+
+python benchmarks/codebooks.py CORPORA           # over MFCCs
+python benchmarks/codebooks.py CORPORA ENCODER   # centred mixtures over every layer of an encoder as well
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from sjepa.audio.io import read_audio
+from sjepa.audio.mfcc import MfccConfig, mfcc
+from sjepa.evaluate.labelled import read_labelled
+from sjepa.evaluate.units import agreement
+from sjepa.evaluate.upstream import load_upstream
+from sjepa.progress import track
+from sjepa.targets.fit import GmmConfig, fit_kmeans, fit_mixture
+
+EVERY = 8  # utterances
+
+
+def main() -> None:
+    corpus = read_labelled(Path(sys.argv[1]))[::EVERY]
+    audio = [read_audio(item.utterance.path) for item in corpus]
+    features = [mfcc(torch.from_numpy(x)[None], MfccConfig())[0] for x in track(audio, "MFCCs", len(audio))]
+    phones = np.concatenate([item.frame_phones(len(x)) for item, x in zip(corpus, features, strict=True)])
+    plain, centred = torch.cat(features), torch.cat([x - x.mean(0) for x in features])
+    found: dict[str, Any] = {"utterances": len(corpus), "frames": len(phones)}
+    for name, frames in (
+        ("plain", plain),
+        ("centred", centred),
+        ("centred every 4 s", torch.cat([part - part.mean(0) for x in features for part in x.split(200)])),
+    ):
+        for components in (100, 500):
+            mixture = fit_mixture(frames, components, GmmConfig(), seed=0)[0]
+            keep(found, f"{name}, K = {components}", mixture.posterior(frames).argmax(1), phones)
+    for name, frames in (("plain", plain), ("centred", centred), ("centred, unit variances", centred / centred.std(0))):
+        nearest = fit_kmeans(frames, 500, GmmConfig(), seed=0).posterior(frames).argmax(1)
+        keep(found, f"k-means, {name}, K = 500", nearest, phones)
+    for encoder in sys.argv[2:]:
+        upstream = load_upstream(encoder, "auto")
+        batches = track(
+            (audio[i : i + 4] for i in range(0, len(audio), 4)), f"Hearing with {encoder}", -(-len(audio) // 4)
+        )
+        heard = [states.half() for batch in batches for states in upstream.extract(batch)]
+        for state in range(1, upstream.states):
+            frames = torch.cat([x[state].float() - x[state].float().mean(0) for x in heard])
+            mixture = fit_mixture(frames, 500, GmmConfig(), seed=0)[0]
+            units = torch.cat([mixture.posterior(part).argmax(1) for part in frames.split(16_384)])
+            keep(found, f"{Path(encoder).name}, layer {state - 1}, centred, K = 500", units, phones)
+    (Path(__file__).parent / "results" / "codebooks.json").write_text(json.dumps(found, indent=1) + "\n")
+
+
+def keep(found: dict[str, Any], name: str, units: torch.Tensor, phones: np.ndarray) -> None:
+    found[name] = scores = agreement(units.numpy(), phones)
+    print(f"{name:<44} PNMI {scores['pnmi']:.3f}  purity {scores['phone_purity']:.3f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
