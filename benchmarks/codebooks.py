@@ -26,6 +26,8 @@ EVERY = 8  # utterances
 
 
 def main() -> None:
+    if len(sys.argv) < 2:
+        raise SystemExit(__doc__)
     corpus = read_labelled(Path(sys.argv[1]))[::EVERY]
     audio = [read_audio(item.utterance.path) for item in corpus]
     features = [mfcc(torch.from_numpy(x)[None], MfccConfig())[0] for x in track(audio, "MFCCs", len(audio))]

@@ -97,3 +97,11 @@ def test_another_measurement_has_another_folder() -> None:
     other = replace(usual, units="kmeans", layer="2", head_input="predictor", abx=True, device="cpu")
     assert results_folder(other, "units", "e") == Path("runs/units/e-units-kmeans-head-input-predictor-layer-2-abx")
     assert results_folder(replace(usual, out=Path("x")), "units", "e") == Path("x")
+
+
+def test_results_of_a_run_lie_in_it_where_its_page_finds_them(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").touch()
+    for source in (tmp_path, tmp_path / "encoder-phase1", f"untrained:{tmp_path}"):
+        assert results_folder(Units(encoder=str(source), data=Path("d")), "units", "e") == (
+            tmp_path / "results" / "units" / "e"
+        )

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import shutil
 import subprocess
 import warnings
 from pathlib import Path
@@ -20,6 +21,7 @@ from sjepa.cli import dispatch
 from sjepa.export import graphs
 from sjepa.export.plain import PlainEncoder
 from sjepa.model.formats import fingerprint
+from sjepa.train import checkpoint
 
 
 def export(*arguments: object) -> None:
@@ -170,5 +172,14 @@ def test_a_run_that_lacks_something_is_told_what_makes_it(finished_run: Path, tm
     refused(r"it has no config\.toml", run, "--to", "hf", target)
     for name in ("config.toml", "run.json", "metrics.jsonl"):
         (run / name).write_bytes((finished_run / name).read_bytes())
-    refused(r"has no encoder/model\.safetensors: .*`sjepa pretrain --out .* finishes it", run, "--to", "hf", target)
+    refused(r"has no encoder/model\.safetensors: .*`sjepa pretrain --out .* continues", run, "--to", "hf", target)
     assert not target.exists()
+
+
+def test_the_card_of_an_unfinished_run_says_how_far_its_encoder_is(finished_run: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(finished_run, run)
+    total, before = checkpoint.steps_saved(run)[:2]
+    shutil.rmtree(checkpoint.folder_of(run, total))
+    export(run, "--to", "hf", tmp_path / "out")
+    assert f"| steps | {before} of {total} |" in (tmp_path / "out" / "README.md").read_text()

@@ -100,7 +100,7 @@ def test_a_run_gives_its_encoder_and_one_without_says_what_makes_it(tmp_path: Pa
     run = tmp_path / "a run – ünï"
     (run / "encoder").mkdir(parents=True)
     (run / "config.toml").touch()
-    with pytest.raises(UserError, match=r"sjepa pretrain --out .* finishes it"):
+    with pytest.raises(UserError, match=r"sjepa pretrain --out .* continues it"):
         read_encoder(run / "encoder" / "..")
     small = EncoderConfig(32, 2, 2, 64, conv_channels=16, position_kernel=16, position_groups=2)
     Encoder(small).save_pretrained(run / "encoder")

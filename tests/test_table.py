@@ -47,6 +47,26 @@ def test_the_best_of_its_size_is_bold_whoever_it_is() -> None:
     assert "reported by others, not measured here" in text
 
 
+def test_results_of_other_labels_or_hours_stand_in_columns_of_their_own() -> None:
+    def lite(name: str, labels: str, hours: float) -> dict[str, Any]:
+        data = [{"train_hours": hours}]
+        return result(name, "pr", {"per": 40.0}, protocol=LITE_PROTOCOL, labels=labels, data=data)
+
+    (section,) = build_sections([lite("a", "0123456789", 3.77), lite("b", "abcdefghij", 3.77), lite("c", "x", 0.5)])
+    columns = [f"pr-lite, 3,000 steps, 3.8 h, per (labels {labels})" for labels in ("0123456", "abcdefg")]
+    assert sorted(section.columns) == ["pr-lite, 3,000 steps, 0.5 h, per", *columns]
+    (section,) = build_sections([lite("a", "0123456789", 3.77), lite("b", "0123456789", 3.77)])
+    assert section.columns == ["pr-lite, 3,000 steps, 3.8 h, per"]
+
+
+def test_a_part_of_a_corpus_is_called_one() -> None:
+    units = {"units": {"kind": "head", "clusters": None}, "metrics": {"pnmi": 0.5}, "corpus": "LibriSpeech dev-clean"}
+    (section,) = build_sections(
+        [result("a", "units", {}) | units | {"data": {"utterances": 160, "of_utterances": 160}}]
+    )
+    assert section.title == "Units on LibriSpeech dev-clean, only 160 utterances of it"
+
+
 def test_lite_results_are_never_in_the_same_table_as_full_ones() -> None:
     results = [
         result("mine", "asr", {"wer": 12.5, "cer": 3.9}),

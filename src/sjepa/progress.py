@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from sjepa import distributed
 
 T = TypeVar("T")
-WIDE = 100  # columns of a terminal with room for a long bar beside a note
+WIDE = 100  # columns of a terminal with room for a bar beside a note
 APART = "  "  # between the parts of a note
 
 
@@ -25,7 +25,7 @@ def columns(width: int) -> list[Any]:
     return [
         # A description without room goes on below, so that no number is cut.
         progress.TextColumn("{task.description}", markup=False, table_column=Column(overflow="fold")),
-        progress.BarColumn(12 if width >= WIDE else 6, table_column=whole),
+        *([progress.BarColumn(12, table_column=whole)] if width >= WIDE else []),
         progress.MofNCompleteColumn(table_column=whole),
         progress.TimeElapsedColumn(table_column=whole),
         progress.TextColumn("left"),

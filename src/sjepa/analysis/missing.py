@@ -9,7 +9,7 @@ from sjepa.analysis.speech import choose, read_labels, read_speech
 from sjepa.analysis.style import file_name, keep
 from sjepa.analysis.utterance import analyse_utterance
 from sjepa.device import Device
-from sjepa.progress import track
+from sjepa.progress import say, track
 
 SECONDS = 20.0  # longest utterance in the explorer
 HEARD = 200  # utterances for entropies and clusters; `sjepa analyze` takes 500
@@ -20,7 +20,9 @@ def analyse_missing(
 ) -> None:
     """Utterances, entropies and the clusters' phones, each unless it lies in RUN/analysis already."""
     out, restored = run / "analysis", None
-    if not any(out.glob("utterance-*.json")):
+    if any(out.glob("utterance-*.json")):
+        say(f"The utterances of the explorer stay as they are: delete {out} to make all of it anew")
+    else:
         restored = Restored(run, device)
         chosen = choose(data, [], utterances, subset)
         analysed = [

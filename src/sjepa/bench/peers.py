@@ -36,7 +36,7 @@ def hugging_face(config: Config, clean: Tensor, mask: Tensor, device: torch.devi
     try:
         import transformers
     except ImportError:
-        return "transformers is not installed"
+        return "not installed: pip install transformers"
     settings: Any = transformers.HubertConfig(**to_hugging_face(config.encoder))
     settings._attn_implementation = "sdpa"
     model: Any = transformers.HubertModel(settings)
@@ -54,7 +54,7 @@ def torchaudio(config: Config, clean: Tensor, mask: Tensor, device: torch.device
     try:
         import torchaudio as library
     except (ImportError, OSError):
-        return "torchaudio is not installed"
+        return "not installed: pip install torchaudio"
     encoder = config.encoder
     model = library.models.hubert_pretrain_model(
         extractor_mode="group_norm", extractor_conv_layer_config=None, extractor_conv_bias=False,

@@ -245,6 +245,7 @@ def report(results: dict[str, Any]) -> None:
     parts = [(name, f"{value:,.2f}") for name, value in results["parts_ms"].items()]
     show("each part alone, forward and backward", ("", "ms"), parts)
     added, step = results["mixture_adds_ms"], results["phase2"]["ms"]
-    print(f"posteriors and online update add {added:,.2f} ms to a step of phase 2, {added / step:.1%}")
+    doubt = " (less than this measurement can tell)" if added < 0 else ""
+    print(f"posteriors and online update add {added:,.2f} ms to a step of phase 2, {added / step:.1%}{doubt}")
     rate, best = results["encoder_tflops"], results["matrix_tflops"]
     print(f"encoder, both ways: {rate:,.2f} TFLOP/s, {rate / best:.0%} of {best:,.2f} in a large product here")

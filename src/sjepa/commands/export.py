@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import tyro
 
@@ -16,9 +16,9 @@ class Export:
     `sjepa export runs/mine --to hf my-encoder` makes a folder for transformers.AutoModel.from_pretrained.
     """
 
-    run: tyro.conf.Positional[Path]
-    """A finished run of `sjepa pretrain`."""
-    folder: tyro.conf.Positional[Path]
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    """A run of `sjepa pretrain`."""
+    folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")]
     """Where to write."""
     to: Literal["hf", "onnx", "torch"]
     """hf: transformers' HubertModel; onnx: encoder.onnx; torch: encoder.pt2 of torch.export."""

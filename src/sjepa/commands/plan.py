@@ -24,8 +24,8 @@ class Plan:
     gpus: int = 8
     """GPUs, 8 a node."""
     throughput: str = "8600"
-    """Seconds of audio that one GPU trains on in a second: a number (the default: an H200 in phase 2), or the JSON
-    of `sjepa bench step`."""
+    """Seconds of audio that one GPU trains on in a second: a number (the default: an H200 in phase 2 at the paper's
+    batch; small batches are slower), or the JSON of `sjepa bench step`."""
     preset: str = "paper"
     """Where the steps, the batch and the model come from: tiny, half-hour, paper, or a TOML file."""
     cores: int = 16

@@ -19,7 +19,7 @@ class Probe:
     data: Path
     """LibriSpeech with phones-SUBSET.jsonl.gz beside it, or a synthetic corpus with labels.jsonl."""
     out: Path | None = None
-    """Folder of the results; by default runs/probe/ENCODER and the options that are not as usual."""
+    """Folder of the results; by default probe/ENCODER, with options that are not as usual, in RUN/results or runs."""
     subset: str = "dev-clean"
     """Subset of LibriSpeech."""
     layer: str = "last"

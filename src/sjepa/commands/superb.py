@@ -27,7 +27,7 @@ class Superb:
     data: Path
     """The task's corpus in its own layout."""
     out: Path | None = None
-    """Folder of the results; runs/superb/ENCODER/TASK by default, or TASK-lite."""
+    """Folder of the results; by default superb/ENCODER/TASK, or TASK-lite, in RUN/results or in runs."""
     lite: bool = False
     """The reduced protocol for small machines and small data: fewer steps, less data, a narrower recurrent head."""
     steps: int | None = None
@@ -58,6 +58,7 @@ def run(arguments: list[str]) -> None:
         raise UserError(f"--lr {command.lr:g}: a learning rate is a finite number above 0")
     if command.language_model is not None and command.task != "asr":
         raise UserError("--language-model is for asr")
+    from sjepa.evaluate.results import results_root
     from sjepa.evaluate.superb.decode import BOARD, PAPER, BeamDecoder, LanguageModel
     from sjepa.evaluate.superb.protocol import GRID, Evaluation, in_words
     from sjepa.evaluate.superb.tasks import make_task
@@ -66,7 +67,7 @@ def run(arguments: list[str]) -> None:
 
     upstream = load_upstream(command.encoder, command.device)
     protocol = f"{command.task}-lite" if command.lite else command.task
-    out = command.out or Path("runs/superb") / upstream.name.replace(" ", "-") / protocol
+    out = command.out or results_root(command.encoder) / "superb" / upstream.name.replace(" ", "-") / protocol
     refuse_file(out)
     lexicon = command.lexicon
     task = make_task(command.task, command.data, lite=command.lite, steps=command.steps, lexicon=lexicon)

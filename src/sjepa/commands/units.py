@@ -16,7 +16,7 @@ class Units:
     data: Path
     """LibriSpeech with phones-SUBSET.jsonl.gz beside it, or a synthetic corpus with labels.jsonl."""
     out: Path | None = None
-    """Folder of the results; by default runs/units/ENCODER and the options that are not as usual."""
+    """Folder of the results; by default units/ENCODER, with options that are not as usual, in RUN/results or runs."""
     subset: str = "dev-clean"
     """Subset of LibriSpeech."""
     units: Literal["head", "kmeans"] = "head"

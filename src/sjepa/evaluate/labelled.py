@@ -10,7 +10,7 @@ import numpy as np
 from sjepa.errors import UserError
 from sjepa.evaluate.probes import frame_labels
 from sjepa.evaluate.superb import librispeech
-from sjepa.evaluate.superb.records import Utterance, json_lines, require_audio
+from sjepa.evaluate.superb.records import MissingFolderError, Utterance, json_lines, require_audio
 
 TOLERANCE = 10  # labels: alignments may end a tenth of a second before or after the audio
 
@@ -63,7 +63,10 @@ def read_labelled(data: Path, subset: str = "dev-clean") -> list[Labelled]:
         rows = list(json_lines(data / "labels.jsonl"))
         require_audio([data / row["path"] for row in rows], str(data / "labels.jsonl"))
         return [synthetic(data, row) for row in rows]
-    utterances = librispeech.read_subset(data, subset)
+    try:
+        utterances = librispeech.read_subset(data, subset)
+    except MissingFolderError as error:
+        raise UserError(f"{error}, and no labels.jsonl: labels are needed here; runs/demo/corpus has some") from error
     sexes, phones = librispeech.speaker_sex(data), librispeech.aligned_phones(data)
     return [
         Labelled(u, sexes.get(u.speaker, ""), f"{u.speaker}-{u.path.parent.name}", phones.get(u.name, ()))

@@ -10,14 +10,21 @@ from sjepa.files import refuse_file, write_whole
 ASIDE = ("encoder", "data", "out", "device")  # options that are in the path already or do not change the outcome
 
 
+def results_root(source: str) -> Path:
+    """Where results of an encoder lie unless another place is named: in its run, where there is one, or in `runs`."""
+    path = Path(source.removeprefix("untrained:"))
+    run = next((folder for folder in (path, path.parent) if (folder / "config.toml").is_file()), None)
+    return run / "results" if run is not None else Path("runs")
+
+
 def results_folder(command: Any, kind: str, encoder: str) -> Path:
-    """`--out`, or `runs/KIND/ENCODER` with all that is not as usual, so that no measurement replaces another."""
+    """`--out`, or `KIND/ENCODER` with all that is not as usual, so that no measurement replaces another."""
     parts = [encoder.replace(" ", "-")]
     for option in fields(command):
         value = getattr(command, option.name)
         if option.name not in ASIDE and value != option.default:
             parts.append(option.name.replace("_", "-") + ("" if value is True else f"-{value}"))
-    folder: Path = command.out or Path("runs") / kind / "-".join(parts)
+    folder: Path = command.out or results_root(command.encoder) / kind / "-".join(parts)
     refuse_file(folder)
     return folder
 

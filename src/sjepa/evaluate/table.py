@@ -14,7 +14,8 @@ from sjepa.errors import UserError
 from sjepa.evaluate import reported
 
 FULL, OTHER, LITE = "SUPERB", "Full protocol, not part of SUPERB", "Lite protocols"
-DEV_CLEAN, DEV_CLEAN_UTTERANCES = "Probes on LibriSpeech dev-clean", 2703
+DEV_CLEAN, DEV_CLEAN_UTTERANCES = "LibriSpeech dev-clean", 2703
+PROBES = f"Probes on {DEV_CLEAN}"
 NOT_SUPERB = ("ravdess", "coffee")
 LOWER = ("wer", "cer", "per", "abx_within", "abx_across")
 NEITHER = ("perplexity", "units_used")  # more is not better
@@ -125,7 +126,7 @@ def section_of(results: dict[str, Any]) -> str:
         used = data.get("phone_utterances" if results["task"] == "probe" else "utterances")
         total = data.get("utterances" if results["task"] == "probe" else "of_utterances")
         title = f"{results['task'].capitalize().rstrip('s')}s on {results['corpus']}"
-        if title == DEV_CLEAN and total is not None and total < DEV_CLEAN_UTTERANCES:
+        if results["corpus"] == DEV_CLEAN and total is not None and total < DEV_CLEAN_UTTERANCES:
             title += f", only {total:,} utterances of it"
         return title + (f", phones of {used:,} of {total:,} utterances" if used and total and used < total else "")
     if results["protocol"]["name"] == "lite":
@@ -135,7 +136,7 @@ def section_of(results: dict[str, Any]) -> str:
 
 def reported_beside(title: str) -> Sequence[reported.Reported]:
     """What others reported on the same data; the phones of a part of dev-clean are compared with those of all."""
-    if title.startswith(DEV_CLEAN) and "only" not in title:
+    if title.startswith(PROBES) and "only" not in title:
         return reported.PROBES
     return reported.SUPERB if title == FULL else ()
 
@@ -143,7 +144,7 @@ def reported_beside(title: str) -> Sequence[reported.Reported]:
 def note(title: str) -> str:
     if title == LITE:
         return "Reduced protocols: fewer steps, less data, a narrower recurrent head. Not comparable with full results."
-    if title.startswith(DEV_CLEAN):
+    if title.startswith(PROBES) and "only" not in title:
         return f"Accuracy in percent, mean ± deviation over splits. {MARK}, with 67 phonemes of another alignment."
     if title.startswith("Probes"):
         return "Accuracy in percent, mean ± deviation over splits."
@@ -160,8 +161,10 @@ def scores_of(results: dict[str, Any]) -> list[tuple[str, float, float | None]]:
     if results["task"] == "units":
         kind = results["units"]["kind"] + (f" {results['units']['clusters']}" if results["units"]["clusters"] else "")
         return [(f"{kind} {name}", value, None) for name, value in results["metrics"].items()]
-    lite = results["protocol"]["name"] == "lite"
-    title = f"{results['task']}-lite, {results['protocol']['steps']:,} steps," if lite else results["task"]
+    title = results["task"]
+    if results["protocol"]["name"] == "lite":
+        hours = sum(part.get("train_hours", 0.0) for part in results.get("data", ()))
+        title += f"-lite, {results['protocol']['steps']:,} steps," + (f" {hours:.1f} h," if hours else "")
     greedy = [(f"{title} {name}", value, None) for name, value in results["metrics"].items()]
     return greedy + [
         (f"{title}+lm ({decoder}) {name}", value, None)
@@ -204,6 +207,11 @@ def told_apart(results: Sequence[dict[str, Any]]) -> list[str]:
 def build_sections(results: Sequence[dict[str, Any]], with_reported: bool = True) -> list[Section]:
     """SUPERB first, then the rest: encoders that were measured and, where they compare, those reported."""
     cells: dict[str, dict[tuple[str, ...], list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
+    labels: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for result in results:
+        for column, _, _ in scores_of(result):
+            labels[section_of(result), column].add(result.get("labels", ""))
+    unlike = {place for place, kinds in labels.items() if len(kinds) > 1}
     for result in sorted(results, key=lambda result: (section_of(result) != FULL, section_of(result))):
         columns = tuple(column for column, _, _ in scores_of(result))
         cells[section_of(result)][measured_on(result), result["encoder"]["fingerprint"], *columns].append(result)
@@ -215,7 +223,16 @@ def build_sections(results: Sequence[dict[str, Any]], with_reported: bool = True
             for result, difference in zip(group, told_apart(group), strict=True):
                 label = f"{name} ({difference})" if difference else name
                 new = Row(label, result["encoder"]["parameters"] / 1e6, reported=False)
-                add(rows.setdefault((label, fingerprint), new), result)
+                row = rows.setdefault((label, fingerprint), new)
+                for column, value, deviation in scores_of(result):
+                    named = (
+                        f"{column} (labels {result.get('labels', 'unknown')[:7]})"
+                        if (title, column) in unlike
+                        else column
+                    )
+                    row.scores.setdefault(named, []).append(value)
+                    if deviation is not None:
+                        row.deviations[named] = deviation
                 if rate := other_rate(result):
                     rates[f"{label} {rate}"] = None
         others = reported_beside(title) if with_reported else ()
@@ -223,13 +240,6 @@ def build_sections(results: Sequence[dict[str, Any]], with_reported: bool = True
         ordered = sorted([*rows.values(), *quoted], key=lambda row: (row.group, row.sized, row.name))
         sections.append(Section(title, ordered, list(rates)))
     return sections
-
-
-def add(row: Row, result: dict[str, Any]) -> None:
-    for column, value, deviation in scores_of(result):
-        row.scores.setdefault(column, []).append(value)
-        if deviation is not None:
-            row.deviations[column] = deviation
 
 
 def other_rate(result: dict[str, Any]) -> str:

@@ -19,7 +19,7 @@ from sjepa.device import Device, choose_device
 from sjepa.errors import UserError
 from sjepa.model.encoder import Encoder
 from sjepa.model.encoder_config import EncoderConfig
-from sjepa.model.formats import fingerprint, from_hugging_face
+from sjepa.model.formats import fingerprint, from_hugging_face, run_inside
 from sjepa.model.frontend import RECEPTIVE_FIELD, STRIDE
 from sjepa.model.utterances import encode
 
@@ -112,7 +112,7 @@ def encoder_folder(path: Path) -> Path:
             return folder
     if not path.exists():
         raise UserError(f"there is no encoder {path}: give a run, a folder with config.json, or {', '.join(FLOORS)}")
-    raise UserError(f"{path} holds no encoder: neither config.json nor encoder/config.json is there")
+    raise UserError(f"{path} holds no encoder: neither config.json nor encoder/config.json is there{run_inside(path)}")
 
 
 def folder_name(folder: Path) -> str:

@@ -9,6 +9,7 @@ from sjepa.config import Config, load_toml
 from sjepa.errors import UserError
 from sjepa.model.encoder import Encoder
 from sjepa.phases import PhaseConfig
+from sjepa.train.checkpoint import steps_saved
 
 Format = Literal["hf", "onnx", "torch"]
 UNKNOWN = "unknown"
@@ -59,30 +60,32 @@ class RunFacts:
     """run.json: data, versions, command."""
     data: dict[str, Any]
     """Hours and utterances, from the log."""
-    last: dict[str, Any]
-    """The last line of training."""
+    step: int
+    """Of the newest checkpoint, with which the encoder was written; of the last line where no checkpoint was kept."""
     components: dict[int, int]
     """Components of each phase's targets."""
 
 
 def read_facts(run: Path) -> RunFacts:
-    """Facts of a finished run; says what is missing and what makes it."""
+    """Facts of a run; says what is missing and what makes it."""
     if not run.is_dir():
         raise UserError(f"there is no run {run}: `sjepa pretrain --out {run}` makes one")
     if not (run / "config.toml").is_file():
         raise UserError(f"{run} is not a run: it has no config.toml; `sjepa pretrain --out FOLDER` makes runs")
     for name in ("run.json", "metrics.jsonl", "encoder/model.safetensors"):
         if not (run / name).is_file():
-            raise UserError(f"{run} has no {name}: the run is not complete; `sjepa pretrain --out {run}` finishes it")
+            raise UserError(
+                f"{run} has no {name}: the first checkpoint makes one; `sjepa pretrain --out {run}` continues"
+            )
     try:
         lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
         facts = json.loads((run / "run.json").read_text(encoding="utf-8"))
     except ValueError as error:
         raise UserError(f"{run} cannot be read: {error}") from error
     data: dict[str, Any] = next((line for line in lines if line.get("event") == "data"), {})
-    last: dict[str, Any] = next((line for line in reversed(lines) if line.get("event") == "train"), {})
     components = {line["phase"]: line["k"] for line in lines if line.get("event") == "phase"}
-    return RunFacts(load_toml(run / "config.toml"), facts, data, last, components)
+    steps = steps_saved(run) or [line["step"] for line in reversed(lines) if line.get("event") == "train"] or [0]
+    return RunFacts(load_toml(run / "config.toml"), facts, data, steps[0], components)
 
 
 def model_card(
@@ -120,7 +123,7 @@ A speech encoder pre-trained with S-JEPA: HuBERT's architecture, {size.layers} t
 | --- | --- |
 | data | {said["data"]} ({heard}; fingerprint {said["corpus"]}) |
 | start | {f"the encoder {cell(facts.config.init_from)}" if facts.config.init_from else "random weights"} |
-| steps | {facts.last.get("step", 0):,} of {facts.config.phases()[-1].end:,} |
+| steps | {facts.step:,} of {facts.config.phases()[-1].end:,} |
 | phase 1 | {phase(facts.config.phase1, facts.components.get(1))} |
 | phase 2 | {phase(facts.config.phase2, facts.components.get(2))} |
 | batches | {batches.seconds:,.0f} s of audio, utterances of at most {batches.max_seconds:g} s |

@@ -107,9 +107,12 @@ def read_encoder(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise UserError(f"there is no encoder {path}: give a run, a Hugging Face folder, or a file of weights")
     folder = path / "encoder" if (path / "encoder" / "config.json").is_file() else path  # of a run
     if (path / "config.toml").is_file() and folder == path:
-        raise UserError(f"{path} is a run without an encoder yet: `sjepa pretrain --out {path}` finishes it")
+        raise UserError(
+            f"{path} is a run without an encoder yet: its first checkpoint brings one; `sjepa pretrain --out {path}` "
+            "continues it"
+        )
     if not (folder / "config.json").is_file():
-        raise UserError(f"{folder} is not an encoder folder: it has no config.json")
+        raise UserError(f"{folder} is not an encoder folder: it has no config.json{run_inside(folder)}")
     settings = read_json(folder / "config.json")
     try:
         fields = from_hugging_face(settings)
@@ -119,6 +122,11 @@ def read_encoder(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     if file is None:
         raise UserError(f"{folder} is not an encoder folder: it has no {' or '.join(WEIGHT_FILES)}")
     return to_our_names(read_weights(file), str(file)), fields
+
+
+def run_inside(folder: Path) -> str:
+    """A hint where a folder holds a run, as that of the demo does."""
+    return f"; did you mean {folder / 'run'}?" if (folder / "run" / "config.toml").is_file() else ""
 
 
 def read_json(file: Path) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from sjepa.errors import UserError
 from sjepa.targets.gmm import DiagonalGMM
 from sjepa.targets.kmeans import kmeans, nearest
 
@@ -40,6 +41,14 @@ class GmmConfig:
     """Start dead components anew at frames of the batch, at every log line (the paper does not)."""
     update: Literal["parameters", "frames"] = "parameters"
     """What the online update averages: every component's parameters alike (paper), or its frames (stepwise EM)."""
+
+
+def require_frames(components: int, frames: int) -> None:
+    if components > frames:
+        raise UserError(
+            f"K = {components} components need at least as many frames; there are {frames:,}. "
+            "Lower gmm.k or gmm.k_mfcc, or add audio"
+        )
 
 
 def initial_mixture(frames: Tensor, centres: Tensor, floor: Tensor) -> DiagonalGMM:

@@ -17,7 +17,7 @@ from sjepa.errors import UserError
 from sjepa.model.encoder import Encoder
 from sjepa.model.frontend import STRIDE
 from sjepa.targets import ema
-from sjepa.targets.fit import GmmConfig, anchor_mixture, fit_kmeans, fit_mixture
+from sjepa.targets.fit import GmmConfig, anchor_mixture, fit_kmeans, fit_mixture, require_frames
 from sjepa.targets.gmm import DiagonalGMM
 from sjepa.targets.layer import LayerChoice
 
@@ -151,11 +151,7 @@ class Targets(nn.Module):
     def fit(self, frames: Tensor) -> list[float]:
         """Fit the codebook to a sample of frames; returns EM's log-likelihoods per frame."""
         curve: list[float] = []
-        if self.components > len(frames):
-            raise UserError(
-                f"K = {self.components} components need at least as many frames; there are {len(frames)}. "
-                "Lower gmm.k or gmm.k_mfcc, or add audio"
-            )
+        require_frames(self.components, len(frames))
         if float(frames.var(0).max()) == 0.0:
             raise UserError("the audio's features do not vary at all: is every file silent or the same?")
         if isinstance(self.features, RandomProjection):

@@ -54,11 +54,13 @@ def save(run: Path, step: int, tensors: dict[str, dict[str, Tensor]], state: dic
         flush(final.parent)
     except OSError as error:
         shutil.rmtree(partial, ignore_errors=True)
-        saved = steps_saved(run)
-        last = f"the last good one is at step {saved[0]}" if saved else "there is none yet"
-        raise UserError(
-            f"cannot write the checkpoint of step {step} in {run}: {error}; {last}, so nothing before it is lost"
-        ) from error
+        raise cannot_write("the checkpoint", step, run, error) from error
+
+
+def cannot_write(what: str, step: int, run: Path, error: OSError) -> UserError:
+    saved = steps_saved(run)
+    left = f"the last good one is at step {saved[0]}, so nothing before it is lost" if saved else "there is none yet"
+    return UserError(f"cannot write {what} of step {step} in {run}: {error}; of checkpoints {left}")
 
 
 def load(folder: Path) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:

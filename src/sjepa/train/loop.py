@@ -17,8 +17,10 @@ from sjepa.data.mixture import Mixture
 from sjepa.data.opening import end_to_end, open_corpus
 from sjepa.data.sampler import BatchPlan
 from sjepa.errors import UserError
+from sjepa.model.frontend import STRIDE
 from sjepa.phases import Phase
 from sjepa.progress import Bar, bar, say
+from sjepa.targets.fit import require_frames
 from sjepa.targets.layer import measure_ranks
 from sjepa.train.alarms import alarms
 from sjepa.train.boundary import begin_phase, change_layer
@@ -38,13 +40,15 @@ def pretrain(
     """Train an encoder on a folder of audio, or continue; True when the run is complete, False when it was stopped."""
     out, settings = Path(out), config.batches
     device = distributed.setup(config.train.device)
+    branching = branch_from is not None and not (out / "config.toml").exists()
     distributed.in_main_rank(lambda: prepare(out, config, branch_from))
     if device.type == "cpu" and config.encoder.hidden_size >= 512:
         say("There is no GPU here: an encoder of this size trains very slowly; --preset tiny is made for a CPU")
     run, total = Run.start(config, device), config.phases()[-1].end
     if run.restore(out, say):
         done = run.step >= total
-        say(f"{out} is complete" if done else f"Continuing {out} at step {run.step:,}")
+        begun = f"Branching from {branch_from}" if branching else f"Continuing {out}"
+        say(f"{out} is complete" if done else f"{begun} at step {run.step:,}")
         if done and data_of(out) == str(data):  # nothing to read it for; other audio is read and refused
             return True
     elif config.init_from:
@@ -65,14 +69,18 @@ def train(run: Run, corpus: Corpus | Mixture, out: Path, show: bool) -> bool:
     noise = load_noise(config, device, show)
     plan = plan_batches(corpus, config.batches, config.seed, ranks)
     if not run.step:
-        describe_plan(corpus, plan, log)
+        heard = describe_plan(corpus, plan, log)
+        for phase in config.phases():  # now rather than when the second phase begins
+            if phase.config.targets not in ("same", "best-rq"):
+                mfcc = phase.config.targets.startswith("mfcc")
+                require_frames(config.gmm.k_mfcc if mfcc else config.gmm.k, int(heard * SAMPLE_RATE / STRIDE))
     reader = BatchReader(corpus, config.mask, config.augment, seed=config.seed, rank=rank, ranks=ranks)
     speed = Speed(device)
 
     with (
         closing(load(reader, plan, run.position, config.batches.workers, device)) as batches,
         stop_requests() as stop,
-        bar("Pre-training", total, done=run.step, show=show) as progress,
+        bar("Training", total, done=run.step, show=show) as progress,
     ):
         while run.step < total:
             phase = run.phase_at(run.step)
@@ -99,11 +107,9 @@ def train(run: Run, corpus: Corpus | Mixture, out: Path, show: bool) -> bool:
             stopping = stop_agreed(stop, run.step % config.train.log_every == 0)
             if run.step % config.train.log_every == 0 or last:
                 write_line(run, phase, log, speed, progress, batch)
-            if last:  # before the checkpoint, which says that this is done
-                run.export(out, phase.number)
             if run.step % config.train.checkpoint_every == 0 or last or stopping:
                 run.log_bytes = log.bytes
-                run.save(out)
+                run.save(out, phase.number if last else None)
             if stopping and run.step < total:
                 log.close()
                 say(f"Stopped at step {run.step:,} of {total:,}; the same command continues")
@@ -227,8 +233,8 @@ def write_line(run: Run, phase: Phase, log: Log, speed: Speed, progress: Bar, ba
         )
 
 
-def describe_plan(corpus: Corpus | Mixture, plan: BatchPlan, log: Log) -> None:
-    """Say and log what an epoch hears of the corpus."""
+def describe_plan(corpus: Corpus | Mixture, plan: BatchPlan, log: Log) -> float:
+    """Say and log what an epoch hears of the corpus; returns its seconds."""
     epoch = plan.epoch(0)
     available = corpus.length[epoch.utterances].sum(dtype=np.int64) / SAMPLE_RATE
     heard = epoch.heard() / SAMPLE_RATE
@@ -240,6 +246,7 @@ def describe_plan(corpus: Corpus | Mixture, plan: BatchPlan, log: Log) -> None:
     say(f"{len(epoch):,} batches an epoch; crops leave out {loss['crop_loss']:.1%}, nothing is padded{short}")
     if loss["crop_loss"] > MUCH_CROPPED:
         say(f"  That is much: {', or '.join(against_crops(corpus))}")
+    return float(heard)
 
 
 def against_crops(corpus: Corpus | Mixture) -> list[str]:

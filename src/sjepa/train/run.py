@@ -40,7 +40,8 @@ tensorboard/           the same for TensorBoard, where it was installed
 checkpoints/step-N/    all state at step N (safetensors and JSON)
 gmm-phase1.safetensors the mixture (or codebook) of phase 1, and of phase 2 beside it
 refused.txt            audio that was left out, whole or in part, and why, where there was any
-encoder/               the encoder: sjepa.Encoder.from_pretrained, or transformers.HubertModel.from_pretrained
+encoder/               the encoder as of the last checkpoint, for use: sjepa.Encoder.from_pretrained, or
+                       transformers.HubertModel.from_pretrained
 encoder-phase1/        the encoder at the end of phase 1
 """
 
@@ -141,8 +142,11 @@ class Run:
         else:
             group["lr"] = rate
 
-    def save(self, folder: Path) -> None:
-        """Write a checkpoint from the main rank; all ranks wait for it, and all hear of it if it fails."""
+    def save(self, folder: Path, ended: int | None = None) -> None:
+        """Write the encoder and a checkpoint from the main rank; all ranks wait for it, and all hear of it if it fails.
+
+        `ended` is the phase that ends here, if one does.
+        """
         if not all(bool(torch.isfinite(p).all()) for p in self.model.parameters()):
             raise UserError(f"weights are no longer finite at step {self.step:,}: lower the learning rate")
         failure = None
@@ -165,6 +169,7 @@ class Run:
                 "log_bytes": self.log_bytes,
             }
             try:
+                self.export(folder, ended)  # before the checkpoint, which says that this is done
                 checkpoint.save(folder, self.step, parts, state)
                 boundary = self.config.phase1.steps
                 checkpoint.prune(folder, self.config.train.keep_checkpoints, {boundary})
@@ -193,11 +198,16 @@ class Run:
                 value.copy_(parts["optimizer"][f"{name}/{key}"])
         return True
 
-    def export(self, folder: Path, phase: int) -> None:
-        """Write the encoder and the mixture, for use."""
-        if distributed.is_main():
-            self.targets.codebook.save(folder / f"gmm-phase{phase}.safetensors")
-            self.model.encoder.save_pretrained(folder / ("encoder-phase1" if phase == 1 else "encoder"))
+    def export(self, folder: Path, ended: int | None) -> None:
+        """Write the encoder as it is now, and at the end of a phase what stays of it."""
+        try:
+            self.model.encoder.save_pretrained(folder / "encoder")
+            if ended is not None:
+                self.targets.codebook.save(folder / f"gmm-phase{ended}.safetensors")
+            if ended == 1:
+                self.model.encoder.save_pretrained(folder / "encoder-phase1")
+        except OSError as error:
+            raise checkpoint.cannot_write("the encoder", self.step, folder, error) from error
 
 
 def make_optimizer(config: Config, model: SJEPA, device: torch.device) -> torch.optim.AdamW:
@@ -230,7 +240,8 @@ def check_directory(folder: Path, config: Config) -> None:
         if changed:
             raise UserError(
                 f"{folder} is a run with another config ({in_short(changed)}): "
-                "leave out --preset and the options to continue it as it is, or choose another --out"
+                "leave out --preset and the options to continue it as it is, or choose another --out; "
+                f"--branch-from {folder} shares its first phase"
             )
     elif is_used(folder):
         raise UserError(f"{folder} is not empty and is not a run: choose another --out")

@@ -28,7 +28,10 @@ def read_subset(root: Path, subset: str) -> list[Utterance]:
         texts = {name: text.strip() for name, text in read_transcripts(str(transcript)).items() if text.strip()}
         missing = sorted(texts.keys() - audio.keys())
         if missing:
-            raise UserError(f"labels without audio: {transcript} names {missing[0]}, which is not in {chapter}")
+            raise UserError(
+                f"labels without audio: {transcript} names {missing[0]}, which is not in {chapter}; "
+                "put it there, or take its line out of the transcript"
+            )
         unlabelled += [path for name, path in audio.items() if name not in texts]
         found += [Utterance(name, audio[name], texts[name], chapter.parent.name) for name in sorted(texts)]
     if unlabelled:
