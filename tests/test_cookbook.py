@@ -115,7 +115,7 @@ def test_units_become_lines_of_text_that_a_language_model_learns(kitchen: Path) 
     learned, alone = numbers(r"perplexity on held-out recordings: ([\d.]+), by frequency alone: ([\d.]+)", printed)
     assert learned < 0.9 * alone
     assert re.search(r"Reading units .*40/40 ", printed)
-    assert re.search(r"Training .* 60/60 .* loss \d", printed)
+    assert re.search(r"Training .*60/60 .* loss \d", printed)
     lines = (kitchen / "units.txt").read_text().splitlines()
     files = sorted((kitchen / "units").rglob("*.npz"))
     assert len(lines) == len(files) == 40
