@@ -33,7 +33,8 @@ def main() -> None:
     features = [mfcc(torch.from_numpy(x)[None], MfccConfig())[0] for x in track(audio, "MFCCs", len(audio))]
     phones = np.concatenate([item.frame_phones(len(x)) for item, x in zip(corpus, features, strict=True)])
     plain, centred = torch.cat(features), torch.cat([x - x.mean(0) for x in features])
-    found: dict[str, Any] = {"utterances": len(corpus), "frames": len(phones)}
+    kept = Path(__file__).parent / "results" / "codebooks.json"
+    found: dict[str, Any] = json.loads(kept.read_text()) | {"utterances": len(corpus), "frames": len(phones)}
     for name, frames in (
         ("plain", plain),
         ("centred", centred),
@@ -56,11 +57,11 @@ def main() -> None:
             mixture = fit_mixture(frames, 500, GmmConfig(), seed=0)[0]
             units = torch.cat([mixture.posterior(part).argmax(1) for part in frames.split(16_384)])
             keep(found, f"{Path(encoder).name}, layer {state - 1}, centred, K = 500", units, phones)
-    (Path(__file__).parent / "results" / "codebooks.json").write_text(json.dumps(found, indent=1) + "\n")
+    kept.write_text(json.dumps(found, indent=1) + "\n")
 
 
 def keep(found: dict[str, Any], name: str, units: torch.Tensor, phones: np.ndarray) -> None:
-    found[name] = scores = agreement(units.numpy(), phones)
+    found[name] = scores = agreement(units.cpu().numpy(), phones)
     print(f"{name:<44} PNMI {scores['pnmi']:.3f}  purity {scores['phone_purity']:.3f}", flush=True)
 
 

@@ -118,15 +118,12 @@ TABLES: dict[str, dict[str, Row]] = {
         "gender": probe("gender"),
         "chapter": probe("chapter"),
     },
-    "Units, entropies in bits, and the clock": {
+    "Units, and entropies in bits": {
         "PNMI": result("units", "metrics", "pnmi"),
         "phone purity": result("units", "metrics", "phone_purity"),
         "target entropy": entropy("target"),
         "target entropy at temperature 1": entropy("plain"),
         "predictor entropy": entropy("predictor"),
-        "seconds": lambda found: found.get("seconds"),
-        "audio s/s, phase 1": lambda found: found.get("audio_per_second", {}).get("1"),
-        "phase 2": lambda found: found.get("audio_per_second", {}).get("2"),
     },
     "Heads on the frozen encoder, lite protocols": {
         "ASR-lite CER": result("asr", "metrics", "cer"),

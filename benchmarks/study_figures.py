@@ -60,15 +60,16 @@ def entropies(kept: dict[str, list[Found]], stem: Path) -> None:
     """Shares of frames by entropy: what the targets are, and what the predictor makes of them."""
     shown = [(name, runs[0]["entropy"]) for name, runs in kept.items() if runs[0].get("entropy")]
     with figure(3.0 * len(shown), 2.8, stem) as fig:
-        first, *others = fig.subplots(1, len(shown), squeeze=False)[0]
-        for axes, (name, found) in zip((first, *others), shown, strict=True):
+        panels = fig.subplots(1, len(shown), squeeze=False)[0]
+        panels[0].set_ylabel("share of frames")
+        for axes, (name, found) in zip(panels, shown, strict=True):
             for which, colour in (("target", TARGET), ("predictor", PREDICTOR)):
                 part = found["distributions"][which]
                 share = [count / part["frames"] for count in part["counts"]]
                 axes.stairs(share, found["edges"], color=colour, lw=1.4, label=f"{which}: {part['mean']:.2f} bits")
             for mark in found["marks"]:
                 axes.axvline(mark, color=WARNING, lw=0.6, ls=":")
-            axes.set(title=name, yscale="log", xlabel="bits", ylabel="share of frames" if axes is first else "")
+            axes.set(title=name, yscale="log", xlabel="bits")
             axes.yaxis.set_major_formatter("{x:g}")
             axes.legend(fontsize=7, labelcolor=MUTED)
 

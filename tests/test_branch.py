@@ -71,4 +71,5 @@ def test_ranks_branch_together(corpus: Path, tmp_path: Path, micro: Make, finish
     start = [*command(config, corpus, tmp_path / "branch", tmp_path, ranks=2), "--branch-from", str(finished_run)]
     done = subprocess.run(start, env=environment(), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+    assert f"branches from {finished_run} at the end of its first phase" in done.stdout
     assert lines(tmp_path / "branch", "train")[-1]["step"] == 8

@@ -90,7 +90,7 @@ except UserError as error:
 def test_a_full_disk_leaves_the_last_good_checkpoint(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", FULL_DISK, str(tmp_path)], capture_output=True, text=True)
     assert "cannot write the checkpoint of step 2" in done.stdout, done.stderr
-    assert "the last good one is at step 1" in done.stdout
+    assert "the last good checkpoint is at step 1" in done.stdout
     assert "1 ['step-00000001']" in done.stdout
 
 
@@ -124,7 +124,7 @@ def test_training_on_a_disk_that_fills_up_ends_with_one_line(
         pytest.skip("no small disk can be mounted here")
     try:
         config = micro(train={"checkpoint_every": 1, "keep_checkpoints": 50})
-        with pytest.raises(UserError, match=r"No space left on device.*last good one is at step"):
+        with pytest.raises(UserError, match=r"No space left on device.*last good checkpoint is at step"):
             pretrain(config, corpus, disk / "run", show=False)
         found = checkpoint.load_latest(disk / "run")
         assert found is not None

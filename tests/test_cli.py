@@ -190,6 +190,10 @@ def test_folders_without_usable_audio_are_refused(tmp_path: Path, preset: Path) 
 def test_more_components_than_frames_is_refused(tmp_path: Path, preset: Path, corpus: Path) -> None:
     done = sjepa("pretrain", "--preset", preset, "--data", corpus, "--out", tmp_path / "run", "--gmm.k-mfcc", 5000)
     refused(done, "K = 5000 components need at least as many frames")
+    options = ("--data", corpus, "--out", tmp_path / "run")
+    refused(sjepa("pretrain", "--preset", preset, *options, "--gmm.k", 5000), "K = 5000 components")  # of phase 2
+    refused(sjepa("pretrain", "--preset", preset, *options, "--gmm.reservoir", 5), "there are 5")
+    assert not (tmp_path / "run").exists()  # so that the same --out can be given again
 
 
 def test_a_directory_of_another_run_is_refused_and_untouched(
@@ -198,11 +202,14 @@ def test_a_directory_of_another_run_is_refused_and_untouched(
     run = tmp_path / "run"
     assert pretrain(micro(), corpus, run, show=False)
     before = (run / "metrics.jsonl").read_bytes()
-    refused(sjepa("pretrain", "--preset", preset, "--data", corpus, "--out", run, "--gmm.k", 9), "gmm.k was 12, now 9")
+    changed = sjepa("pretrain", "--preset", preset, "--data", corpus, "--out", run, "--gmm.k", 9)
+    refused(changed, "gmm.k was 12, now 9")
+    assert f"--branch-from {run} to share its first phase" in changed.stderr.replace("\n", " ")
     changes = ("--gmm.k", 9, "--seed", 1, "--phase1.lr", 1, "--phase2.lr", 1, "--gmm.k-mfcc", 9, "--mask.ratio", 0.1)
     other = sjepa("pretrain", "--preset", preset, "--data", corpus, "--out", run, *changes, "--train.clip", 5)
     refused(other, "; and 2 more): leave out --preset and the options to continue it as it is")
     assert other.stderr.count(", now ") == 5
+    assert "--branch-from" not in other.stderr  # its first phase differs
     soundfile.write(tmp_path / "b.wav", babble(2.0, 5), 16_000)
     (tmp_path / "other").mkdir()
     soundfile.write(tmp_path / "other" / "b.wav", babble(2.0, 5), 16_000)

@@ -320,7 +320,7 @@ def test_an_encoder_that_is_not_the_checkpoints_gets_no_units(finished_run: Path
     other = Encoder(Encoder.from_pretrained(finished_run).config)
     save_folder(run / "encoder", other.state_dict(), to_hugging_face(other.config))
     arguments = (corpus, "--encoder", run, "--out", tmp_path / "out", "--what", "units")
-    refused("not that of its newest checkpoint", *arguments)
+    refused("its encoder is that of no checkpoint", *arguments)
 
 
 MEASURE = """

@@ -101,6 +101,7 @@ def test_another_measurement_has_another_folder() -> None:
 
 def test_results_of_a_run_lie_in_it_where_its_page_finds_them(tmp_path: Path) -> None:
     (tmp_path / "config.toml").touch()
+    (tmp_path / "encoder-phase1").mkdir()
     for source in (tmp_path, tmp_path / "encoder-phase1", f"untrained:{tmp_path}"):
         assert results_folder(Units(encoder=str(source), data=Path("d")), "units", "e") == (
             tmp_path / "results" / "units" / "e"

@@ -2,9 +2,9 @@
 
 import json
 import logging
-import shutil
 import subprocess
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import huggingface_hub
@@ -18,10 +18,12 @@ from test_cli import sjepa
 
 from sjepa import Encoder, UserError
 from sjepa.cli import dispatch
+from sjepa.config import Config
+from sjepa.evaluate.upstream import load_upstream
 from sjepa.export import graphs
 from sjepa.export.plain import PlainEncoder
 from sjepa.model.formats import fingerprint
-from sjepa.train import checkpoint
+from sjepa.train.branch import branch
 
 
 def export(*arguments: object) -> None:
@@ -176,10 +178,12 @@ def test_a_run_that_lacks_something_is_told_what_makes_it(finished_run: Path, tm
     assert not target.exists()
 
 
-def test_the_card_of_an_unfinished_run_says_how_far_its_encoder_is(finished_run: Path, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    shutil.copytree(finished_run, run)
-    total, before = checkpoint.steps_saved(run)[:2]
-    shutil.rmtree(checkpoint.folder_of(run, total))
+def test_the_encoder_of_an_unfinished_run_says_how_far_it_is(
+    finished_run: Path, tmp_path: Path, micro: Callable[..., Config]
+) -> None:
+    run = tmp_path / "run-of-mine"
+    branch(finished_run, run, micro(phase2={"steps": 90, "visible_loss_until": 2}))
     export(run, "--to", "hf", tmp_path / "out")
-    assert f"| steps | {before} of {total} |" in (tmp_path / "out" / "README.md").read_text()
+    assert "| steps | 6 of 96 |" in (tmp_path / "out" / "README.md").read_text()
+    assert load_upstream(str(run)).name == "run-of-mine-step-6"
+    assert load_upstream(str(run / "encoder-phase1")).name == "run-of-mine-phase1"

@@ -157,8 +157,8 @@ def test_missing_pieces_leave_notes(tmp_path: Path) -> None:
         f"sjepa analyze entropy --run {run} --data DATA",
         f"sjepa analyze clusters --run {run} --data LABELLED",
         f"sjepa analyze erank --run {run} --data LABELLED",
-        f"sjepa probe --encoder {run} --data LABELLED --out {run}/results/probe",
-        f"sjepa superb asr --encoder {run} --data LibriSpeech --out {run}/results/asr",
+        f"sjepa probe --encoder {run} --data LABELLED",
+        f"sjepa superb asr --encoder {run} --data LibriSpeech",
     ):
         assert command in page.text
     assert {"decay", "ranks", "comparison-0"}.isdisjoint(page.charts)

@@ -52,9 +52,10 @@ def test_results_of_other_labels_or_hours_stand_in_columns_of_their_own() -> Non
         data = [{"train_hours": hours}]
         return result(name, "pr", {"per": 40.0}, protocol=LITE_PROTOCOL, labels=labels, data=data)
 
-    (section,) = build_sections([lite("a", "0123456789", 3.77), lite("b", "abcdefghij", 3.77), lite("c", "x", 0.5)])
-    columns = [f"pr-lite, 3,000 steps, 3.8 h, per (labels {labels})" for labels in ("0123456", "abcdefg")]
-    assert sorted(section.columns) == ["pr-lite, 3,000 steps, 0.5 h, per", *columns]
+    sections = build_sections([lite("a", "0123456789", 3.77), lite("b", "abcdefghij", 3.77), lite("c", "x", 0.05)])
+    columns = [f"pr-lite, 3,000 steps, 3.8 h, labels {labels}, per" for labels in ("0123456", "abcdefg")]
+    assert sorted(sections[0].columns) == ["pr-lite, 3,000 steps, 0.05 h, per", *columns]
+    assert "labels abcdefg, per ↓" in markdown(sections)
     (section,) = build_sections([lite("a", "0123456789", 3.77), lite("b", "0123456789", 3.77)])
     assert section.columns == ["pr-lite, 3,000 steps, 3.8 h, per"]
 

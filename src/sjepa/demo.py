@@ -28,8 +28,10 @@ from sjepa.report.page import write_page
 from sjepa.train.loop import pretrain
 from sjepa.train.run import Run
 
+FRAMES = 15_000
 ABOUT = {
-    "phone": "Logistic regression on single frames, tested on voices that it did not hear.",
+    "phone": f"Logistic regression on {FRAMES:,} single frames, tested on voices that it did not hear, one split; "
+    "`sjepa probe` takes more frames and splits.",
     "speaker": "Logistic regression on utterance means, random 80/20 splits.",
 }
 
@@ -74,7 +76,7 @@ def compare(config: Config, corpus: Path, run: Path) -> dict[str, Any]:
     for name, extract in systems.items():
         features = [extract(samples) for samples in track(audio, f"Features: {name}", len(audio))]
         phones = [np.array(frame_labels(label["phones"], len(f))) for label, f in zip(labels, features, strict=True)]
-        chosen = enough_utterances([len(f) for f in features], 15_000, seed=0)
+        chosen = enough_utterances([len(f) for f in features], FRAMES, seed=0)
         frames, said = (np.concatenate([part[i] for i in chosen]) for part in (features, phones))
         owners = np.repeat([speakers[i] for i in chosen], [len(features[i]) for i in chosen])
         accuracy["phone"][name] = phone_probe(torch.from_numpy(frames), said, owners, splits=1).mean

@@ -40,7 +40,7 @@ def read_labels(data: Path, subset: str) -> list[Labelled]:
     try:
         return read_labelled(data, subset)
     except UserError as error:
-        say(f"{error}; going on without")
+        say(f"No labels, going on without: {error}")
         return []
 
 

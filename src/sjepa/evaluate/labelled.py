@@ -66,7 +66,9 @@ def read_labelled(data: Path, subset: str = "dev-clean") -> list[Labelled]:
     try:
         utterances = librispeech.read_subset(data, subset)
     except MissingFolderError as error:
-        raise UserError(f"{error}, and no labels.jsonl: labels are needed here; runs/demo/corpus has some") from error
+        raise UserError(
+            f"{error}, and no labels.jsonl: a labelled corpus is LibriSpeech, or runs/demo/corpus"
+        ) from error
     sexes, phones = librispeech.speaker_sex(data), librispeech.aligned_phones(data)
     return [
         Labelled(u, sexes.get(u.speaker, ""), f"{u.speaker}-{u.path.parent.name}", phones.get(u.name, ()))

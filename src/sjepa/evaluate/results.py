@@ -13,7 +13,8 @@ ASIDE = ("encoder", "data", "out", "device")  # options that are in the path alr
 def results_root(source: str) -> Path:
     """Where results of an encoder lie unless another place is named: in its run, where there is one, or in `runs`."""
     path = Path(source.removeprefix("untrained:"))
-    run = next((folder for folder in (path, path.parent) if (folder / "config.toml").is_file()), None)
+    folders = (path, path.parent) if path.is_dir() else ()
+    run = next((folder for folder in folders if (folder / "config.toml").is_file()), None)
     return run / "results" if run is not None else Path("runs")
 
 

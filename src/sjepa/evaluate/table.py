@@ -23,7 +23,7 @@ NEITHER = ("perplexity", "units_used")  # more is not better
 CLASSES = (90.0, 200.0, math.inf)  # millions of parameters
 MARK = "† reported by others, not measured here"
 # What a result has beside its outcome: results that differ in any of it are not seeds of one measurement.
-SETTINGS = ("protocol", "learning_rate", "data", "labels", "units")
+SETTINGS = ("protocol", "learning_rate", "data", "units")
 NEEDED = {"probe": {"layers", "corpus"}, "units": {"units", "metrics", "corpus"}}
 NEEDED_OF_TASKS = {"protocol", "metrics", "decoded"}
 
@@ -153,8 +153,8 @@ def note(title: str) -> str:
     return f"Percent, ↓ lower is better. {MARK}." if title == FULL else "Percent."
 
 
-def scores_of(results: dict[str, Any]) -> list[tuple[str, float, float | None]]:
-    """Columns, values and deviations of one `results.json`."""
+def scores_of(results: dict[str, Any], labels: str = "") -> list[tuple[str, float, float | None]]:
+    """Columns, values and deviations of one `results.json`; `labels` tells a task's from others in the same table."""
     if results["task"] == "probe":
         scores = results["layers"][probed_layer(results)]
         return [(name, score["mean"], score["deviation"]) for name, score in scores.items()]
@@ -163,8 +163,10 @@ def scores_of(results: dict[str, Any]) -> list[tuple[str, float, float | None]]:
         return [(f"{kind} {name}", value, None) for name, value in results["metrics"].items()]
     title = results["task"]
     if results["protocol"]["name"] == "lite":
-        hours = sum(part.get("train_hours", 0.0) for part in results.get("data", ()))
-        title += f"-lite, {results['protocol']['steps']:,} steps," + (f" {hours:.1f} h," if hours else "")
+        hours = [fold["train_hours"] for fold in results.get("data", ())]
+        title += f"-lite, {results['protocol']['steps']:,} steps,"
+        title += f" {np.mean(hours):.2g} h," if hours else ""
+    title += f" labels {labels}," if labels else ""
     greedy = [(f"{title} {name}", value, None) for name, value in results["metrics"].items()]
     return greedy + [
         (f"{title}+lm ({decoder}) {name}", value, None)
@@ -210,7 +212,7 @@ def build_sections(results: Sequence[dict[str, Any]], with_reported: bool = True
     labels: dict[tuple[str, str], set[str]] = defaultdict(set)
     for result in results:
         for column, _, _ in scores_of(result):
-            labels[section_of(result), column].add(result.get("labels", ""))
+            labels[section_of(result), column].add(labels_of(result))
     unlike = {place for place, kinds in labels.items() if len(kinds) > 1}
     for result in sorted(results, key=lambda result: (section_of(result) != FULL, section_of(result))):
         columns = tuple(column for column, _, _ in scores_of(result))
@@ -223,16 +225,8 @@ def build_sections(results: Sequence[dict[str, Any]], with_reported: bool = True
             for result, difference in zip(group, told_apart(group), strict=True):
                 label = f"{name} ({difference})" if difference else name
                 new = Row(label, result["encoder"]["parameters"] / 1e6, reported=False)
-                row = rows.setdefault((label, fingerprint), new)
-                for column, value, deviation in scores_of(result):
-                    named = (
-                        f"{column} (labels {result.get('labels', 'unknown')[:7]})"
-                        if (title, column) in unlike
-                        else column
-                    )
-                    row.scores.setdefault(named, []).append(value)
-                    if deviation is not None:
-                        row.deviations[named] = deviation
+                mixed = any((title, column) in unlike for column, _, _ in scores_of(result))
+                add(rows.setdefault((label, fingerprint), new), result, labels_of(result) if mixed else "")
                 if rate := other_rate(result):
                     rates[f"{label} {rate}"] = None
         others = reported_beside(title) if with_reported else ()
@@ -240,6 +234,17 @@ def build_sections(results: Sequence[dict[str, Any]], with_reported: bool = True
         ordered = sorted([*rows.values(), *quoted], key=lambda row: (row.group, row.sized, row.name))
         sections.append(Section(title, ordered, list(rates)))
     return sections
+
+
+def add(row: Row, result: dict[str, Any], labels: str) -> None:
+    for column, value, deviation in scores_of(result, labels):
+        row.scores.setdefault(column, []).append(value)
+        if deviation is not None:
+            row.deviations[column] = deviation
+
+
+def labels_of(result: dict[str, Any]) -> str:
+    return str(result.get("labels", "unknown"))[:7]
 
 
 def other_rate(result: dict[str, Any]) -> str:

@@ -11,7 +11,7 @@ from torch import nn
 from sjepa.errors import UserError
 from sjepa.evaluate.upstream import Upstream
 from sjepa.targets.kmeans import kmeans, nearest
-from sjepa.train.finished import Finished
+from sjepa.train.saved import Saved
 
 KMEANS_PASSES = 20
 BATCH = 65_536  # frames that the head takes at once
@@ -56,13 +56,13 @@ def kmeans_units(features: Sequence[np.ndarray], clusters: int, seed: int, devic
 
 
 class HeadUnits(nn.Module):
-    """The cluster head of a finished run, on the encoder's output or on the predictor's, with nothing masked."""
+    """The cluster head of a run, on the encoder's output or on the predictor's, with nothing masked."""
 
     def __init__(self, run: Path, upstream: Upstream, path: HeadPath):
         super().__init__()
-        finished = Finished(run, upstream.network)
-        self.head = finished.head()
-        self.predictor = finished.predictor() if path == "predictor" else None
+        saved = Saved(run, upstream.network)
+        self.head = saved.head()
+        self.predictor = saved.predictor() if path == "predictor" else None
         self.to(upstream.device)
         self.device = upstream.device
 

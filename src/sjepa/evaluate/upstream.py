@@ -22,6 +22,7 @@ from sjepa.model.encoder_config import EncoderConfig
 from sjepa.model.formats import fingerprint, from_hugging_face, run_inside
 from sjepa.model.frontend import RECEPTIVE_FIELD, STRIDE
 from sjepa.model.utterances import encode
+from sjepa.train.checkpoint import steps_saved
 
 ARCHITECTURES = ("hubert", "wavlm", "wav2vec2")  # Hugging Face model types with hidden states at stride 320
 CONTEXT = 5  # frames on each side of `mfcc+context`
@@ -116,12 +117,19 @@ def encoder_folder(path: Path) -> Path:
 
 
 def folder_name(folder: Path) -> str:
-    """The folder's name, or its run's: `mine/encoder-phase1` is `mine-phase1`, `demo/run/encoder` is `demo`."""
+    """The folder's name, or its run's: `mine/encoder-phase1` is `mine-phase1`, `demo/run/encoder` is `demo`.
+
+    The encoder of a run that is not complete has its step: `mine-step-5000`.
+    """
     folder = folder.resolve()
     if not folder.name.startswith("encoder"):
         return folder.name
-    run = folder.parent.parent if folder.parent.name == "run" else folder.parent
-    return run.name + folder.name.removeprefix("encoder")
+    run = folder.parent
+    name = run.parent.name if run.name == "run" else run.name
+    saved = steps_saved(run) if folder.name == "encoder" and (run / "config.toml").is_file() else []
+    if saved and saved[0] < load_toml(run / "config.toml").phases()[-1].end:
+        return f"{name}-step-{saved[0]}"
+    return name + folder.name.removeprefix("encoder")
 
 
 def read_settings(folder: Path) -> dict[str, Any]:

@@ -197,5 +197,5 @@ def softness(reports: Sequence[Report]) -> str:
 def results(reports: Sequence[Report]) -> str:
     every = {id(result): result for report in reports for result in report.results}
     tables = "".join(results_table(part) for part in build_sections(list(every.values())))
-    missing = note("No results.json lies in these runs: `sjepa probe --out RUN/results/probe` puts one there.")
+    missing = note("No results.json lies in these runs: `sjepa probe --encoder RUN` puts one there.")
     return section("results", "What the features hold", "", tables or missing)

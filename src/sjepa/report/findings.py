@@ -167,11 +167,11 @@ def gaps(report: Report) -> str:
         ),
         "Probes": (
             bool(report.tasks) or any(r["task"] == "probe" for r in report.results),
-            f"sjepa probe --encoder {run} --data LABELLED --out {run}/results/probe",
+            f"sjepa probe --encoder {run} --data LABELLED",
         ),
         "SUPERB, and size against score": (
             any(section_of(r) == FULL for r in report.results),
-            f"sjepa superb asr --encoder {run} --data LibriSpeech --out {run}/results/asr",
+            f"sjepa superb asr --encoder {run} --data LibriSpeech",
         ),
         "Occupancy of the components": (
             bool(of_kind(report.events, "clusters")),

@@ -70,6 +70,10 @@ class RandomProjection(nn.Module):
             return F.normalize((self.energies(clean) - self.mean) / self.deviation @ self.projection, dim=-1)
 
 
+def components_of(kind: str, gmm: GmmConfig) -> int:
+    return gmm.k_mfcc if kind.startswith("mfcc") else gmm.k
+
+
 class Targets(nn.Module):
     """What the loop sees of any kind of targets."""
 
@@ -93,13 +97,13 @@ class Targets(nn.Module):
         self.temperature, self.centred = temperature, centred
         features: MfccFeatures | EncoderFeatures | RandomProjection
         if kind.startswith("mfcc"):
-            features, components = MfccFeatures(mfcc), gmm.k_mfcc
+            features = MfccFeatures(mfcc)
         elif kind == "best-rq":
-            features, components = RandomProjection(seed), gmm.k
+            features = RandomProjection(seed)
         else:
-            features, components = EncoderFeatures(encoder, layer), gmm.k
+            features = EncoderFeatures(encoder, layer)
         self.features = features
-        self.codebook = DiagonalGMM(components, features.dimension)
+        self.codebook = DiagonalGMM(components_of(kind, gmm), features.dimension)
 
     @property
     def components(self) -> int:

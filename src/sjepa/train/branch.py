@@ -11,13 +11,7 @@ from sjepa.config import Config, differences, load_toml, to_toml
 from sjepa.errors import UserError
 from sjepa.files import is_used
 from sjepa.train import checkpoint
-from sjepa.train.run import in_short
-
-# What the first phase does not depend on.
-MAY_DIFFER = (
-    "phase2.", "ema.", "layer.choice ", "layer.on_change ", "gmm.k ", "gmm.decay ", "gmm.minimum_count ", "gmm.reseed ",
-    "gmm.update ", "train.log_every ",
-)  # fmt: skip
+from sjepa.train.run import MAY_DIFFER, README, in_short
 
 
 def branch(source: Path, out: Path, config: Config) -> None:
@@ -40,9 +34,10 @@ def branch(source: Path, out: Path, config: Config) -> None:
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     shutil.copytree(boundary, partial / "checkpoints" / boundary.name)
-    shutil.copytree(source / "encoder-phase1", partial / "encoder-phase1")
-    for name in ("gmm-phase1.safetensors", "README.txt"):
-        shutil.copy2(source / name, partial / name)
+    for name in ("encoder-phase1", "encoder"):
+        shutil.copytree(source / "encoder-phase1", partial / name)
+    shutil.copy2(source / "gmm-phase1.safetensors", partial)
+    (partial / "README.txt").write_text(README)
     with (source / "metrics.jsonl").open("rb") as log:
         (partial / "metrics.jsonl").write_bytes(log.read(logged))
     facts = json.loads((source / "run.json").read_text())

@@ -59,8 +59,8 @@ def save(run: Path, step: int, tensors: dict[str, dict[str, Tensor]], state: dic
 
 def cannot_write(what: str, step: int, run: Path, error: OSError) -> UserError:
     saved = steps_saved(run)
-    left = f"the last good one is at step {saved[0]}, so nothing before it is lost" if saved else "there is none yet"
-    return UserError(f"cannot write {what} of step {step} in {run}: {error}; of checkpoints {left}")
+    left = f"the last good checkpoint is at step {saved[0]}" if saved else "there is no checkpoint yet"
+    return UserError(f"cannot write {what} of step {step} in {run}: {error}; {left}")
 
 
 def load(folder: Path) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:

@@ -22,6 +22,7 @@ from sjepa.phases import Phase
 from sjepa.progress import Bar, bar, say
 from sjepa.targets.fit import require_frames
 from sjepa.targets.layer import measure_ranks
+from sjepa.targets.providers import components_of
 from sjepa.train.alarms import alarms
 from sjepa.train.boundary import begin_phase, change_layer
 from sjepa.train.branch import branch
@@ -40,21 +41,20 @@ def pretrain(
     """Train an encoder on a folder of audio, or continue; True when the run is complete, False when it was stopped."""
     out, settings = Path(out), config.batches
     device = distributed.setup(config.train.device)
-    branching = branch_from is not None and not (out / "config.toml").exists()
     distributed.in_main_rank(lambda: prepare(out, config, branch_from))
     if device.type == "cpu" and config.encoder.hidden_size >= 512:
         say("There is no GPU here: an encoder of this size trains very slowly; --preset tiny is made for a CPU")
     run, total = Run.start(config, device), config.phases()[-1].end
     if run.restore(out, say):
         done = run.step >= total
-        begun = f"Branching from {branch_from}" if branching else f"Continuing {out}"
-        say(f"{out} is complete" if done else f"{begun} at step {run.step:,}")
+        say(f"{out} is complete" if done else f"Continuing {out} at step {run.step:,}")
         if done and data_of(out) == str(data):  # nothing to read it for; other audio is read and refused
             return True
     elif config.init_from:
         run.begin_from(config.init_from)
         say(f"The encoder starts from {config.init_from}")
     corpus = open_corpus(data, settings.max_seconds, settings.cache, settings.memory_gb, show)
+    check_components(config, corpus.hours)
     distributed.in_main_rank(lambda: open_directory(out, config, str(data), corpus.fingerprint()))
     with ExitStack() as holding:
         distributed.in_main_rank(lambda: holding.enter_context(held(out)))
@@ -69,11 +69,7 @@ def train(run: Run, corpus: Corpus | Mixture, out: Path, show: bool) -> bool:
     noise = load_noise(config, device, show)
     plan = plan_batches(corpus, config.batches, config.seed, ranks)
     if not run.step:
-        heard = describe_plan(corpus, plan, log)
-        for phase in config.phases():  # now rather than when the second phase begins
-            if phase.config.targets not in ("same", "best-rq"):
-                mfcc = phase.config.targets.startswith("mfcc")
-                require_frames(config.gmm.k_mfcc if mfcc else config.gmm.k, int(heard * SAMPLE_RATE / STRIDE))
+        describe_plan(corpus, plan, log)
     reader = BatchReader(corpus, config.mask, config.augment, seed=config.seed, rank=rank, ranks=ranks)
     speed = Speed(device)
 
@@ -118,10 +114,20 @@ def train(run: Run, corpus: Corpus | Mixture, out: Path, show: bool) -> bool:
     return True
 
 
+def check_components(config: Config, hours: float) -> None:
+    """Refuse a codebook that so much audio cannot fill before anything is written, not when its phase begins."""
+    gmm = config.gmm
+    frames = min(gmm.reservoir, int(min(hours, gmm.fit_hours) * 3600 * SAMPLE_RATE / STRIDE))
+    for phase in config.phases():
+        if phase.config.targets not in ("same", "best-rq"):
+            require_frames(components_of(phase.config.targets, gmm), frames)
+
+
 def prepare(out: Path, config: Config, branch_from: Path | None) -> None:
     """Branch where that is asked for and not done yet; refuse a directory that is not for this run."""
     if branch_from is not None and not (out / "config.toml").exists():
         branch(branch_from, out, config)
+        say(f"{out} branches from {branch_from} at the end of its first phase")
     check_directory(out, config)
 
 
@@ -233,8 +239,8 @@ def write_line(run: Run, phase: Phase, log: Log, speed: Speed, progress: Bar, ba
         )
 
 
-def describe_plan(corpus: Corpus | Mixture, plan: BatchPlan, log: Log) -> float:
-    """Say and log what an epoch hears of the corpus; returns its seconds."""
+def describe_plan(corpus: Corpus | Mixture, plan: BatchPlan, log: Log) -> None:
+    """Say and log what an epoch hears of the corpus."""
     epoch = plan.epoch(0)
     available = corpus.length[epoch.utterances].sum(dtype=np.int64) / SAMPLE_RATE
     heard = epoch.heard() / SAMPLE_RATE
@@ -246,7 +252,6 @@ def describe_plan(corpus: Corpus | Mixture, plan: BatchPlan, log: Log) -> float:
     say(f"{len(epoch):,} batches an epoch; crops leave out {loss['crop_loss']:.1%}, nothing is padded{short}")
     if loss["crop_loss"] > MUCH_CROPPED:
         say(f"  That is much: {', or '.join(against_crops(corpus))}")
-    return float(heard)
 
 
 def against_crops(corpus: Corpus | Mixture) -> list[str]:

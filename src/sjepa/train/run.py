@@ -30,6 +30,11 @@ from sjepa.train.graphs import StepGraphs
 from sjepa.train.loss import frame_sums, masked_kl
 from sjepa.train.metrics import Meter
 
+# What the first phase does not depend on.
+MAY_DIFFER = (
+    "phase2.", "ema.", "layer.choice ", "layer.on_change ", "gmm.k ", "gmm.decay ", "gmm.minimum_count ", "gmm.reseed ",
+    "gmm.update ", "train.log_every ",
+)  # fmt: skip
 NAMED = 5  # differences of configs that a refusal names
 README = """This folder holds one S-JEPA pre-training run.
 
@@ -169,8 +174,11 @@ class Run:
                 "log_bytes": self.log_bytes,
             }
             try:
-                self.export(folder, ended)  # before the checkpoint, which says that this is done
+                if ended is not None:  # before the checkpoint, which says that this is done
+                    self.export(folder, ended)
                 checkpoint.save(folder, self.step, parts, state)
+                if ended is None:
+                    self.export(folder, ended)
                 boundary = self.config.phase1.steps
                 checkpoint.prune(folder, self.config.train.keep_checkpoints, {boundary})
             except UserError as error:
@@ -236,12 +244,15 @@ def seed_from(*keys: int) -> int:
 def check_directory(folder: Path, config: Config) -> None:
     """Refuse a directory that is not for this run, before any audio is read."""
     if (folder / "config.toml").exists():
-        changed = differences(load_toml(folder / "config.toml"), config)
+        past = load_toml(folder / "config.toml")
+        changed = differences(past, config)
         if changed:
+            shared = (checkpoint.folder_of(folder, past.phase1.steps) / "state.json").is_file()
+            shared = shared and all(line.startswith(MAY_DIFFER) for line in changed)
             raise UserError(
                 f"{folder} is a run with another config ({in_short(changed)}): "
-                "leave out --preset and the options to continue it as it is, or choose another --out; "
-                f"--branch-from {folder} shares its first phase"
+                "leave out --preset and the options to continue it as it is, or choose another --out"
+                + (f", with --branch-from {folder} to share its first phase" if shared else "")
             )
     elif is_used(folder):
         raise UserError(f"{folder} is not empty and is not a run: choose another --out")

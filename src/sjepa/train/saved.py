@@ -1,4 +1,4 @@
-"""Predictor and cluster head of a finished run, which its exported encoder lacks."""
+"""Predictor and cluster head of a run, which its exported encoder lacks."""
 
 from pathlib import Path
 
@@ -8,25 +8,30 @@ from torch import Tensor, nn
 from sjepa.config import load_toml
 from sjepa.errors import UserError
 from sjepa.model.predictor import ClusterHead, Predictor
-from sjepa.train.checkpoint import load_latest
+from sjepa.train.checkpoint import DamagedError, folder_of, load, steps_saved
 
 
-class Finished:
-    """The newest checkpoint of a run, if it is of the same training step as the encoder."""
+class Saved:
+    """The checkpoint of a run that was written with its encoder."""
 
     def __init__(self, run: Path, encoder: nn.Module | None):
-        found = load_latest(run) if (run / "config.toml").is_file() else None
-        if found is None:
+        steps = steps_saved(run) if (run / "config.toml").is_file() else []
+        if not steps:
             raise UserError(
                 f"{run} is not a run with checkpoints, and only those have a cluster head: `sjepa pretrain` makes one; "
-                "`sjepa units --units kmeans` needs none"
+                "units of k-means (`sjepa units --units kmeans`) need none"
             )
-        self.run, self.weights = run, found[0]["model"]
-        exported, trained = encoder.state_dict() if encoder is not None else {}, self.part("encoder.")
-        if exported.keys() != trained.keys() or any(not torch.equal(exported[n].cpu(), t) for n, t in trained.items()):
-            raise UserError(
-                f"{run}: its encoder is not that of its newest checkpoint; `sjepa pretrain --out {run}` finishes it"
-            )
+        self.run = run
+        exported = encoder.state_dict() if encoder is not None else {}
+        for step in steps:  # while one is written, the encoder is that of the one before
+            try:
+                self.weights = load(folder_of(run, step))[0]["model"]
+            except DamagedError:
+                continue
+            trained = self.part("encoder.")
+            if exported.keys() == trained.keys() and all(torch.equal(exported[n].cpu(), t) for n, t in trained.items()):
+                return
+        raise UserError(f"{run}: its encoder is that of no checkpoint; is it being written just now, or was it replaced?")
 
     def part(self, prefix: str) -> dict[str, Tensor]:
         return {name.removeprefix(prefix): t for name, t in self.weights.items() if name.startswith(prefix)}
