@@ -31,7 +31,9 @@ class Saved:
             trained = self.part("encoder.")
             if exported.keys() == trained.keys() and all(torch.equal(exported[n].cpu(), t) for n, t in trained.items()):
                 return
-        raise UserError(f"{run}: its encoder is that of no checkpoint; is it being written just now, or was it replaced?")
+        raise UserError(
+            f"{run}: its encoder is that of no checkpoint; is it being written just now, or was it replaced?"
+        )
 
     def part(self, prefix: str) -> dict[str, Tensor]:
         return {name.removeprefix(prefix): t for name, t in self.weights.items() if name.startswith(prefix)}
