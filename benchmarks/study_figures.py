@@ -37,15 +37,15 @@ def curves(kept: dict[str, list[Found]], stem: Path) -> None:
     with figure(11, 3.4, stem) as fig:
         accuracy, perplexity, ranks = fig.subplots(1, 3)
         for name, run in trained.items():
-            steps = [point["step"] for point in run["curve"]]
+            place = [point["step"] / run["curve"][-1]["step"] for point in run["curve"]]  # runs differ in length
             for axes, values in (
                 (accuracy, [100 * point["accuracy_masked"] for point in run["curve"]]),
                 (perplexity, [point["target_perplexity"] for point in run["curve"]]),
             ):
-                axes.plot(steps, values, color=COLOURS[name], label=name)
-        accuracy.set(title="Masked frames predicted (%)", xlabel="step")
+                axes.plot(place, values, color=COLOURS[name], label=name)
+        accuracy.set(title="Masked frames predicted (%)", xlabel="share of the run")
         accuracy.legend(fontsize=7.5)
-        perplexity.set(title="Components in use (perplexity)", xlabel="step")
+        perplexity.set(title="Components in use (perplexity)", xlabel="share of the run")
         name, run = next(iter(trained.items()))
         for layer, colour in enumerate(ramp(len(run["ranks"][0]["ranks"]))):
             steps, values = zip(*((check["step"], check["ranks"][layer]) for check in run["ranks"]), strict=True)
