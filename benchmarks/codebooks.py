@@ -13,7 +13,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from sjepa import DiagonalGMM
 from sjepa.audio.io import read_audio
 from sjepa.audio.mfcc import MfccConfig, mfcc
 from sjepa.evaluate.labelled import read_labelled
@@ -42,10 +44,9 @@ def main() -> None:
     ):
         for components in (100, 500):
             mixture = fit_mixture(frames, components, GmmConfig(), seed=0)[0]
-            keep(found, f"{name}, K = {components}", mixture.posterior(frames).argmax(1), phones)
+            keep(found, f"{name}, K = {components}", mixture, frames, phones)
     for name, frames in (("plain", plain), ("centred", centred), ("centred, unit variances", centred / centred.std(0))):
-        nearest = fit_kmeans(frames, 500, GmmConfig(), seed=0).posterior(frames).argmax(1)
-        keep(found, f"k-means, {name}, K = 500", nearest, phones)
+        keep(found, f"k-means, {name}, K = 500", fit_kmeans(frames, 500, GmmConfig(), seed=0), frames, phones)
     for encoder in sys.argv[2:]:
         upstream = load_upstream(encoder, "auto")
         batches = track(
@@ -55,12 +56,12 @@ def main() -> None:
         for state in range(1, upstream.states):
             frames = torch.cat([x[state].float() - x[state].float().mean(0) for x in heard])
             mixture = fit_mixture(frames, 500, GmmConfig(), seed=0)[0]
-            units = torch.cat([mixture.posterior(part).argmax(1) for part in frames.split(16_384)])
-            keep(found, f"{Path(encoder).name}, layer {state - 1}, centred, K = 500", units, phones)
+            keep(found, f"{Path(encoder).name}, layer {state - 1}, centred, K = 500", mixture, frames, phones)
     kept.write_text(json.dumps(found, indent=1) + "\n")
 
 
-def keep(found: dict[str, Any], name: str, units: torch.Tensor, phones: np.ndarray) -> None:
+def keep(found: dict[str, Any], name: str, codebook: DiagonalGMM, frames: Tensor, phones: np.ndarray) -> None:
+    units = torch.cat([codebook.posterior(part).argmax(1) for part in frames.split(16_384)])
     found[name] = scores = agreement(units.cpu().numpy(), phones)
     print(f"{name:<44} PNMI {scores['pnmi']:.3f}  purity {scores['phone_purity']:.3f}", flush=True)
 

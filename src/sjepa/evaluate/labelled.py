@@ -10,7 +10,7 @@ import numpy as np
 from sjepa.errors import UserError
 from sjepa.evaluate.probes import frame_labels
 from sjepa.evaluate.superb import librispeech
-from sjepa.evaluate.superb.records import MissingFolderError, Utterance, json_lines, require_audio
+from sjepa.evaluate.superb.records import Utterance, json_lines, require_audio
 
 TOLERANCE = 10  # labels: alignments may end a tenth of a second before or after the audio
 
@@ -64,11 +64,12 @@ def read_labelled(data: Path, subset: str = "dev-clean") -> list[Labelled]:
         require_audio([data / row["path"] for row in rows], str(data / "labels.jsonl"))
         return [synthetic(data, row) for row in rows]
     try:
-        utterances = librispeech.read_subset(data, subset)
-    except MissingFolderError as error:
+        librispeech.subset_folder(data, subset)
+    except UserError as error:
         raise UserError(
             f"{error}, and no labels.jsonl: a labelled corpus is LibriSpeech, or runs/demo/corpus"
-        ) from error
+        ) from None
+    utterances = librispeech.read_subset(data, subset)
     sexes, phones = librispeech.speaker_sex(data), librispeech.aligned_phones(data)
     return [
         Labelled(u, sexes.get(u.speaker, ""), f"{u.speaker}-{u.path.parent.name}", phones.get(u.name, ()))

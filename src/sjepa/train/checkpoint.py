@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -77,17 +78,21 @@ def load(folder: Path) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
         raise DamagedError(str(error) or type(error).__name__) from error
 
 
-def load_latest(run: Path, say: Any = print) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]] | None:
-    """The newest sound checkpoint; says so when a newer one is damaged."""
-    steps = steps_saved(run)
-    for step in steps:
+def load_sound(run: Path, say: Any = print) -> Iterator[tuple[dict[str, dict[str, Tensor]], dict[str, Any]]]:
+    """Sound checkpoints, the newest first; says so when one is damaged."""
+    for step in steps_saved(run):
         try:
-            return load(folder_of(run, step))
+            yield load(folder_of(run, step))
         except DamagedError as error:
             say(f"checkpoint {folder_of(run, step)} is damaged ({error}); trying the one before it")
-    if steps:
+
+
+def load_latest(run: Path, say: Any = print) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]] | None:
+    """The newest sound checkpoint; none where there is no checkpoint at all."""
+    found = next(load_sound(run, say), None)
+    if found is None and steps_saved(run):
         raise UserError(f"all checkpoints in {run / 'checkpoints'} are damaged; start again with another --out")
-    return None
+    return found
 
 
 def prune(run: Path, keep: int, always: set[int]) -> None:

@@ -25,10 +25,10 @@ from sjepa.targets.layer import measure_ranks
 from sjepa.targets.providers import components_of
 from sjepa.train.alarms import alarms
 from sjepa.train.boundary import begin_phase, change_layer
-from sjepa.train.branch import branch
+from sjepa.train.branch import branch, check_directory
 from sjepa.train.compute import autocast
 from sjepa.train.metrics import Log, Speed
-from sjepa.train.run import Run, check_directory, data_of, held, open_directory, seed_from
+from sjepa.train.run import Run, data_of, held, open_directory, seed_from
 from sjepa.train.stopping import stop_agreed, stop_requests
 
 MUCH_CROPPED = 0.25  # share of an epoch's audio that crops may leave out before it is worth a word

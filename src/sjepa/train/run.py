@@ -16,9 +16,9 @@ from torch import Tensor
 
 from sjepa import distributed
 from sjepa.audio.augment import augment
-from sjepa.config import Config, differences, load_toml, to_toml
+from sjepa.config import Config, to_toml
 from sjepa.errors import UserError
-from sjepa.files import is_used, write_whole
+from sjepa.files import write_whole
 from sjepa.model import formats
 from sjepa.model.sjepa import SJEPA
 from sjepa.phases import Phase
@@ -30,12 +30,6 @@ from sjepa.train.graphs import StepGraphs
 from sjepa.train.loss import frame_sums, masked_kl
 from sjepa.train.metrics import Meter
 
-# What the first phase does not depend on.
-MAY_DIFFER = (
-    "phase2.", "ema.", "layer.choice ", "layer.on_change ", "gmm.k ", "gmm.decay ", "gmm.minimum_count ", "gmm.reseed ",
-    "gmm.update ", "train.log_every ",
-)  # fmt: skip
-NAMED = 5  # differences of configs that a refusal names
 README = """This folder holds one S-JEPA pre-training run.
 
 config.toml            every setting of the run; `sjepa pretrain --out` with this folder continues it
@@ -239,29 +233,6 @@ def make_optimizer(config: Config, model: SJEPA, device: torch.device) -> torch.
 def seed_from(*keys: int) -> int:
     """One well-mixed seed from several numbers."""
     return int(np.random.SeedSequence(keys).generate_state(1, np.uint64)[0] >> np.uint64(1))
-
-
-def check_directory(folder: Path, config: Config) -> None:
-    """Refuse a directory that is not for this run, before any audio is read."""
-    if (folder / "config.toml").exists():
-        past = load_toml(folder / "config.toml")
-        changed = differences(past, config)
-        if changed:
-            shared = (checkpoint.folder_of(folder, past.phase1.steps) / "state.json").is_file()
-            shared = shared and all(line.startswith(MAY_DIFFER) for line in changed)
-            raise UserError(
-                f"{folder} is a run with another config ({in_short(changed)}): "
-                "leave out --preset and the options to continue it as it is, or choose another --out"
-                + (f", with --branch-from {folder} to share its first phase" if shared else "")
-            )
-    elif is_used(folder):
-        raise UserError(f"{folder} is not empty and is not a run: choose another --out")
-
-
-def in_short(changed: list[str]) -> str:
-    """The first few differences of two configs; another preset differs in dozens."""
-    more = f"; and {len(changed) - NAMED} more" if len(changed) > NAMED else ""
-    return "; ".join(changed[:NAMED]) + more
 
 
 def data_of(folder: Path) -> str:

@@ -8,26 +8,22 @@ from torch import Tensor, nn
 from sjepa.config import load_toml
 from sjepa.errors import UserError
 from sjepa.model.predictor import ClusterHead, Predictor
-from sjepa.train.checkpoint import DamagedError, folder_of, load, steps_saved
+from sjepa.train.checkpoint import load_sound, steps_saved
 
 
 class Saved:
     """The checkpoint of a run that was written with its encoder."""
 
     def __init__(self, run: Path, encoder: nn.Module | None):
-        steps = steps_saved(run) if (run / "config.toml").is_file() else []
-        if not steps:
+        if not (run / "config.toml").is_file() or not steps_saved(run):
             raise UserError(
                 f"{run} is not a run with checkpoints, and only those have a cluster head: `sjepa pretrain` makes one; "
                 "units of k-means (`sjepa units --units kmeans`) need none"
             )
         self.run = run
         exported = encoder.state_dict() if encoder is not None else {}
-        for step in steps:  # while one is written, the encoder is that of the one before
-            try:
-                self.weights = load(folder_of(run, step))[0]["model"]
-            except DamagedError:
-                continue
+        for parts, _ in load_sound(run):  # while one is written, the encoder is that of the one before
+            self.weights = parts["model"]
             trained = self.part("encoder.")
             if exported.keys() == trained.keys() and all(torch.equal(exported[n].cpu(), t) for n, t in trained.items()):
                 return

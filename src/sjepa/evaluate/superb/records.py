@@ -61,10 +61,6 @@ def some_of_each(utterances: Sequence[Utterance], most: int) -> list[Utterance]:
     return [u for members in classes.values() for u in some(members, most // len(classes))]
 
 
-class MissingFolderError(UserError):
-    """A corpus in another layout."""
-
-
 def folder_in(root: Path, *names: str) -> Path:
     """A folder of a corpus by any of its names; the root itself may be it."""
     for name in names:
@@ -72,7 +68,7 @@ def folder_in(root: Path, *names: str) -> Path:
             return root / name
         if root.name == name and root.is_dir():
             return root
-    raise MissingFolderError(f"{root} has no folder {' or '.join(names)}")
+    raise UserError(f"{root} has no folder {' or '.join(names)}")
 
 
 def json_lines(file: Path) -> Iterator[dict[str, Any]]:
