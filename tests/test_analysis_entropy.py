@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from analysed import corpus, findings, trained
+from conftest import micro_config
 from scipy import optimize, stats
 
 from sjepa.analysis import modes
@@ -22,6 +23,7 @@ from sjepa.errors import UserError
 from sjepa.evaluate.units import HeadUnits
 from sjepa.evaluate.upstream import load_upstream
 from sjepa.model.frontend import frame_count
+from sjepa.train.loop import pretrain
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +80,15 @@ def test_looking_teaches_the_online_mixture_nothing() -> None:
     again = [piece.target for piece in run(some_audio())]
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
     assert all(torch.equal(before[name], tensor) for name, tensor in run.run.targets.state_dict().items())
+
+
+@pytest.mark.parametrize("targets", ["best-rq", "mfcc-kmeans"])
+def test_targets_that_are_codes_have_no_posterior_beside_them(targets: str, tmp_path: Path) -> None:
+    config = micro_config(phase1={"targets": targets}, phase2={"targets": "same"})
+    assert pretrain(config, corpus(), tmp_path / "run", show=False)
+    (piece,) = Restored(tmp_path / "run")(some_audio())
+    assert set(piece.target.sum(-1).tolist()) == set(piece.target.amax(-1).tolist()) == {1.0}
+    assert piece.plain is None
 
 
 def test_pieces_of_long_audio_tile_its_frames(restored: Restored) -> None:

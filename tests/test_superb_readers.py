@@ -12,7 +12,7 @@ import torch
 from sjepa.data.synthetic import VOICES
 from sjepa.errors import UserError
 from sjepa.evaluate.superb import TaskName, librispeech
-from sjepa.evaluate.superb.records import Fold, Label, Utterance
+from sjepa.evaluate.superb.records import Fold, Label, Utterance, by_group
 from sjepa.evaluate.superb.tasks import (
     LITE_UTTERANCES,
     RECIPES,
@@ -347,6 +347,18 @@ def test_a_corpus_with_one_speaker_cannot_be_split_by_speaker(copy: Callable[[st
         shutil.rmtree(root / "LibriSpeech" / "dev-clean" / speaker)
     with pytest.raises(UserError, match=r"dev-clean has 1 speaker\(s\); a split by speaker needs at least 3"):
         make_task("asr", root, lite=True)
+
+
+@pytest.mark.parametrize("shares", [(0.7, 0.1, 0.2), (0.9, 0.05, 0.05), (0.2,) * 5])
+def test_every_part_of_a_split_has_a_speaker_and_no_speaker_is_in_two(shares: tuple[float, ...]) -> None:
+    for count in range(len(shares), 50):
+        utterances = [Utterance(f"{n}-{i}", Path(), "", f"{n:02}") for n in range(count) for i in range(2)]
+        parts = by_group(utterances, shares, seed=0, what="it")
+        named = [speakers(part) for part in parts]
+        assert all(named), count
+        assert sum(map(len, named)) == len(set.union(*named)) == count
+        assert sorted(u.name for part in parts for u in part) == sorted(u.name for u in utterances)
+    assert [len(speakers(part)) for part in by_group(utterances[:80], (0.7, 0.1, 0.2), 0, "it")] == [28, 4, 8]
 
 
 def test_audio_without_labels_in_snips_is_left_out_and_named(

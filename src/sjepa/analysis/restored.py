@@ -15,6 +15,7 @@ from sjepa.device import Device, choose_device
 from sjepa.errors import UserError
 from sjepa.model.frontend import RECEPTIVE_FIELD, STRIDE, frame_count
 from sjepa.progress import say
+from sjepa.targets.providers import CODES
 from sjepa.train.compute import autocast
 from sjepa.train.run import Run
 
@@ -27,7 +28,7 @@ class Frames(NamedTuple):
     predictor: Tensor
     target: Tensor
     plain: Tensor | None
-    """The posterior at temperature 1, where the run's targets are softer or hard."""
+    """The mixture's posterior at temperature 1, where the run's targets are softer or its argmax."""
 
 
 class Restored:
@@ -90,8 +91,8 @@ class Restored:
             predictor = torch.softmax(model.head(z).float(), -1)[0]
             features = targets.hear(clean)
             target = targets(features)[0]
-            softened = targets.hard or targets.temperature != 1.0
-            plain = targets.codebook.posterior(features)[0] if softened else None
+            differs = targets.kind not in CODES and (targets.hard or targets.temperature != 1.0)
+            plain = targets.codebook.posterior(features)[0] if differs else None
         return Frames(predictor, target, plain)
 
 

@@ -22,6 +22,8 @@ from sjepa.targets.gmm import DiagonalGMM
 from sjepa.targets.layer import LayerChoice
 
 TargetKind = Literal["mfcc-gmm", "online-gmm", "mfcc-kmeans", "encoder-gmm", "encoder-kmeans", "best-rq"]
+CODES = ("mfcc-kmeans", "encoder-kmeans", "best-rq")
+"""Kinds whose targets are the nearest centre, and never a posterior."""
 
 
 class MfccFeatures(nn.Module):
@@ -93,7 +95,7 @@ class Targets(nn.Module):
         super().__init__()
         self.kind, self.config, self.seed = kind, gmm, seed
         self.online = kind == "online-gmm"
-        self.hard = hard or kind in ("mfcc-kmeans", "encoder-kmeans", "best-rq")
+        self.hard = hard or kind in CODES
         self.temperature, self.centred = temperature, centred
         features: MfccFeatures | EncoderFeatures | RandomProjection
         if kind.startswith("mfcc"):

@@ -105,6 +105,8 @@ def by_group(utterances: Sequence[Utterance], shares: Sequence[float], seed: int
         raise UserError(f"{what} has {len(speakers)} speaker(s); a split by speaker needs at least {len(shares)}")
     order = np.random.default_rng(seed).permutation(speakers)
     cuts = np.round(np.cumsum(shares)[:-1] * len(speakers)).astype(int)
-    cuts = np.clip(cuts, np.arange(1, len(shares)), len(speakers) - np.arange(len(shares) - 1, 0, -1))
+    places = np.arange(1, len(shares))
+    cuts = places + np.maximum.accumulate(cuts - places)  # every part has a speaker
+    cuts = np.clip(cuts, places, len(speakers) - places[::-1])
     part = {speaker: number for number, group in enumerate(np.split(order, cuts)) for speaker in group}
     return [[u for u in utterances if part[u.speaker] == number] for number in range(len(shares))]
