@@ -30,7 +30,8 @@ ORDER = (
     "mfcc", "logmel", "untrained",
 )  # fmt: skip
 PAIRS = (
-    ("soft", "hard"), ("softened", "soft"), ("soft", "hubert"), ("soft", "soft.phase1"), ("frozen", "soft.phase1"),
+    ("soft", "hard"), ("softened", "soft"), ("soft", "hubert"), ("soft", "best-rq"), ("soft", "soft.phase1"),
+    ("headline", "headline.phase1"), ("hard", "hard.phase1"), ("frozen", "soft.phase1"),
     ("hubert", "hubert.phase1"), ("soft", "frozen"), ("fixed-layer", "soft"), ("last-layer", "soft"),
     ("fixed-decay", "soft"), ("papers-decays", "soft"), ("masked-only", "soft"),
 )  # fmt: skip
@@ -106,6 +107,10 @@ def entropy(which: str) -> Row:
     return lambda found: ((found.get("entropy") or {}).get("distributions", {}).get(which) or {}).get("mean")
 
 
+def rate(phase: int) -> Row:
+    return lambda found: found.get("audio_per_second", {}).get(str(phase))
+
+
 phones = probe("phoneme linear, held-out speakers")
 
 TABLES: dict[str, dict[str, Row]] = {
@@ -124,6 +129,12 @@ TABLES: dict[str, dict[str, Row]] = {
         "target entropy": entropy("target"),
         "target entropy at temperature 1": entropy("plain"),
         "predictor entropy": entropy("predictor"),
+    },
+    "What it cost": {
+        "hours heard": lambda found: found["audio_seconds"] / 3600 if "curve" in found else None,
+        "minutes": lambda found: found["seconds"] / 60 if "curve" in found else None,
+        "audio s/s, phase 1": rate(1),
+        "audio s/s, phase 2": rate(2),
     },
     "Heads on the frozen encoder, lite protocols": {
         "ASR-lite CER": result("asr", "metrics", "cer"),

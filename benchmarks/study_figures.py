@@ -46,11 +46,20 @@ def curves(kept: dict[str, list[Found]], stem: Path) -> None:
         accuracy.set(title="Masked frames predicted (%)", xlabel="share of the run")
         accuracy.legend(fontsize=7.5)
         perplexity.set(title="Components in use (perplexity)", xlabel="share of the run")
-        name, run = next(iter(trained.items()))
+        run = trained["soft"]
+        chosen = {point["step"]: point["active_layer"] for point in run["curve"]}
         for layer, colour in enumerate(ramp(len(run["ranks"][0]["ranks"]))):
             steps, values = zip(*((check["step"], check["ranks"][layer]) for check in run["ranks"]), strict=True)
+            active = [chosen[min(chosen, key=lambda s, at=at: abs(s - at))] == layer for at in steps]
             ranks.plot(steps, values, color=colour, label=f"layer {layer}")
-        ranks.set(title=f"Effective rank, {name}", xlabel="step")
+            ranks.plot(
+                [s for s, on in zip(steps, active, strict=True) if on],
+                [v for v, on in zip(values, active, strict=True) if on],
+                "o",
+                ms=4,
+                color=colour,
+            )
+        ranks.set(title="Effective rank, soft (dots: active)", xlabel="step")
         ranks.legend(fontsize=7.5)
         for axes in (accuracy, perplexity, ranks):
             axes.grid(color=GRID)

@@ -62,8 +62,9 @@ for seed in 0 1; do
   for run in $runs; do measure $run-$seed; done
   for run in soft hard hubert; do probed $run.phase1-$seed "$out/$run-$seed/encoder-phase1"; done
 done
-train headline 0
+train headline 0 --layer.choice 4
 measure headline-0
+probed headline.phase1-0 "$out/headline-0/encoder-phase1"
 for floor in mfcc mfcc+context logmel "untrained:$out/soft-0"; do probed "${floor%%:*}" "$floor"; done
 for run in soft-0 softened-0 hard-0 hubert-0 headline-0; do tasks $run "$out/$run"; done
 tasks logmel logmel
