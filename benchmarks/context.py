@@ -116,7 +116,8 @@ def table() -> None:
 def main() -> None:
     if len(sys.argv) > 1:
         corpora, encoders = Path(sys.argv[1]), [Path(path) for path in sys.argv[2:]]
-        RESULTS.write_text(json.dumps({str(path): examine(path, corpora) for path in encoders}, indent=1) + "\n")
+        found = json.loads(RESULTS.read_text()) | {path.name: examine(path, corpora) for path in encoders}
+        RESULTS.write_text(json.dumps(found, indent=1) + "\n")
     table()
 
 

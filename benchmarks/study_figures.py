@@ -50,15 +50,8 @@ def curves(kept: dict[str, list[Found]], stem: Path) -> None:
         chosen = {point["step"]: point["active_layer"] for point in run["curve"]}
         for layer, colour in enumerate(ramp(len(run["ranks"][0]["ranks"]))):
             steps, values = zip(*((check["step"], check["ranks"][layer]) for check in run["ranks"]), strict=True)
-            active = [chosen[min(chosen, key=lambda s, at=at: abs(s - at))] == layer for at in steps]
-            ranks.plot(steps, values, color=colour, label=f"layer {layer}")
-            ranks.plot(
-                [s for s, on in zip(steps, active, strict=True) if on],
-                [v for v, on in zip(values, active, strict=True) if on],
-                "o",
-                ms=4,
-                color=colour,
-            )
+            active = [i for i, at in enumerate(steps) if chosen[min(chosen, key=lambda s, at=at: abs(s - at))] == layer]
+            ranks.plot(steps, values, marker="o", ms=4, markevery=active, color=colour, label=f"layer {layer}")
         ranks.set(title="Effective rank, soft (dots: active)", xlabel="step")
         ranks.legend(fontsize=7.5)
         for axes in (accuracy, perplexity, ranks):
