@@ -92,6 +92,7 @@ class BatchReader(torch.utils.data.Dataset):
     ):
         self.corpus, self.mask, self.augment = corpus, mask, augment
         self.seed, self.rank, self.ranks = seed, rank, ranks
+        self.in_memory = corpus.audio is not None
         self.reading: Tensor | None = None
         """Process and utterance that each worker is at: shared memory, read when a worker has died."""
 
@@ -99,7 +100,8 @@ class BatchReader(torch.utils.data.Dataset):
         places = range(self.rank, len(spec.utterances), self.ranks)
         generators = [np.random.default_rng((self.seed, spec.epoch, spec.index, place)) for place in places]
         utterances = spec.utterances[self.rank :: self.ranks].tolist()
-        fetch_ahead(self.corpus.place(utterance) for utterance in utterances)
+        if not self.in_memory:
+            fetch_ahead(self.corpus.place(utterance) for utterance in utterances)
         waveforms: list[np.ndarray | None] = []
         bad: list[str] = []
         for utterance, generator in zip(utterances, generators, strict=True):
@@ -189,7 +191,7 @@ def load(
 ) -> Generator[Batch, None, None]:
     """Endless batches from a position on, prepared in the background; close it to end them."""
     specs = plan.batches(*position)
-    if workers and reader.corpus.audio is None:
+    if workers and not reader.in_memory:
         source = from_workers(reader, specs, workers)
     else:
         source = (reader[spec] for spec in specs)
