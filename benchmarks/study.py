@@ -42,6 +42,7 @@ Row = Callable[[Found], float | None]
 
 def collect(out: Path) -> None:
     KEPT.mkdir(parents=True, exist_ok=True)
+    refuse_other_audio(out)
     for folder in sorted(path for path in out.iterdir() if path.is_dir()):
         results = {path.parent.name: json.loads(path.read_text()) for path in folder.glob("results/*/results.json")}
         found: Found = {"name": folder.name, "results": results}
@@ -51,6 +52,16 @@ def collect(out: Path) -> None:
             lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in found.items())
             (KEPT / f"{folder.name}.json").write_text(f"{{{lines}}}\n")
             print(f"{folder.name}: {', '.join(results) or 'no results'}")
+
+
+def refuse_other_audio(out: Path) -> None:
+    """Seeds of one name are averaged, so all runs must have heard the same."""
+    heard = {json.loads(path.read_text()).get("facts", {}).get("corpus"): path for path in KEPT.glob("*.json")}
+    for file in sorted(out.glob("*/run.json")):
+        heard.setdefault(json.loads(file.read_text())["corpus"], file)
+    heard.pop(None, None)
+    if len(heard) > 1:
+        raise SystemExit(f"not the same audio: {', '.join(map(str, heard.values()))}; move the older results away")
 
 
 def of_run(run: Path) -> Found:
@@ -66,7 +77,7 @@ def of_run(run: Path) -> Found:
         "settings": {name: value for name, value in config.items() if value != preset[name]},
         "facts": {key: value for key, value in json.loads((run / "run.json").read_text()).items() if key in FACTS},
         "seconds": sum(s["seconds"] for s in speed),
-        "audio_seconds": sum(s["seconds"] * s["audio_per_second"] for s in speed),
+        "audio_seconds": lines[-1]["step"] * config["batches.seconds"],
         "audio_per_second": {
             phase: statistics.median(line["speed"]["audio_per_second"] for line in lines if line["phase"] == phase)
             for phase in (1, 2)
@@ -103,7 +114,13 @@ def result(task: str, *path: str) -> Row:
     return read
 
 
+def late(name: str) -> Row:
+    """Of training, over the last points of the curve."""
+    return lambda found: statistics.mean(point[name] for point in found["curve"][-5:]) if "curve" in found else None
+
+
 def entropy(which: str) -> Row:
+    """Of utterances with nothing masked, at the end."""
     return lambda found: ((found.get("entropy") or {}).get("distributions", {}).get(which) or {}).get("mean")
 
 
@@ -126,13 +143,14 @@ TABLES: dict[str, dict[str, Row]] = {
     "Units, and entropies in bits": {
         "PNMI": result("units", "metrics", "pnmi"),
         "phone purity": result("units", "metrics", "phone_purity"),
-        "target entropy": entropy("target"),
-        "target entropy at temperature 1": entropy("plain"),
-        "predictor entropy": entropy("predictor"),
+        "target": late("target_entropy"),
+        "posterior behind it, temperature 1": entropy("plain"),
+        "predictor, masked frames": late("predictor_entropy"),
+        "head on the encoder, nothing masked": entropy("predictor"),
     },
     "What it cost": {
         "hours heard": lambda found: found["audio_seconds"] / 3600 if "curve" in found else None,
-        "minutes": lambda found: found["seconds"] / 60 if "curve" in found else None,
+        "minutes in steps": lambda found: found["seconds"] / 60 if "curve" in found else None,
         "audio s/s, phase 1": rate(1),
         "audio s/s, phase 2": rate(2),
     },

@@ -32,7 +32,7 @@ def dots(kept: dict[str, list[Found]], stem: Path) -> None:
 
 
 def curves(kept: dict[str, list[Found]], stem: Path) -> None:
-    """How runs went: what is predicted, how many components are in use, and the layers' effective ranks."""
+    """How runs went: what is predicted, how evenly components are used, and the layers' effective ranks."""
     trained = {name: kept[name][0] for name in COLOURS if name in kept}
     with figure(11, 3.4, stem) as fig:
         accuracy, perplexity, ranks = fig.subplots(1, 3)
@@ -45,7 +45,7 @@ def curves(kept: dict[str, list[Found]], stem: Path) -> None:
                 axes.plot(place, values, color=COLOURS[name], label=name)
         accuracy.set(title="Masked frames predicted (%)", xlabel="share of the run")
         accuracy.legend(fontsize=7.5)
-        perplexity.set(title="Components in use (perplexity)", xlabel="share of the run")
+        perplexity.set(title="Perplexity of the targets", xlabel="share of the run")
         run = trained["soft"]
         chosen = {point["step"]: point["active_layer"] for point in run["curve"]}
         for layer, colour in enumerate(ramp(len(run["ranks"][0]["ranks"]))):
@@ -59,16 +59,16 @@ def curves(kept: dict[str, list[Found]], stem: Path) -> None:
 
 
 def entropies(kept: dict[str, list[Found]], stem: Path) -> None:
-    """Shares of frames by entropy: what the targets are, and what the predictor makes of them."""
+    """Shares of frames by entropy, nothing masked: of the targets, and of the head on the encoder's output."""
     shown = [(name, runs[0]["entropy"]) for name, runs in kept.items() if runs[0].get("entropy")]
     with figure(3.0 * len(shown), 2.8, stem) as fig:
         panels = fig.subplots(1, len(shown), squeeze=False)[0]
         panels[0].set_ylabel("share of frames")
         for axes, (name, found) in zip(panels, shown, strict=True):
-            for which, colour in (("target", TARGET), ("predictor", PREDICTOR)):
+            for which, label, colour in (("target", "target", TARGET), ("predictor", "head", PREDICTOR)):
                 part = found["distributions"][which]
                 share = [count / part["frames"] for count in part["counts"]]
-                axes.stairs(share, found["edges"], color=colour, lw=1.4, label=f"{which}: {part['mean']:.2f} bits")
+                axes.stairs(share, found["edges"], color=colour, lw=1.4, label=f"{label}: {part['mean']:.2f} bits")
             for mark in found["marks"]:
                 axes.axvline(mark, color=WARNING, lw=0.6, ls=":")
             axes.set(title=name, yscale="log", xlabel="bits")

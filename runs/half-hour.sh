@@ -6,13 +6,14 @@
 #   STUDY=/large/disk bash runs/half-hour.sh CORPORA      # somewhere else than in runs/study
 #
 # CORPORA holds LibriSpeech/dev-clean with phones-dev-clean.jsonl.gz beside LibriSpeech, and any of: extra/ (more
-# LibriSpeech), speechocean762/, ravdess/, coffee/. A part is a recipe and a seed (soft-0), features without training
-# (logmel), or either with /heads behind it, for the tasks. The same call again continues what was stopped.
+# LibriSpeech), speechocean762/, ravdess/, coffee/. A part is a recipe and a seed (soft-0), the end of its first phase
+# (soft.phase1-0), or features without training (logmel); with /heads behind it, the tasks on it. What a part stands on
+# is made with it. The same call again continues what was stopped.
 set -euo pipefail
 corpora=$(realpath "${1:?usage: bash runs/half-hour.sh CORPORA [PART...]}")
+out=$(realpath -m "${STUDY:-$(dirname "$0")/study}")
 shift
 cd "$(dirname "$0")/.."
-out=$(realpath -m "${STUDY:-runs/study}")
 mkdir -p "$out"
 if ! command -v sjepa > /dev/null; then
   test -x .venv/bin/sjepa || make setup
@@ -26,8 +27,9 @@ shards() { # all audio that is heard in pre-training, decoded once
   sjepa shard "$out/corpus" --encoding int16 --out "$out/shards"
 }
 
-train() { # NAME-SEED options: one run of both phases
-  sjepa pretrain --preset half-hour --data "$out/shards" --out "$out/$1" --seed "${1##*-}" "${@:2}"
+train() { # NAME-SEED options: one run of both phases; a call that needs it too waits
+  local options=(--preset half-hour --data "$out/shards" --out "$out/$1" --seed "${1##*-}")
+  flock "$out/.$1.lock" sjepa pretrain "${options[@]}" "${@:2}"
 }
 
 compared() { # the same, at the length of the comparison
@@ -35,9 +37,9 @@ compared() { # the same, at the length of the comparison
 }
 
 branch() { # NAME-SEED options: another second phase after the first of soft-SEED
-  local soft=$out/soft-${1##*-}
-  test -d "$soft/encoder-phase1" || compared "soft-${1##*-}"
-  sjepa pretrain --branch-from "$soft" --out "$out/$1" "${@:2}"
+  local soft=soft-${1##*-}
+  test -d "$out/$soft/encoder-phase1" || compared "$soft"
+  flock "$out/.$1.lock" sjepa pretrain --branch-from "$out/$soft" --out "$out/$1" "${@:2}"
 }
 
 recipe() { # NAME-SEED
@@ -62,9 +64,7 @@ probed() { # NAME ENCODER
     sjepa probe --encoder "$2" --data "$corpora" --frames 0 --out "$out/$1/results/probe"
 }
 
-measured() { # NAME-SEED: what the study reports of a run
-  probed "$1" "$out/$1"
-  case ${1%-*} in soft | hard | hubert | headline) probed "${1%-*}.phase1-${1##*-}" "$out/$1/encoder-phase1" ;; esac
+examined() { # NAME-SEED: units and entropies of a run
   test -f "$out/$1/results/units/results.json" ||
     sjepa units --encoder "$out/$1" --data "$corpora" --out "$out/$1/results/units"
   test -f "$out/$1/analysis/entropy.json" ||
@@ -80,36 +80,49 @@ heads() { # NAME ENCODER: tasks on a frozen encoder
   done
 }
 
-part() { # a recipe and its seed, or features without training; with /heads the tasks
+part() {
   local name=${1%/heads} encoder
   case $name in
+    *.phase1-?) encoder=$out/${name/.phase1/}/encoder-phase1 ;;
+    *-?) encoder=$out/$name ;;
     untrained) encoder=untrained:$out/soft-0 ;;
-    *-[0-9]) encoder=$out/$name && recipe "$name" ;;
     *) encoder=$name ;;
+  esac
+  case $name in
+    *-?) recipe "${name/.phase1/}" ;;
+    untrained) recipe soft-0 ;;
   esac
   if [ "$1" != "$name" ]; then
     heads "$name" "$encoder"
-  elif [ "$encoder" = "$out/$name" ]; then
-    measured "$name"
-  else
-    probed "$name" "$encoder"
+    return
   fi
+  probed "$name" "$encoder"
+  if [ "$encoder" = "$out/$name" ]; then examined "$name"; fi
 }
 
 recipes=(
   soft softened hard hubert frozen best-rq fixed-layer last-layer fixed-decay papers-decays masked-only headline
 )
 everything=(
-  {soft,softened,hard,hubert}-{0,1}
-  {frozen,best-rq,fixed-layer,last-layer,fixed-decay,papers-decays,masked-only,headline}-0
+  {soft,softened,hard,hubert,soft.phase1,hard.phase1,hubert.phase1}-{0,1}
+  {frozen,best-rq,fixed-layer,last-layer,fixed-decay,papers-decays,masked-only,headline,headline.phase1}-0
   mfcc mfcc+context logmel untrained
-  {soft-0,hard-0,hubert-0,headline-0,logmel,untrained}/heads
+  {soft-0,hard-0,hubert-0,headline-0,headline.phase1-0,logmel,untrained}/heads
 )
+trained="($(IFS='|' && echo "${recipes[*]}"))(\.phase1)?-[0-9]"
 for each in "$@"; do
-  [[ $each =~ ^(($(IFS='|' && echo "${recipes[*]}"))-[0-9]|mfcc|mfcc\+context|logmel|untrained)(/heads)?$ ]] ||
-    { echo "$each is no part: one of ${recipes[*]} with a seed, as in soft-0, or mfcc, mfcc+context, logmel, untrained" >&2 && exit 2; }
+  [[ $each =~ ^($trained|mfcc|mfcc\+context|logmel|untrained)(/heads)?$ ]] && continue
+  echo "$each is no part: one of ${recipes[*]} with a seed, as in soft-0, or mfcc, mfcc+context, logmel, untrained" >&2
+  exit 2
 done
-test -e "$out/shards" || shards
+ls "$corpora"/LibriSpeech/dev-clean/*/*/*.trans.txt "$corpora"/phones-*.jsonl* > /dev/null # a clear refusal at once
+for more in extra speechocean762 ravdess coffee; do
+  test -d "$corpora/$more" || echo "without $corpora/$more, which is not there"
+done
+exec 9> "$out/.shards.lock"
+flock 9
+test -f "$out/shards/index.json" || shards
+exec 9>&-
 for each in "${@:-${everything[@]}}"; do part "$each"; done
 if [ $# = 0 ]; then
   python benchmarks/study.py collect "$out"
