@@ -47,10 +47,11 @@ def curves(kept: dict[str, list[Found]], stem: Path) -> None:
         accuracy.legend(fontsize=7.5)
         perplexity.set(title="Perplexity of the targets", xlabel="share of the run")
         run = trained["soft"]
-        chosen = {point["step"]: point["active_layer"] for point in run["curve"]}
+        steps = [check["step"] for check in run["ranks"]]
+        nearest = [min(run["curve"], key=lambda point, at=at: abs(point["step"] - at)) for at in steps]
         for layer, colour in enumerate(ramp(len(run["ranks"][0]["ranks"]))):
-            steps, values = zip(*((check["step"], check["ranks"][layer]) for check in run["ranks"]), strict=True)
-            active = [i for i, at in enumerate(steps) if chosen[min(chosen, key=lambda s, at=at: abs(s - at))] == layer]
+            values = [check["ranks"][layer] for check in run["ranks"]]
+            active = [place for place, point in enumerate(nearest) if point["active_layer"] == layer]
             ranks.plot(steps, values, marker="o", ms=4, markevery=active, color=colour, label=f"layer {layer}")
         ranks.set(title="Effective rank, soft (dots: active)", xlabel="step")
         ranks.legend(fontsize=7.5)

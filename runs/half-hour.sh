@@ -83,14 +83,10 @@ heads() { # NAME ENCODER: tasks on a frozen encoder
 part() {
   local name=${1%/heads} encoder
   case $name in
-    *.phase1-?) encoder=$out/${name/.phase1/}/encoder-phase1 ;;
-    *-?) encoder=$out/$name ;;
-    untrained) encoder=untrained:$out/soft-0 ;;
+    *.phase1-?) recipe "${name/.phase1/}"; encoder=$out/${name/.phase1/}/encoder-phase1 ;;
+    *-?) recipe "$name"; encoder=$out/$name ;;
+    untrained) recipe soft-0; encoder=untrained:$out/soft-0 ;;
     *) encoder=$name ;;
-  esac
-  case $name in
-    *-?) recipe "${name/.phase1/}" ;;
-    untrained) recipe soft-0 ;;
   esac
   if [ "$1" != "$name" ]; then
     heads "$name" "$encoder"
