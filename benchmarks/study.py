@@ -26,13 +26,14 @@ FACTS = ("corpus", "sjepa", "torch", "python", "ranks")
 POINTS = 100  # of a curve
 ORDER = (
     "headline", "soft", "softened", "hard", "hubert", "frozen", "best-rq", "fixed-layer", "last-layer", "fixed-decay",
-    "papers-decays", "masked-only", "headline.phase1", "soft.phase1", "hard.phase1", "hubert.phase1", "mfcc+context",
-    "mfcc", "logmel", "untrained",
+    "papers-decays", "masked-only", "long", "frozen-long", "headline.phase1", "soft.phase1", "hard.phase1",
+    "hubert.phase1", "mfcc+context", "mfcc", "logmel", "untrained",
 )  # fmt: skip
 PAIRS = (
     ("soft", "hard"), ("softened", "soft"), ("soft", "hubert"), ("soft", "best-rq"), ("soft", "soft.phase1"),
     ("headline", "headline.phase1"), ("hard", "hard.phase1"), ("frozen", "soft.phase1"),
-    ("hubert", "hubert.phase1"), ("soft", "frozen"), ("fixed-layer", "soft"), ("last-layer", "soft"),
+    ("hubert", "hubert.phase1"), ("soft", "frozen"), ("long", "soft.phase1"), ("frozen-long", "soft.phase1"),
+    ("long", "frozen-long"), ("fixed-layer", "soft"), ("last-layer", "soft"),
     ("fixed-decay", "soft"), ("papers-decays", "soft"), ("masked-only", "soft"),
 )  # fmt: skip
 Found = dict[str, Any]

@@ -55,6 +55,8 @@ recipe() { # NAME-SEED
     fixed-layer) branch "$1" --layer.choice 4 ;;
     last-layer) branch "$1" --layer.choice 5 ;;
     fixed-decay) branch "$1" --ema.slow 0.9999 ;;
+    long) branch "$1" --layer.choice 4 --phase2.steps 24000 ;;
+    frozen-long) branch "$1" --phase2.targets same --phase2.steps 24000 ;;
     papers-decays) branch "$1" --ema.fast 0.999 --ema.slow 0.9999 --gmm.decay 0.999 ;;
   esac
 }
@@ -97,10 +99,11 @@ part() {
 }
 
 recipes=(
-  soft softened hard hubert frozen best-rq fixed-layer last-layer fixed-decay papers-decays masked-only headline
+  soft softened hard hubert frozen best-rq fixed-layer last-layer fixed-decay papers-decays masked-only
+  long frozen-long headline
 )
 everything=(
-  {soft,softened,hard,hubert,soft.phase1,hard.phase1,hubert.phase1}-{0,1}
+  {soft,softened,hard,hubert,soft.phase1,hard.phase1,hubert.phase1}-{0,1,2} {long,frozen-long}-2
   {frozen,best-rq,fixed-layer,last-layer,fixed-decay,papers-decays,masked-only,headline,headline.phase1}-0
   mfcc mfcc+context logmel untrained
   {soft-0,hard-0,hubert-0,headline-0,headline.phase1-0,logmel,untrained}/heads

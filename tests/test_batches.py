@@ -49,6 +49,15 @@ def test_the_plan_is_a_pure_function_of_seed_and_epoch() -> None:
     assert not np.array_equal(plan_of(lengths).epoch(4).utterances, a.utterances)
 
 
+def test_so_many_batches_are_as_few_as_make_up_some_audio() -> None:
+    epoch = plan_of(np.random.default_rng(0).integers(16_000, 200_000, 90)).epoch(0)
+    seconds = [len(epoch[i].utterances) * epoch[i].samples / 16_000 for i in range(len(epoch))]
+    for asked in (0.5, 40.0, sum(seconds[:3]), 200.0, sum(seconds)):
+        found = epoch.batches_of(asked)
+        assert sum(seconds[: found - 1]) < asked <= sum(seconds[:found])
+    assert epoch.batches_of(1e9) == len(epoch)
+
+
 def test_continuing_from_any_position_gives_the_same_batches() -> None:
     plan = plan_of(np.random.default_rng(0).integers(16_000, 100_000, 90))
     stream = plan.batches(0, 0)

@@ -279,6 +279,18 @@ def test_the_reservoir_does_not_depend_on_the_order_of_the_stream() -> None:
     assert torch.equal(samples[0], samples[1])
 
 
+def test_the_reservoir_holds_the_smallest_keys_and_little_more() -> None:
+    """Of a stream that is sorted out many times, against all keys sorted at once."""
+    numbers = torch.arange(200 * 10.0).view(200, 10, 1)
+    reservoir, most = Reservoir(50, 7), 0
+    for u in range(200):
+        reservoir.add(numbers[u : u + 1], np.array([u]))
+        most = max(most, sum(map(len, reservoir.parts)))
+    keys = np.concatenate([np.random.default_rng((7, u)).random(10) for u in range(200)])
+    assert reservoir.gather()[:, 0].tolist() == np.argsort(keys)[:50].tolist()
+    assert most < 75
+
+
 def test_a_mixture_survives_the_disk(tmp_path) -> None:
     gmm = random_mixture(5, 4, 13)
     gmm.save(tmp_path / "gmm.safetensors")

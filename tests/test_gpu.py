@@ -2,6 +2,7 @@
 
 import copy
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from sjepa.model.sjepa import SJEPA
 from sjepa.train import checkpoint
 from sjepa.train.compute import compile_parts
 from sjepa.train.loop import pretrain
+from sjepa.train.metrics import Speed
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -110,6 +112,17 @@ def test_steps_on_a_gpu_train_as_on_a_cpu(corpus: Path, tmp_path: Path) -> None:
         losses[name] = [line["loss"] for line in lines(tmp_path / name, "train") if line["phase"] == 1]
     assert losses["plain"] == pytest.approx(losses["cpu"], rel=1e-3)
     assert losses["captured"] == pytest.approx(losses["cpu"], rel=1e-3)
+
+
+def test_waiting_counts_only_where_the_gpu_has_nothing_to_do() -> None:
+    speed = Speed(torch.device("cuda"))
+    torch.cuda._sleep(10**9)  # half a second and more
+    speed.launched()
+    speed.waited_since(time.perf_counter() - 1.0)
+    assert speed.waited == 0.0
+    torch.cuda.synchronize()
+    speed.waited_since(time.perf_counter() - 1.0)
+    assert speed.waited >= 1.0
 
 
 def test_probes_on_a_gpu_read_what_they_read_on_a_cpu() -> None:

@@ -44,6 +44,11 @@ class EpochPlan:
         """Samples that are left of the epoch's utterances when they are cropped."""
         return int((np.diff(self.offsets) * self.samples).sum())
 
+    def batches_of(self, seconds: float) -> int:
+        """Batches, from the first on, that make up so much audio; all where the epoch has less."""
+        samples = (np.diff(self.offsets) * self.samples)[self.order]
+        return min(len(self), 1 + int(np.searchsorted(np.cumsum(samples), seconds * SAMPLE_RATE)))
+
 
 class BatchPlan:
     """Batches of equal audio within length buckets; a bucket's batches all have one shape.

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from sjepa import distributed
-from sjepa.audio.io import SAMPLE_RATE
 from sjepa.data.loader import BatchReader, load
 from sjepa.data.sampler import BatchPlan
 from sjepa.phases import Phase
@@ -31,6 +30,7 @@ def begin_phase(run: Run, phase: Phase, reader: BatchReader, plan: BatchPlan, lo
         note, hours = f"Sampling frames for K = {targets.components}", run.config.gmm.fit_hours
         curve = targets.fit(sample_frames(run, targets.frames_to_fit, reader, plan, hours, note, show))
     run.install(targets, phase.number, new_output=phase.config.targets != "same")
+    torch.cuda.empty_cache()  # a fit's blocks are of no use to a step
     layer = run.layer.active if targets.target_encoder is not None else None
     facts = {"phase": phase.number, "targets": targets.kind, "k": targets.components, "active_layer": layer}
     log.write("phase", run.step, **facts, log_likelihood=curve)
@@ -45,6 +45,7 @@ def change_layer(run: Run, before: int, reader: BatchReader, plan: BatchPlan) ->
     hear = partial(run.targets.hear_layers, layers=(before, run.layer.active))
     hours = min(ANCHOR_HOURS, run.config.gmm.fit_hours)
     run.targets.anchor(sample_frames(run, hear, reader, plan, hours))
+    torch.cuda.empty_cache()
 
 
 @torch.no_grad()
@@ -59,18 +60,16 @@ def sample_frames(
 ) -> Tensor:
     """A uniform sample of the features of so many hours, from one streaming pass."""
     reservoir = Reservoir(run.config.gmm.reservoir, seed_from(run.config.seed, run.step))
-    epoch, heard = plan.epoch(0), 0.0
+    epoch = plan.epoch(0)
+    wanted = epoch.batches_of(hours * 3600)
     with (
         closing(load(reader, plan, (0, 0), run.config.batches.workers, run.device)) as batches,
-        bar(note, len(epoch), show=show) as progress,
+        bar(note, wanted, show=show) as progress,
     ):
-        for index in range(len(epoch)):
-            if heard >= hours * 3600:
-                break
+        for index in range(wanted):
             spec, batch = epoch[index], next(batches)
             with autocast(run.config, run.device):
                 frames = features(batch.clean)
             reservoir.add(frames.float(), spec.utterances[distributed.rank() :: distributed.world_size()])
-            heard += spec.samples * len(spec.utterances) / SAMPLE_RATE
             progress.advance()
     return reservoir.gather()

@@ -86,9 +86,10 @@ def train(run: Run, corpus: Corpus | Mixture, out: Path, show: bool) -> bool:
             step = run.step
             asked = time.perf_counter()
             batch = next(batches)
-            speed.waited += time.perf_counter() - asked
+            speed.waited_since(asked)
             speed.audio += batch.seconds * ranks
             train_step(run, phase, batch, noise)
+            speed.launched()
             run.step, run.position = step + 1, batch.position
             run.meter.add_crop(batch.cropped, batch.available)
             count_bad(run, batch, corpus, out)

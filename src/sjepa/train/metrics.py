@@ -138,10 +138,22 @@ class Speed:
 
     def __init__(self, device: torch.device):
         self.device = device
+        self.step_ends: torch.cuda.Event | None = None
         self.restart()
 
     def restart(self) -> None:
         self.began, self.waited, self.audio = time.perf_counter(), 0.0, 0.0
+
+    def waited_since(self, asked: float) -> None:
+        """A batch has come. On a GPU the wait counts where the last step has ended: otherwise only the host waited."""
+        if self.step_ends is None or self.step_ends.query():
+            self.waited += time.perf_counter() - asked
+
+    def launched(self) -> None:
+        """A step is on its way."""
+        if self.device.type == "cuda":
+            self.step_ends = torch.cuda.Event()
+            self.step_ends.record()
 
     def read(self) -> dict[str, float]:
         elapsed = max(1e-9, time.perf_counter() - self.began)
