@@ -1,15 +1,15 @@
-"""The half-hour study's numbers: keep what its runs wrote, and make the tables of docs/study.md from what was kept.
+"""The half-hour study's numbers: keep what its runs wrote, and make the tables of its pages from what was kept.
 
 python benchmarks/study.py collect runs/study     # runs/half-hour.sh made them -> benchmarks/results/study/*.json
-python benchmarks/study.py tables                 # Markdown, from the JSON alone
-python benchmarks/study.py trials                 # the attempts before it (docs/study-trials.md), likewise
-python benchmarks/study_figures.py                # docs/study*.png, from the JSON alone
+python benchmarks/study.py tables                 # every table of docs/study.md and docs/study-trials.md, from the JSON
+python benchmarks/study_figures.py                # docs/study*.png, likewise
 """
 
 import json
+import re
 import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from sjepa.config import flatten, load_preset, load_toml
 
 KEPT = Path(__file__).parent / "results" / "study"
 TRIALS = KEPT.parent / "study-trials.json"
+DOCS = Path(__file__).parents[1] / "docs"
 CURVE = (
     "step", "phase", "loss", "kl_masked", "kl_visible", "accuracy_masked", "accuracy_visible", "target_entropy",
     "predictor_entropy", "target_perplexity", "dead_components", "active_layer", "decay",
@@ -132,7 +133,7 @@ def rate(phase: int) -> Row:
 phones = probe("phoneme linear, held-out speakers")
 
 TABLES: dict[str, dict[str, Row]] = {
-    "Probes of the last layer, dev-clean, percent": {
+    "probes": {
         "phones, linear, held-out speakers": phones,
         "linear, random frames": probe("phoneme linear, random frames"),
         "MLP, held-out speakers": probe("phoneme mlp, held-out speakers"),
@@ -141,7 +142,7 @@ TABLES: dict[str, dict[str, Row]] = {
         "gender": probe("gender"),
         "chapter": probe("chapter"),
     },
-    "Units, and entropies in bits": {
+    "units": {
         "PNMI": result("units", "metrics", "pnmi"),
         "phone purity": result("units", "metrics", "phone_purity"),
         "target": late("target_entropy"),
@@ -149,13 +150,13 @@ TABLES: dict[str, dict[str, Row]] = {
         "predictor, masked frames": late("predictor_entropy"),
         "head on the encoder, nothing masked": entropy("predictor"),
     },
-    "What it cost": {
+    "cost": {
         "hours heard": lambda found: found["audio_seconds"] / 3600 if "curve" in found else None,
         "minutes in steps": lambda found: found["seconds"] / 60 if "curve" in found else None,
         "audio s/s, phase 1": rate(1),
         "audio s/s, phase 2": rate(2),
     },
-    "Heads on the frozen encoder, lite protocols": {
+    "heads": {
         "ASR-lite CER": result("asr", "metrics", "cer"),
         "ASR-lite WER": result("asr", "metrics", "wer"),
         "PR-lite PER": result("pr", "metrics", "per"),
@@ -179,22 +180,33 @@ def seed_of(found: Found) -> tuple[str, int | None]:
     return (stem, int(seed)) if seed.isdigit() else (found["name"], None)
 
 
-def tables() -> None:
+def tables() -> dict[str, str]:
+    """Markdown by the name that a page asks for."""
     kept = systems()
-    for title, columns in TABLES.items():
-        rows = {name: [cell(read, found) for read in columns.values()] for name, found in kept.items()}
-        print(f"\n### {title}\n\n| | {' | '.join(columns)} |\n|{' --- |' * (len(columns) + 1)}")
-        for name, cells in rows.items():
-            if any(cells):
-                print(f"| {name} | {' | '.join(cell or '–' for cell in cells)} |")
-    differences(kept)
+    made = {}
+    for name, columns in TABLES.items():
+        rows = {system: [cell(read, found) for read in columns.values()] for system, found in kept.items()}
+        made[name] = markdown(list(columns), {system: cells for system, cells in rows.items() if any(cells)})
+    return made | {"differences": differences(kept), "trials": trials()}
 
 
-def differences(kept: dict[str, list[Found]]) -> None:
+def markdown(columns: Sequence[str], rows: Mapping[str, Sequence[str]]) -> str:
+    lines = [f"| | {' | '.join(columns)} |", "|" + " --- |" * (len(columns) + 1)]
+    lines += [f"| {name} | {' | '.join(cell or '–' for cell in cells)} |" for name, cells in rows.items()]
+    return "\n".join(lines)
+
+
+def filled(page: str) -> str:
+    """A page with each table anew between its marks."""
+    made = tables()
+    marks = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+    return marks.sub(lambda mark: f"{mark[1]}\n{made[mark[2]]}\n\n{mark[3]}", page)
+
+
+def differences(kept: dict[str, list[Found]]) -> str:
     """Between runs of one seed: the same first weights, the same batches, the same splits of the probe."""
     columns = {"linear": phones, "MLP": probe("phoneme mlp, held-out speakers")}
-    print(f"\n### Points between runs of one seed, phones on held-out speakers\n\n| | {' | '.join(columns)} |")
-    print("|" + " --- |" * (len(columns) + 1))
+    rows = {}
     for one, other in PAIRS:
         pairs = [(a, b) for a in kept.get(one, []) for b in kept.get(other, []) if seed_of(a)[1] == seed_of(b)[1]]
         cells = [
@@ -202,7 +214,8 @@ def differences(kept: dict[str, list[Found]]) -> None:
             for read in columns.values()
         ]
         if any(cells):
-            print(f"| {one} − {other} | {' | '.join(cells)} |")
+            rows[f"{one} − {other}"] = cells
+    return markdown(list(columns), rows)
 
 
 def cell(read: Row, runs: list[Found]) -> str:
@@ -215,23 +228,25 @@ def cell(read: Row, runs: list[Found]) -> str:
     return f"{mean:,.{digits}f}" + (f" ± {spread:,.{digits}f}" if len(values) > 1 else "")
 
 
-def trials() -> None:
+def trials() -> str:
     """What was tried before the study, in that order."""
     kept = json.loads(TRIALS.read_text())
-    columns = ("after phase 1, last layer", "layer below", "at the end, last layer", "layer below")
-    print(f"| | settings | {' | '.join(columns)} |\n|{' --- |' * (len(columns) + 2)}")
+    columns = ("settings", "after phase 1, last layer", "layer below", "at the end, last layer", "layer below")
+    rows = {}
     for run in kept["all_frames"]["runs"] + kept["context"]["runs"]:
         probes = [run.get(when, {}) for when in ("probe after phase 1", "probe")]
-        cells = [probe.get(state) for probe in probes for state in ("state 6", "state 5")]
-        if any(cells):
-            shown = " | ".join(f"{value + 1e-6:.1f}" if value else "–" for value in cells)  # halves up
-            print(f"| {run['name'].removesuffix('-0')} | {run['what']} | {shown} |")
+        values = [probe.get(state) for probe in probes for state in ("state 6", "state 5")]
+        if any(values):
+            cells = [f"{value + 1e-6:.1f}" if value else "" for value in values]  # halves up
+            rows[run["name"].removesuffix("-0")] = [run["what"], *cells]
+    return markdown(columns, rows)
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["collect"]:
         collect(Path(sys.argv[2]))
-    elif sys.argv[1:] == ["trials"]:
-        trials()
+    elif sys.argv[1:] == ["tables"]:
+        for page in sorted(DOCS.glob("study*.md")):
+            page.write_text(filled(page.read_text()))
     else:
-        tables()
+        raise SystemExit(__doc__)

@@ -62,10 +62,14 @@ def curves(kept: dict[str, list[Found]], stem: Path) -> None:
 def entropies(kept: dict[str, list[Found]], stem: Path) -> None:
     """Shares of frames by entropy, nothing masked: of the targets, and of the head on the encoder's output."""
     shown = [(name, runs[0]["entropy"]) for name, runs in kept.items() if runs[0].get("entropy")]
-    with figure(3.0 * len(shown), 2.8, stem) as fig:
-        panels = fig.subplots(1, len(shown), squeeze=False)[0]
-        panels[0].set_ylabel("share of frames")
-        for axes, (name, found) in zip(panels, shown, strict=True):
+    rows = -(-len(shown) // 3)
+    with figure(9.0, 2.6 * rows, stem) as fig:
+        panels = fig.subplots(rows, 3, squeeze=False, sharex=True, sharey=True)
+        for spare in panels.flat[len(shown) :]:
+            spare.remove()
+        for axes in panels[:, 0]:
+            axes.set_ylabel("share of frames")
+        for axes, (name, found) in zip(panels.flat, shown, strict=False):
             for which, label, colour in (("target", "target", TARGET), ("predictor", "head", PREDICTOR)):
                 part = found["distributions"][which]
                 share = [count / part["frames"] for count in part["counts"]]
@@ -73,6 +77,7 @@ def entropies(kept: dict[str, list[Found]], stem: Path) -> None:
             for mark in found["marks"]:
                 axes.axvline(mark, color=WARNING, lw=0.6, ls=":")
             axes.set(title=name, yscale="log", xlabel="bits")
+            axes.tick_params(labelbottom=True, labelleft=True)
             axes.yaxis.set_major_formatter("{x:g}")
             axes.legend(fontsize=7, labelcolor=MUTED)
 

@@ -32,8 +32,8 @@ train() { # NAME-SEED options: one run of both phases; a call that needs it too 
   flock "$out/.$1.lock" sjepa pretrain "${options[@]}" "${@:2}"
 }
 
-compared() { # the same, at the length of the comparison
-  train "$@" --phase1.steps 6000 --phase1.warmup 0.1 --phase2.steps 6000
+compared() { # the same, at the length of the comparison, with the layer by rank
+  train "$1" --phase1.steps 6000 --phase1.warmup 0.1 --phase2.steps 6000 --layer.choice None "${@:2}"
 }
 
 branch() { # NAME-SEED options: another second phase after the first of soft-SEED
@@ -44,7 +44,7 @@ branch() { # NAME-SEED options: another second phase after the first of soft-SEE
 
 recipe() { # NAME-SEED
   case ${1%-*} in
-    headline) train "$1" --layer.choice 4 ;;
+    headline) train "$1" ;;
     soft) compared "$1" ;;
     hard) compared "$1" --phase1.hard --phase2.hard ;;
     hubert) compared "$1" --phase1.targets mfcc-kmeans --phase2.targets encoder-kmeans --layer.choice 4 ;;

@@ -1,0 +1,19 @@
+"""The study's pages say what its kept results say."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.mark.parametrize("page", ["study.md", "study-trials.md"])
+def test_tables_of_a_page_are_made_from_the_kept_results(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import study
+
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    emptied = re.sub(r"(<!-- table: \w+ -->\n).*?(<!-- end -->)", r"\1\2", text, flags=re.DOTALL)
+    assert len(emptied) < len(text)
+    assert study.filled(emptied) == text
