@@ -6,7 +6,7 @@
 #   STUDY=/large/disk bash runs/half-hour.sh CORPORA      # somewhere else than in runs/study
 #
 # CORPORA holds LibriSpeech/dev-clean with phones-dev-clean.jsonl.gz beside LibriSpeech, and any of: extra/ (more
-# LibriSpeech), speechocean762/, ravdess/, coffee/. A part is a recipe and a seed (soft-0), the end of its first phase
+# LibriSpeech), speechocean762/, ravdess/, coffee/, noise/. A part is a recipe and a seed (soft-0), the end of its first phase
 # (soft.phase1-0), or features without training (logmel); with /heads behind it, the tasks on it. What a part stands on
 # is made with it. The same call again continues what was stopped.
 set -euo pipefail
@@ -45,6 +45,11 @@ branch() { # NAME-SEED options: another second phase after the first of soft-SEE
 recipe() { # NAME-SEED
   case ${1%-*} in
     headline) train "$1" ;;
+    regularised) # the same with the paper's dropout, LayerDrop and augmentation
+      train "$1" --encoder.{dropout,attention-dropout,activation-dropout}=0.1 --encoder.layerdrop 0.05 \
+        --predictor.dropout 0.1 --phase1.augment-until 1.0 --phase2.augment-until 0.5 \
+        --augment.noise "$(find "$corpora" -maxdepth 1 -name noise)"
+      ;;
     soft) compared "$1" ;;
     hard) compared "$1" --phase1.hard --phase2.hard ;;
     hubert) compared "$1" --phase1.targets mfcc-kmeans --phase2.targets encoder-kmeans --layer.choice 4 ;;
@@ -100,11 +105,11 @@ part() {
 
 recipes=(
   soft softened hard hubert frozen best-rq fixed-layer last-layer fixed-decay papers-decays masked-only
-  long frozen-long headline
+  long frozen-long headline regularised
 )
 everything=(
   {soft,softened,hard,hubert,soft.phase1,hard.phase1,hubert.phase1}-{0,1,2} {long,frozen-long}-2
-  {frozen,best-rq,fixed-layer,last-layer,fixed-decay,papers-decays,masked-only,headline,headline.phase1}-0
+  {frozen,best-rq,fixed-layer,last-layer,fixed-decay,papers-decays,masked-only,headline,headline.phase1,regularised}-0
   mfcc mfcc+context logmel untrained
   {soft-0,hard-0,hubert-0,headline-0,headline.phase1-0,logmel,untrained}/heads
 )
@@ -115,7 +120,7 @@ for each in "$@"; do
   exit 2
 done
 ls "$corpora"/LibriSpeech/dev-clean/*/*/*.trans.txt "$corpora"/phones-*.jsonl* > /dev/null # a clear refusal at once
-for more in extra speechocean762 ravdess coffee; do
+for more in extra speechocean762 ravdess coffee noise; do
   test -d "$corpora/$more" || echo "without $corpora/$more, which is not there"
 done
 exec 9> "$out/.shards.lock"
