@@ -1,10 +1,11 @@
 """Files that are there whole or not at all, and the folders they go to."""
 
 import errno
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sjepa.errors import UserError
 
@@ -17,6 +18,15 @@ def write_whole(path: Path, text: str) -> None:
     partial = path.with_name(f"{path.name}.partial")
     partial.write_text(text, encoding="utf-8")
     os.replace(partial, path)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a file; an empty one where it holds something else."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{path} is not JSON: {error}") from error
+    return found if isinstance(found, dict) else {}
 
 
 def save_tensors(path: Path, tensors: Mapping[str, "Tensor"], metadata: dict[str, str] | None = None) -> None:

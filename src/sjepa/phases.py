@@ -19,7 +19,7 @@ class PhaseConfig:
     steps: int = 400_000
     """Optimizer steps."""
     targets: TargetKind | Literal["same"] = "mfcc-gmm"
-    """What is predicted; `same` keeps the targets of the phase before."""
+    """What is predicted: in phase 1 mfcc-gmm, mfcc-kmeans or best-rq; in phase 2 any, or `same` for phase 1's."""
     hard: bool = False
     """Replace each posterior by its argmax."""
     temperature: float = 1.0

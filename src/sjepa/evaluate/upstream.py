@@ -2,7 +2,6 @@
 
 import hashlib
 import itertools
-import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from sjepa.audio.mfcc import MfccConfig, log_mel, mfcc
 from sjepa.config import load_toml
 from sjepa.device import Device, choose_device
 from sjepa.errors import UserError
+from sjepa.files import read_json
 from sjepa.model.encoder import Encoder
 from sjepa.model.encoder_config import EncoderConfig
 from sjepa.model.formats import fingerprint, from_hugging_face, run_inside
@@ -95,7 +95,7 @@ def load_upstream(source: str, device: Device = "cpu") -> Upstream:
     fresh = source.startswith("untrained:")
     folder = encoder_folder(Path(source.removeprefix("untrained:")))
     name = ("untrained " if fresh else "") + folder_name(folder)
-    settings = read_settings(folder)
+    settings = read_json(folder / "config.json")
     if fits_ours(folder, settings):
         return ours(name, folder, settings, fresh, place)
     if settings.get("model_type") not in ARCHITECTURES:
@@ -130,14 +130,6 @@ def folder_name(folder: Path) -> str:
     if saved and saved[0] < load_toml(run / "config.toml").phases()[-1].end:
         return f"{name}-step-{saved[0]}"
     return name + folder.name.removeprefix("encoder")
-
-
-def read_settings(folder: Path) -> dict[str, Any]:
-    try:
-        settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UserError(f"{folder / 'config.json'} is not JSON: {error}") from error
-    return settings if isinstance(settings, dict) else {}
 
 
 def fits_ours(folder: Path, settings: dict[str, Any]) -> bool:
@@ -212,7 +204,7 @@ def wants_normalized(folder: Path, settings: dict[str, Any]) -> bool:
     """Whether waveforms are scaled to zero mean and unit variance, as the folder's preprocessor says."""
     preprocessor = folder / "preprocessor_config.json"
     if preprocessor.is_file():
-        return bool(json.loads(preprocessor.read_text(encoding="utf-8")).get("do_normalize", False))
+        return bool(read_json(preprocessor).get("do_normalize", False))
     return settings.get("feat_extract_norm") == "layer"
 
 

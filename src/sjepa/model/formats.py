@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from sjepa.errors import UserError
-from sjepa.files import save_tensors, write_whole
+from sjepa.files import read_json, save_tensors, write_whole
 from sjepa.model.encoder_config import EncoderConfig
 from sjepa.model.foreign import fields_from_shapes, to_our_names
 from sjepa.model.frontend import KERNELS, STRIDES
@@ -127,14 +127,6 @@ def read_encoder(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 def run_inside(folder: Path) -> str:
     """A hint where a folder holds a run, as that of the demo does."""
     return f"; did you mean {folder / 'run'}?" if (folder / "run" / "config.toml").is_file() else ""
-
-
-def read_json(file: Path) -> dict[str, Any]:
-    try:
-        settings = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UserError(f"{file} cannot be read: {error}") from error
-    return settings if isinstance(settings, dict) else {}
 
 
 def read_weights(file: Path) -> dict[str, Tensor]:

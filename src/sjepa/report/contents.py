@@ -1,6 +1,5 @@
 """What a run directory holds, read for a page: settings, facts, events, results and analyses."""
 
-import json
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 from sjepa.analysis.events import Event, of_kind, read_events
 from sjepa.errors import UserError
 from sjepa.evaluate.table import find_results
+from sjepa.files import read_json
 
 ANALYSES = ("entropy", "erank", "pareto", "clusters")
 
@@ -98,10 +98,3 @@ def read_config(run: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text("utf-8")) if path.is_file() else {}
     except tomllib.TOMLDecodeError as error:
         raise UserError(f"{path} is not valid TOML: {error}") from error
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    try:
-        return json.loads(path.read_text("utf-8"))
-    except ValueError as error:
-        raise UserError(f"{path} is not JSON: {error}") from error
