@@ -45,8 +45,14 @@ def main() -> None:
         for components in (100, 500):
             mixture = fit_mixture(frames, components, GmmConfig(), seed=0)[0]
             keep(found, f"{name}, K = {components}", mixture, frames, phones)
-    for name, frames in (("plain", plain), ("centred", centred), ("centred, unit variances", centred / centred.std(0))):
+    even = centred / centred.std(0)
+    for name, frames in (("plain", plain), ("centred", centred), ("centred, unit variances", even)):
         keep(found, f"k-means, {name}, K = 500", fit_kmeans(frames, 500, GmmConfig(), seed=0), frames, phones)
+    for name, frames in (("centred", centred), ("centred, unit variances", even)):
+        codebook = fit_kmeans(frames, 500, GmmConfig(kmeans_iterations=25), seed=0)
+        keep(found, f"k-means, {name}, 25 passes, K = 500", codebook, frames, phones)
+    clusters = fit_mixture(centred, 500, GmmConfig(em_iterations=0), seed=0)[0]
+    keep(found, "weights and variances of k-means, centred, K = 500", clusters, centred, phones)
     for encoder in sys.argv[2:]:
         upstream = load_upstream(encoder, "auto")
         batches = track(

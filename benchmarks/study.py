@@ -10,6 +10,7 @@ import re
 import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
 from typing import Any
 
@@ -26,16 +27,18 @@ CURVE = (
 FACTS = ("corpus", "sjepa", "torch", "python", "ranks")
 POINTS = 100  # of a curve
 ORDER = (
-    "headline", "soft", "softened", "hard", "hubert", "frozen", "best-rq", "fixed-layer", "last-layer", "fixed-decay",
-    "papers-decays", "masked-only", "long", "frozen-long", "headline.phase1", "soft.phase1", "hard.phase1",
-    "hubert.phase1", "mfcc+context", "mfcc", "logmel", "untrained",
+    "headline", "soft", "softened", "hard", "hubert", "frozen", "best-rq", "fixed-layer", "hard-fixed-layer",
+    "last-layer", "fixed-decay", "papers-decays", "masked-only", "long", "frozen-long", "regularised",
+    "headline.phase1", "soft.phase1", "hard.phase1", "hubert.phase1", "mfcc+context", "mfcc", "logmel", "untrained",
 )  # fmt: skip
 PAIRS = (
-    ("soft", "hard"), ("softened", "soft"), ("soft", "hubert"), ("soft", "best-rq"), ("soft", "soft.phase1"),
-    ("headline", "headline.phase1"), ("hard", "hard.phase1"), ("frozen", "soft.phase1"),
-    ("hubert", "hubert.phase1"), ("soft", "frozen"), ("long", "soft.phase1"), ("frozen-long", "soft.phase1"),
-    ("long", "frozen-long"), ("fixed-layer", "soft"), ("last-layer", "soft"),
-    ("fixed-decay", "soft"), ("papers-decays", "soft"), ("masked-only", "soft"),
+    ("soft", "hard"), ("fixed-layer", "hard-fixed-layer"), ("softened", "soft"), ("soft", "hubert"),
+    ("hard", "hubert"), ("hard-fixed-layer", "hubert"), ("soft", "best-rq"),
+    ("soft", "soft.phase1"), ("headline", "headline.phase1"), ("hard", "hard.phase1"), ("frozen", "soft.phase1"),
+    ("hubert", "hubert.phase1"), ("soft", "frozen"), ("fixed-layer", "frozen"), ("long", "soft.phase1"),
+    ("frozen-long", "soft.phase1"), ("long", "frozen-long"), ("regularised", "long"),
+    ("fixed-layer", "soft"), ("last-layer", "soft"), ("fixed-decay", "soft"),
+    ("papers-decays", "soft"), ("masked-only", "soft"),
 )  # fmt: skip
 Found = dict[str, Any]
 """What is kept of a run, or of features without one."""
@@ -209,9 +212,9 @@ def differences(kept: dict[str, list[Found]]) -> str:
     rows = {}
     for one, other in PAIRS:
         pairs = [(a, b) for a in kept.get(one, []) for b in kept.get(other, []) if seed_of(a)[1] == seed_of(b)[1]]
+        values = [[(read(a), read(b)) for a, b in pairs] for read in columns.values()]
         cells = [
-            ", ".join(f"{x - y:+.1f}" for a, b in pairs if (x := read(a)) is not None and (y := read(b)) is not None)
-            for read in columns.values()
+            ", ".join(shown(x - y, sign="+") for x, y in pair if x is not None and y is not None) for pair in values
         ]
         if any(cells):
             rows[f"{one} − {other}"] = cells
@@ -225,7 +228,13 @@ def cell(read: Row, runs: list[Found]) -> str:
         return ""
     mean, spread = statistics.mean(values), (max(values) - min(values)) / 2
     digits = 0 if mean >= 1000 else 1 if mean >= 10 else 2
-    return f"{mean:,.{digits}f}" + (f" ± {spread:,.{digits}f}" if len(values) > 1 else "")
+    return shown(mean, digits) + (f" ± {shown(spread, digits)}" if len(values) > 1 else "")
+
+
+def shown(value: float, digits: int = 1, sign: str = "") -> str:
+    """Rounded with halves up, as a reader of the JSON would; what a float falls short of a half does not count."""
+    exact = Decimal(f"{value:.6f}").quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP)
+    return f"{exact:{sign},}"
 
 
 def trials() -> str:
@@ -237,7 +246,7 @@ def trials() -> str:
         probes = [run.get(when, {}) for when in ("probe after phase 1", "probe")]
         values = [probe.get(state) for probe in probes for state in ("state 6", "state 5")]
         if any(values):
-            cells = [f"{value + 1e-6:.1f}" if value else "" for value in values]  # halves up
+            cells = [shown(value) if value else "" for value in values]
             rows[run["name"].removesuffix("-0")] = [run["what"], *cells]
     return markdown(columns, rows)
 

@@ -45,13 +45,9 @@ branch() { # NAME-SEED options: another second phase after the first of soft-SEE
 recipe() { # NAME-SEED
   case ${1%-*} in
     headline) train "$1" ;;
-    regularised) # the same with the paper's dropout, LayerDrop and augmentation
-      train "$1" --encoder.{dropout,attention-dropout,activation-dropout}=0.1 --encoder.layerdrop 0.05 \
-        --predictor.dropout 0.1 --phase1.augment-until 1.0 --phase2.augment-until 0.5 \
-        --augment.noise "$(find "$corpora" -maxdepth 1 -name noise)"
-      ;;
     soft) compared "$1" ;;
     hard) compared "$1" --phase1.hard --phase2.hard ;;
+    hard-fixed-layer) compared "$1" --phase1.hard --phase2.hard --layer.choice 4 ;;
     hubert) compared "$1" --phase1.targets mfcc-kmeans --phase2.targets encoder-kmeans --layer.choice 4 ;;
     best-rq) compared "$1" --phase1.targets best-rq --phase1.no-centred --phase2.targets same ;;
     masked-only) compared "$1" --phase1.visible-loss-until 0.0 ;;
@@ -62,6 +58,11 @@ recipe() { # NAME-SEED
     fixed-decay) branch "$1" --ema.slow 0.9999 ;;
     long) branch "$1" --layer.choice 4 --phase2.steps 24000 ;;
     frozen-long) branch "$1" --phase2.targets same --phase2.steps 24000 ;;
+    regularised) # long with the paper's dropout, LayerDrop and augmentation
+      compared "$1" --layer.choice 4 --phase2.steps 24000 --encoder.layerdrop 0.05 --predictor.dropout 0.1 \
+        --encoder.{dropout,attention-dropout,activation-dropout}=0.1 --phase1.augment-until 1.0 \
+        --phase2.augment-until 0.5 --augment.noise "$(find "$corpora" -maxdepth 1 -name noise)"
+      ;;
     papers-decays) branch "$1" --ema.fast 0.999 --ema.slow 0.9999 --gmm.decay 0.999 ;;
   esac
 }
@@ -104,14 +105,15 @@ part() {
 }
 
 recipes=(
-  soft softened hard hubert frozen best-rq fixed-layer last-layer fixed-decay papers-decays masked-only
-  long frozen-long headline regularised
+  soft softened hard hubert frozen best-rq fixed-layer hard-fixed-layer last-layer fixed-decay papers-decays
+  masked-only long frozen-long regularised headline
 )
 everything=(
-  {soft,softened,hard,hubert,soft.phase1,hard.phase1,hubert.phase1}-{0,1,2} {long,frozen-long}-2
-  {frozen,best-rq,fixed-layer,last-layer,fixed-decay,papers-decays,masked-only,headline,headline.phase1,regularised}-0
+  {soft,softened,hard,hubert,soft.phase1,hard.phase1,hubert.phase1}-{0,1,2} {long,frozen-long,regularised}-2
+  {frozen,best-rq,last-layer,papers-decays,headline,headline.phase1}-0
+  {soft,frozen,fixed-layer,hard-fixed-layer,hubert,fixed-decay,masked-only}-3 fixed-layer-0
   mfcc mfcc+context logmel untrained
-  {soft-0,hard-0,hubert-0,headline-0,headline.phase1-0,logmel,untrained}/heads
+  {fixed-layer-3,hard-fixed-layer-3,hubert-3,headline-0,headline.phase1-0,logmel,untrained}/heads
 )
 trained="($(IFS='|' && echo "${recipes[*]}"))(\.phase1)?-[0-9]"
 for each in "$@"; do
