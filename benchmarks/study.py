@@ -46,7 +46,8 @@ Row = Callable[[Found], float | None]
 
 
 def collect(out: Path) -> None:
-    KEPT.mkdir(parents=True, exist_ok=True)
+    if not out.is_dir():
+        raise SystemExit(f"there is no {out}: runs/half-hour.sh makes it")
     refuse_other_audio(out)
     for folder in sorted(path for path in out.iterdir() if path.is_dir()):
         results = {path.parent.name: json.loads(path.read_text()) for path in folder.glob("results/*/results.json")}
@@ -257,5 +258,6 @@ if __name__ == "__main__":
     elif sys.argv[1:] == ["tables"]:
         for page in sorted(DOCS.glob("study*.md")):
             page.write_text(filled(page.read_text()))
+            print(f"{page}: its tables are those of {KEPT}")
     else:
         raise SystemExit(__doc__)

@@ -10,15 +10,15 @@
 # (soft.phase1-0), or features without training (logmel); with /heads behind it, the tasks on it. What a part stands on
 # is made with it. The same call again continues what was stopped.
 set -euo pipefail
-corpora=$(realpath "${1:?usage: bash runs/half-hour.sh CORPORA [PART...]}")
+refuse() {
+  echo "$*" >&2
+  exit 2
+}
+case ${1:-} in '' | -*) refuse "usage: bash runs/half-hour.sh CORPORA [PART...]; its first lines explain both" ;; esac
+corpora=$(realpath -m "$1")
 out=$(realpath -m "${STUDY:-$(dirname "$0")/study}")
 shift
 cd "$(dirname "$0")/.."
-mkdir -p "$out"
-if ! command -v sjepa > /dev/null; then
-  test -x .venv/bin/sjepa || make setup
-  PATH=$PWD/.venv/bin:$PATH
-fi
 
 shards() { # all audio that is heard in pre-training, decoded once
   local sources=("$corpora/LibriSpeech/dev-clean") more
@@ -117,14 +117,24 @@ everything=(
 )
 trained="($(IFS='|' && echo "${recipes[*]}"))(\.phase1)?-[0-9]"
 for each in "$@"; do
-  [[ $each =~ ^($trained|mfcc|mfcc\+context|logmel|untrained)(/heads)?$ ]] && continue
-  echo "$each is no part: one of ${recipes[*]} with a seed, as in soft-0, or mfcc, mfcc+context, logmel, untrained" >&2
-  exit 2
+  [[ $each =~ ^($trained|mfcc|mfcc\+context|logmel|untrained)(/heads)?$ ]] ||
+    refuse "$each is no part: one of ${recipes[*]} with a seed, as in soft-0 or soft.phase1-0, or mfcc," \
+      "mfcc+context, logmel, untrained; /heads behind it for the tasks"
 done
-ls "$corpora"/LibriSpeech/dev-clean/*/*/*.trans.txt "$corpora"/phones-*.jsonl* > /dev/null # a clear refusal at once
+compgen -G "$corpora/LibriSpeech/dev-clean/*/*/*.trans.txt" > /dev/null &&
+  compgen -G "$corpora/phones-*.jsonl*" > /dev/null ||
+  refuse "$corpora must hold LibriSpeech/dev-clean, with its transcripts, and phones-dev-clean.jsonl.gz beside LibriSpeech"
 for more in extra speechocean762 ravdess coffee noise; do
   test -d "$corpora/$more" || echo "without $corpora/$more, which is not there"
 done
+if ! command -v sjepa > /dev/null; then
+  make setup # nothing, where all of it is there
+  PATH=$PWD/.venv/bin:$PATH
+fi
+for needed in pyarrow sklearn transformers matplotlib; do
+  python -c "import $needed" 2> /dev/null || refuse "$needed is missing: pip install -e '.[dev]' has all that this needs"
+done
+mkdir -p "$out"
 exec 9> "$out/.shards.lock"
 flock 9
 test -f "$out/shards/index.json" || shards

@@ -184,6 +184,8 @@ def test_the_encoder_of_an_unfinished_run_says_how_far_it_is(
     run = tmp_path / "run-of-mine"
     branch(finished_run, run, micro(phase2={"steps": 90, "visible_loss_until": 2}))
     export(run, "--to", "hf", tmp_path / "out")
-    assert "| steps | 6 of 96 |" in (tmp_path / "out" / "README.md").read_text()
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "| steps | 6 of 96 |" in card
+    assert "targets: online-gmm, not reached yet |" in card
     assert load_upstream(str(run)).name == "run-of-mine-step-6"
     assert load_upstream(str(run / "encoder-phase1")).name == "run-of-mine-phase1"

@@ -50,3 +50,14 @@ def test_a_long_description_goes_on_below_and_no_number_is_cut(line: Callable[..
     assert "12345/28539 0:00:0" in first
     begin = first[: first.index("12345")].split()
     assert [*begin, *" ".join(below).split()] == ["Features:", *name.split()]
+
+
+@pytest.mark.parametrize(("seconds", "lines"), [(-1.0, ["1/3", "2/3", "3/3", "3/3"]), (600.0, ["3/3"])])
+def test_without_a_terminal_a_line_tells_now_and_then(
+    seconds: float, lines: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sjepa.progress.QUIET", seconds)
+    with bar("Training", 3) as progress:
+        for step in range(3):
+            progress.advance(note=f"loss {step}")
+    assert [row.split()[1] for row in capsys.readouterr().err.splitlines()] == lines

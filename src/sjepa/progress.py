@@ -1,6 +1,7 @@
 """Progress on everything long, on the main rank only."""
 
 import sys
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from sjepa import distributed
 T = TypeVar("T")
 WIDE = 100  # columns of a terminal with room for a bar beside a note
 APART = "  "  # between the parts of a note
+QUIET = 60.0  # seconds between lines where there is no terminal, which shows every change
 
 
 def columns(width: int) -> list[Any]:
@@ -61,11 +63,16 @@ class Bar:
 
     def __init__(self, progress: Any, task: Any):
         self.progress, self.task = progress, task
+        self.written = time.monotonic()
 
     def advance(self, steps: int = 1, note: str | None = None) -> None:
         """Parts of a note stand two spaces apart, the most important first; the last go where there is no room."""
         if self.progress is not None:
             self.progress.update(self.task, advance=steps, **({} if note is None else {"note": note}))
+            console, now = self.progress.console, time.monotonic()
+            if now - self.written > QUIET and not (console.is_terminal or console.is_jupyter):
+                self.written = now
+                console.print(self.progress.get_renderable())
 
     def say(self, line: str) -> None:
         """Print a line above the bar."""

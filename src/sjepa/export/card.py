@@ -151,7 +151,8 @@ The encoder was trained with sjepa {said["sjepa"]}, an independent implementatio
 
 
 def phase(settings: PhaseConfig, components: int | None) -> str:
-    targets = "those of phase 1" if settings.targets == "same" else f"{settings.targets}, K = {components}"
+    size = f"K = {components}" if components is not None else "not reached yet"
+    targets = "those of phase 1" if settings.targets == "same" else f"{settings.targets}, {size}"
     return f"{settings.steps:,} steps at rate {settings.lr:g}; targets: {targets}"
 
 

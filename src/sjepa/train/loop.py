@@ -31,7 +31,7 @@ from sjepa.train.metrics import Log, Speed
 from sjepa.train.run import Run, data_of, held, open_directory, seed_from
 from sjepa.train.stopping import stop_agreed, stop_requests
 
-MUCH_CROPPED = 0.25  # share of an epoch's audio that crops may leave out before it is worth a word
+MUCH_CROPPED = 0.5  # share of an epoch's audio that crops may leave out before it is worth a word
 CLUSTERS_EVERY = 10  # logged lines between lines with every component's share
 
 
@@ -250,7 +250,10 @@ def describe_plan(corpus: Corpus | Mixture, plan: BatchPlan, log: Log) -> None:
     loss = {"crop_loss": 1 - heard / available, "padding_waste": 0.0, "too_short": plan.too_short}
     log.write("data", 0, **facts, **loss)
     short = f"; {plan.too_short:,} utterances are shorter than the shortest bucket" if plan.too_short else ""
-    say(f"{len(epoch):,} batches an epoch; crops leave out {loss['crop_loss']:.1%}, nothing is padded{short}")
+    say(
+        f"{len(epoch):,} batches an epoch; crops leave out {loss['crop_loss']:.1%} of it, other stretches each time, "
+        f"and nothing is padded{short}"
+    )
     if loss["crop_loss"] > MUCH_CROPPED:
         say(f"  That is much: {', or '.join(against_crops(corpus))}")
 
