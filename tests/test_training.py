@@ -330,10 +330,14 @@ def test_ctrl_c_saves_and_the_same_command_continues(corpus: Path, tmp_path: Pat
     stopped = checkpoint.steps_saved(run)[0]
     assert 0 < stopped < 300
     assert lines(run, "train")[-1]["step"] == stopped
+    assert lines(run, "stopped") == [{"event": "stopped", "step": stopped}]
     saved = safetensors.torch.load_file(checkpoint.folder_of(run, stopped) / "model.safetensors")
     usable = Encoder.from_pretrained(run).state_dict()
     assert all(torch.equal(weights, saved[f"encoder.{name}"]) for name, weights in usable.items())
     assert not (run / "encoder-phase1").exists()
+    assert pretrain(config, corpus, run, show=False)
+    assert lines(run, "train")[-1]["step"] == config.phases()[-1].end
+    assert not lines(run, "stopped")
 
 
 @pytest.mark.parametrize(

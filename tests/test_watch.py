@@ -50,6 +50,11 @@ def test_alarms_and_long_silence_are_told(tmp_path: Path) -> None:
     assert "complete" in shown(make_run(tmp_path / "done", make_events()))
 
 
+def test_a_run_that_was_asked_to_stop_says_so(tmp_path: Path) -> None:
+    text = shown(make_run(tmp_path / "run", [*make_events(400), {"event": "stopped", "step": 412}]), age=6000.0)
+    assert "step 412 of 1,000 (41%), phase 1, pass 5 over the corpus; stopped, the same command continues" in text
+
+
 def test_a_run_that_has_not_begun_is_waited_for(tmp_path: Path) -> None:
     assert "waiting for metrics.jsonl" in shown(tmp_path)
     assert "first line follows" in shown(make_run(tmp_path / "run", make_events(0)))

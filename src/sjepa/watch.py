@@ -123,7 +123,8 @@ def view(run: Path, events: Sequence[Event], total: int, age: float) -> Any:
         values = [value_of(line, key) for line in lines if line["phase"] == lines[-1]["phase"]]
         if values[-1] is not None:
             grid.add_row(name, form.format(values[-1]), sparkline(values))
-    parts: list[Any] = [Text(progress(lines, total, age)), Text(), grid]
+    stopped = events[-1]["step"] if events[-1]["event"] == "stopped" else None
+    parts: list[Any] = [Text(progress(lines, total, age, stopped)), Text(), grid]
     checks = of_kind(events, "layers")
     if checks:
         parts += [Text(), Text("effective rank (smoothed; * is active)", style="dim"), ranks(checks[-1])]
@@ -138,17 +139,20 @@ def value_of(line: Event, key: str) -> float | None:
     return line.get(key, (line.get("speed") or {}).get(key))
 
 
-def progress(lines: Sequence[Event], total: int, age: float) -> str:
-    """Step, phase and time left in one line."""
+def progress(lines: Sequence[Event], total: int, age: float, stopped: int | None = None) -> str:
+    """Step, phase and time left in one line; `stopped` is where a run was asked to stop and did."""
     last = lines[-1]
+    step = last["step"] if stopped is None else stopped
     phase = f"phase {last['phase']}, pass {(last.get('epoch') or 0) + 1} over the corpus"
     if not total:
-        return f"step {last['step']:,}, {phase}; {ago(age)}"
-    done = last["step"] / total
+        return f"step {step:,}, {phase}; {ago(age)}"
+    done = step / total
     filled = round(done * WIDTH)
     bar = "━" * filled + "╌" * (WIDTH - filled)
     if done >= 1:
-        return f"{bar} step {last['step']:,}: complete"
+        return f"{bar} step {step:,}: complete"
+    if stopped is not None:
+        return f"{bar} step {step:,} of {total:,} ({done:.0%}), {phase}; stopped, the same command continues"
     # The pace of the last lines, because phases differ in it.
     recent = [line for line in lines[-10:] if line["phase"] == last["phase"]]
     interval = recent[-1]["step"] - recent[0]["step"]

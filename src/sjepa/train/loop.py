@@ -108,6 +108,7 @@ def train(run: Run, corpus: Corpus | Mixture, out: Path, show: bool) -> bool:
                 run.log_bytes = log.bytes
                 run.save(out, phase.number if last else None)
             if stopping and run.step < total:
+                log.write("stopped", run.step)  # gone again when the run continues
                 log.close()
                 say(f"Stopped at step {run.step:,} of {total:,}; the same command continues")
                 return False
