@@ -64,6 +64,7 @@ def run(arguments: list[str]) -> None:
     from sjepa.evaluate.superb.tasks import make_task
     from sjepa.evaluate.upstream import load_upstream
     from sjepa.files import refuse_file
+    from sjepa.progress import say
 
     upstream = load_upstream(command.encoder, command.device)
     protocol = f"{command.task}-lite" if command.lite else command.task
@@ -75,6 +76,7 @@ def run(arguments: list[str]) -> None:
     if command.language_model is not None:
         language = LanguageModel(command.language_model, lexicon)
         decoders = {"paper": BeamDecoder(language, PAPER), "board": BeamDecoder(language, BOARD)}
+    say(f"{protocol} on {upstream.name}; what is trained stays in {out}", aside=True)
     evaluation = Evaluation(task, upstream, out, command.seed, decoders, command.cache_gb)
     rates = GRID if command.sweep else [task.recipe.lr if command.lr is None else command.lr]
     results = evaluation.run(rates)
