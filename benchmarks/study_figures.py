@@ -3,11 +3,10 @@
 import statistics
 from pathlib import Path
 
-from study import Found, phones, systems
+from study import DOCS, Found, phones, systems
 
 from sjepa.analysis.style import GRID, INK, MASKED, MUTED, PREDICTOR, RULE, TARGET, VISIBLE, WARNING, figure, ramp
 
-DOCS = Path(__file__).parents[1] / "docs"
 MEASURE = "phones, linear probe, held-out speakers (%)"
 COLOURS = {"headline": INK, "soft": TARGET, "hard": MASKED, "hubert": VISIBLE, "frozen": PREDICTOR}
 """Runs whose curves are drawn: variants lie on each other."""

@@ -6,9 +6,9 @@
 #   STUDY=/large/disk bash runs/half-hour.sh CORPORA      # somewhere else than in runs/study
 #
 # CORPORA holds LibriSpeech/dev-clean with phones-dev-clean.jsonl.gz beside LibriSpeech, and any of: extra/ (more
-# LibriSpeech), speechocean762/, ravdess/, coffee/, noise/. A part is a recipe and a seed (soft-0), the end of its first phase
-# (soft.phase1-0), or features without training (logmel); with /heads behind it, the tasks on it. What a part stands on
-# is made with it. The same call again continues what was stopped.
+# LibriSpeech), speechocean762/, ravdess/, coffee/, noise/. A part is a recipe and a seed (soft-0), the end of its first
+# phase (soft.phase1-0), or features without training (logmel); with /heads behind it, the tasks on it. What a part
+# stands on is made with it. The same call again continues what was stopped.
 set -euo pipefail
 refuse() {
   echo "$*" >&2

@@ -63,16 +63,17 @@ class Bar:
 
     def __init__(self, progress: Any, task: Any):
         self.progress, self.task = progress, task
+        console = None if progress is None else progress.console
+        self.logging = console is not None and not (console.is_terminal or console.is_jupyter)
         self.written = time.monotonic()
 
     def advance(self, steps: int = 1, note: str | None = None) -> None:
         """Parts of a note stand two spaces apart, the most important first; the last go where there is no room."""
         if self.progress is not None:
             self.progress.update(self.task, advance=steps, **({} if note is None else {"note": note}))
-            console, now = self.progress.console, time.monotonic()
-            if now - self.written > QUIET and not (console.is_terminal or console.is_jupyter):
-                self.written = now
-                console.print(self.progress.get_renderable())
+            if self.logging and time.monotonic() - self.written > QUIET:
+                self.written = time.monotonic()
+                self.progress.console.print(self.progress.get_renderable())
 
     def say(self, line: str) -> None:
         """Print a line above the bar."""

@@ -40,14 +40,17 @@ class EpochPlan:
         chosen = self.utterances[self.offsets[batch] : self.offsets[batch + 1]]
         return BatchSpec(self.epoch, index, chosen, int(self.samples[batch]))
 
+    def lengths(self) -> np.ndarray:
+        """Samples of each batch, in the order of the epoch."""
+        return (np.diff(self.offsets) * self.samples)[self.order]
+
     def heard(self) -> int:
         """Samples that are left of the epoch's utterances when they are cropped."""
-        return int((np.diff(self.offsets) * self.samples).sum())
+        return int(self.lengths().sum())
 
     def batches_of(self, seconds: float) -> int:
         """Batches, from the first on, that make up so much audio; all where the epoch has less."""
-        samples = (np.diff(self.offsets) * self.samples)[self.order]
-        return min(len(self), 1 + int(np.searchsorted(np.cumsum(samples), seconds * SAMPLE_RATE)))
+        return min(len(self), 1 + int(np.searchsorted(np.cumsum(self.lengths()), seconds * SAMPLE_RATE)))
 
 
 class BatchPlan:

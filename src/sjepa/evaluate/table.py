@@ -1,6 +1,5 @@
 """Many encoders and tasks side by side, from the `results.json` files below some folders."""
 
-import json
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -12,6 +11,7 @@ import numpy as np
 
 from sjepa.errors import UserError
 from sjepa.evaluate import reported
+from sjepa.files import read_json
 
 FULL, OTHER, LITE = "SUPERB", "Full protocol, not part of SUPERB", "Lite protocols"
 DEV_CLEAN, DEV_CLEAN_UTTERANCES = "LibriSpeech dev-clean", 2703
@@ -103,10 +103,7 @@ def find_results(places: Iterable[Path]) -> list[dict[str, Any]]:
         files.update(dict.fromkeys([place] if place.is_file() else sorted(place.rglob("results.json"))))
     found = []
     for file in files:
-        try:
-            results = json.loads(file.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise UserError(f"{file} is not JSON: {error}") from error
+        results = read_json(file)
         found += [results] if is_ours(results) else []
     return found
 

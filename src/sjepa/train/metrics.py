@@ -138,7 +138,7 @@ class Speed:
 
     def __init__(self, device: torch.device):
         self.device = device
-        self.step_ends: torch.cuda.Event | None = None
+        self.step_ends = torch.cuda.Event() if device.type == "cuda" else None
         self.restart()
 
     def restart(self) -> None:
@@ -151,8 +151,7 @@ class Speed:
 
     def launched(self) -> None:
         """A step is on its way."""
-        if self.device.type == "cuda":
-            self.step_ends = torch.cuda.Event()
+        if self.step_ends is not None:
             self.step_ends.record()
 
     def read(self) -> dict[str, float]:
