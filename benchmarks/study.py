@@ -32,11 +32,13 @@ ORDER = (
     "headline.phase1", "soft.phase1", "hard.phase1", "hubert.phase1", "mfcc+context", "mfcc", "logmel", "untrained",
 )  # fmt: skip
 PAIRS = (
-    ("soft", "hard"), ("fixed-layer", "hard-fixed-layer"), ("softened", "soft"), ("soft", "hubert"),
-    ("hard", "hubert"), ("hard-fixed-layer", "hubert"), ("soft", "best-rq"),
-    ("soft", "soft.phase1"), ("headline", "headline.phase1"), ("hard", "hard.phase1"), ("frozen", "soft.phase1"),
-    ("hubert", "hubert.phase1"), ("soft", "frozen"), ("fixed-layer", "frozen"), ("long", "soft.phase1"),
-    ("frozen-long", "soft.phase1"), ("long", "frozen-long"), ("regularised", "long"),
+    ("soft", "hard"), ("fixed-layer", "hard-fixed-layer"), ("soft.phase1", "hard.phase1"), ("softened", "soft"),
+    ("soft", "hubert"), ("hard", "hubert"), ("fixed-layer", "hubert"), ("hard-fixed-layer", "hubert"),
+    ("soft.phase1", "hubert.phase1"), ("hard.phase1", "hubert.phase1"), ("soft", "best-rq"),
+    ("soft", "soft.phase1"), ("fixed-layer", "soft.phase1"), ("frozen", "soft.phase1"), ("hard", "hard.phase1"),
+    ("hard-fixed-layer", "hard.phase1"), ("hubert", "hubert.phase1"), ("long", "soft.phase1"),
+    ("frozen-long", "soft.phase1"), ("headline", "headline.phase1"),
+    ("soft", "frozen"), ("fixed-layer", "frozen"), ("long", "frozen-long"), ("regularised", "long"),
     ("fixed-layer", "soft"), ("last-layer", "soft"), ("fixed-decay", "soft"),
     ("papers-decays", "soft"), ("masked-only", "soft"),
 )  # fmt: skip

@@ -3,7 +3,7 @@
 import statistics
 from pathlib import Path
 
-from study import DOCS, Found, phones, systems
+from study import DOCS, Found, phones, shown, systems
 
 from sjepa.analysis.style import GRID, INK, MASKED, MUTED, PREDICTOR, RULE, TARGET, VISIBLE, WARNING, figure, ramp
 
@@ -22,7 +22,7 @@ def dots(kept: dict[str, list[Found]], stem: Path) -> None:
             colour = TARGET if "curve" in kept[name][0] or name.endswith("phase1") else RULE
             fill = "white" if name.endswith("phase1") else colour
             axes.plot(scores[name], [place] * len(scores[name]), "o", ms=6, color=colour, mfc=fill)
-            axes.text(max(scores[name]) + 0.6, place, f"{statistics.mean(scores[name]):.1f}", va="center", fontsize=8.5)
+            axes.text(max(scores[name]) + 0.6, place, shown(statistics.mean(scores[name])), va="center", fontsize=8.5)
         axes.set_yticks(range(len(order)), order)
         axes.set(xlabel=MEASURE, ylim=(-0.7, len(order) - 0.3))
         axes.margins(x=0.08)
@@ -59,16 +59,20 @@ def curves(kept: dict[str, list[Found]], stem: Path) -> None:
 
 
 def entropies(kept: dict[str, list[Found]], stem: Path) -> None:
-    """Shares of frames by entropy, nothing masked: of the targets, and of the head on the encoder's output."""
-    shown = [(name, runs[0]["entropy"]) for name, runs in kept.items() if runs[0].get("entropy")]
-    rows = -(-len(shown) // 3)
+    """Shares of frames by entropy, nothing masked: of the targets, and of the head on the encoder's output.
+
+    Of each recipe the first seed that has them.
+    """
+    measured = {name: [run["entropy"] for run in runs if run.get("entropy")] for name, runs in kept.items()}
+    parts = [(name, found[0]) for name, found in measured.items() if found]
+    rows = -(-len(parts) // 3)
     with figure(9.0, 2.6 * rows, stem) as fig:
         panels = fig.subplots(rows, 3, squeeze=False, sharex=True, sharey=True)
-        for spare in panels.flat[len(shown) :]:
+        for spare in panels.flat[len(parts) :]:
             spare.remove()
         for axes in panels[:, 0]:
             axes.set_ylabel("share of frames")
-        for axes, (name, found) in zip(panels.flat, shown, strict=False):
+        for axes, (name, found) in zip(panels.flat, parts, strict=False):
             for which, label, colour in (("target", "target", TARGET), ("predictor", "head", PREDICTOR)):
                 part = found["distributions"][which]
                 share = [count / part["frames"] for count in part["counts"]]

@@ -84,6 +84,11 @@ def test_predictions_at_chance_are_no_alarm_early_in_a_phase() -> None:
     assert alarms(values, 100, 0.05) == []
 
 
+def test_visible_frames_that_were_never_trained_raise_no_alarm() -> None:
+    values = HEALTHY | {"accuracy_masked": 0.4, "accuracy_visible": 0.2}
+    assert alarms(values, 100, 0.5, visible_trained=False) == []
+
+
 def test_the_log_continues_after_the_bytes_it_is_told_to_keep(tmp_path: Path) -> None:
     log = Log(tmp_path, 0, 0)
     log.write("train", 1, loss=1.0)

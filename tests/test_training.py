@@ -305,6 +305,16 @@ def test_dead_components_start_anew_where_that_is_asked_for(
     assert any(line["dead_components"] for line in lines(tmp_path / "run", "train") if line["phase"] == 2)
 
 
+def test_an_alarm_is_logged_with_every_line_and_said_once_while_it_lasts(
+    corpus: Path, tmp_path: Path, micro: Make, capsys: pytest.CaptureFixture[str]
+) -> None:
+    uniform = {"temperature": 1e6}
+    assert pretrain(micro(phase1=uniform, phase2=uniform), corpus, tmp_path / "run", show=False)
+    logged = [line["alarms"] for line in lines(tmp_path / "run", "train")]
+    assert sum(any("uniform" in alarm for alarm in found) for found in logged) == len(logged) > 2
+    assert capsys.readouterr().out.count("uniform") == 1
+
+
 def test_a_run_is_trained_by_one_process_at_a_time(corpus: Path, tmp_path: Path, micro: Make) -> None:
     run = tmp_path / "run"
     assert pretrain(micro(), corpus, run, show=False)

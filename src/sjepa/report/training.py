@@ -1,12 +1,12 @@
 """Sections of a page that tell of the training: from metrics.jsonl, config.toml and run.json."""
 
-import re
 from html import escape
 
 from sjepa.analysis.events import of_kind, spans
 from sjepa.report import charts
 from sjepa.report.blocks import card, duration, figure, note, pairs, section
 from sjepa.report.contents import Report
+from sjepa.train.alarms import kind
 
 
 def header(report: Report) -> str:
@@ -177,7 +177,7 @@ def alarms(report: Report) -> str:
     kinds: dict[str, list[tuple[int, str]]] = {}
     for line in report.lines:
         for text in line.get("alarms") or []:
-            kinds.setdefault(re.sub(r"\d[\d.,]*", "#", text), []).append((line["step"], text))
+            kinds.setdefault(kind(text), []).append((line["step"], text))
     items = ""
     for (first, text), *more in kinds.values():
         when = f"Step {first:,}"

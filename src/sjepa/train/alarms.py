@@ -1,13 +1,22 @@
 """What looks wrong in a run, in plain words."""
 
 import math
+import re
 from typing import Any
 
 EARLY = 0.2  # of a phase: before it, predictions at chance are no alarm
 
 
-def alarms(values: dict[str, Any], components: int, progress: float) -> list[str]:
-    """Sentences about a logged interval that lies `progress` (0 to 1) into its phase."""
+def kind(alarm: str) -> str:
+    """Alarms of one kind differ in their numbers only."""
+    return re.sub(r"\d[\d.,]*", "#", alarm)
+
+
+def alarms(values: dict[str, Any], components: int, progress: float, visible_trained: bool = True) -> list[str]:
+    """Sentences about a logged interval that lies `progress` (0 to 1) into its phase.
+
+    Visible frames that were never trained say nothing about the targets.
+    """
     found = []
     perplexity, masked, visible = values["target_perplexity"], values["accuracy_masked"], values["accuracy_visible"]
     spread = perplexity > 0.9 * components
@@ -21,7 +30,7 @@ def alarms(values: dict[str, Any], components: int, progress: float) -> list[str
         )
     if values["dead_components"] > 0.5 * components:
         found.append(f"{values['dead_components']} of {components} components are dead; lower K or the mixture's decay")
-    if masked > visible + 0.05 and values["phase"] == 2:
+    if visible_trained and masked > visible + 0.05 and values["phase"] == 2:
         found.append(
             f"masked frames are predicted better than visible ones ({masked:.0%} against {visible:.0%}): the targets "
             "drift to what is easy to predict; use slower decays (ema, gmm.decay) or a lower learning rate"

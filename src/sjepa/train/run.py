@@ -66,6 +66,7 @@ class Run:
     position: tuple[int, int] = (0, 0)
     bad_utterances: int = 0
     log_bytes: int = 0
+    alarmed: set[str] = field(default_factory=set)  # kinds of the last line's alarms
 
     @staticmethod
     def start(config: Config, device: torch.device) -> "Run":
