@@ -1,8 +1,9 @@
 """ASR-lite with transcripts of fewer speakers: what does a head owe to the encoder, what to what it is taught?
 
-python benchmarks/few_transcripts.py ENCODER CORPORA SPEAKERS OUT   # 7 of ASR-lite's 28, tested as with all of them
+python benchmarks/few_transcripts.py ENCODER CORPORA SPEAKERS OUT   # the first 7 of ASR-lite's 28
 
-ENCODER and CORPORA as for `sjepa superb asr --lite`, of which everything else stays: steps, rate, head, dev and test.
+ENCODER and CORPORA as for `sjepa superb asr --lite`, of which everything else stays: steps, rate, head, dev with its
+transcripts, and test.
 """
 
 import sys
@@ -15,7 +16,7 @@ from sjepa.evaluate.upstream import load_upstream
 
 
 def main() -> None:
-    if len(sys.argv) != 5 or not sys.argv[3].isdecimal():
+    if len(sys.argv) != 5 or not sys.argv[3].isdecimal() or int(sys.argv[3]) == 0:
         raise SystemExit(__doc__)
     encoder, corpora, speakers, out = sys.argv[1:]
     task = make_task("asr", Path(corpora), lite=True)

@@ -80,17 +80,18 @@ def of_run(run: Path) -> Found:
     entropy = run / "analysis" / "entropy.json"
     kept = json.loads(entropy.read_text()) if entropy.is_file() else None
     thin = max(1, len(lines) // POINTS)
-    speed = [line["speed"] for line in lines]
+    speed: dict[int, list[Found]] = {}
+    for line in lines:
+        speed.setdefault(line["phase"], []).append(line["speed"])
     return {
         "settings": {name: value for name, value in config.items() if value != preset[name]},
         "facts": {key: value for key, value in json.loads((run / "run.json").read_text()).items() if key in FACTS},
-        "seconds": sum(s["seconds"] for s in speed),
+        "seconds": sum(line["speed"]["seconds"] for line in lines),
         "audio_seconds": lines[-1]["step"] * config["batches.seconds"],
         "audio_per_second": {
-            phase: statistics.median(line["speed"]["audio_per_second"] for line in lines if line["phase"] == phase)
-            for phase in (1, 2)
-            if any(line["phase"] == phase for line in lines)
+            phase: statistics.median(part["audio_per_second"] for part in parts) for phase, parts in speed.items()
         },
+        "memory_gib": {phase: max(part["memory_gb"] for part in parts) for phase, parts in speed.items()},
         "entropy": {key: kept[key] for key in ("distributions", "edges", "marks")} if kept else None,
         "curve": [{key: short(line.get(key)) for key in CURVE} for line in lines[thin - 1 :: thin]],
         "ranks": [

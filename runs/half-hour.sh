@@ -111,7 +111,7 @@ recipes=(
 everything=(
   {soft,softened,hard,hubert,soft.phase1,hard.phase1,hubert.phase1}-{0,1,2} {long,frozen-long,regularised}-2
   {frozen,best-rq,last-layer,papers-decays,headline,headline.phase1}-0
-  {soft,frozen,fixed-layer,hard-fixed-layer,hubert,fixed-decay,masked-only}-3 fixed-layer-0
+  {soft,hard,frozen,fixed-layer,hard-fixed-layer,hubert,fixed-decay,masked-only}-3 fixed-layer-0
   {soft,hard,hubert}.phase1-3
   mfcc mfcc+context logmel untrained
   {fixed-layer-3,hard-fixed-layer-3,hubert-3,headline-0,headline.phase1-0,logmel,untrained}/heads

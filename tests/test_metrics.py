@@ -1,5 +1,6 @@
 """What is logged, against sums done slowly, and the alarms."""
 
+import itertools
 import json
 import math
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from sjepa.train.alarms import alarms
+from sjepa.train.alarms import alarms, new_of
 from sjepa.train.loss import frame_sums
 from sjepa.train.metrics import Log, Meter
 
@@ -82,6 +83,12 @@ def test_each_trouble_has_its_own_alarm(change: dict[str, Any], words: str) -> N
 def test_predictions_at_chance_are_no_alarm_early_in_a_phase() -> None:
     values = HEALTHY | {"target_perplexity": 97.0, "accuracy_masked": 0.01, "accuracy_visible": 0.01}
     assert alarms(values, 100, 0.05) == []
+
+
+def test_an_alarm_that_lasts_is_new_once_and_again_after_it_was_gone() -> None:
+    lines = [[], ["2 steps were skipped"], ["3 steps were skipped", "dead"], ["dead"], ["1 steps were skipped", "dead"]]
+    news = [new_of(found, before) for before, found in itertools.pairwise(lines)]
+    assert news == [["2 steps were skipped"], ["dead"], [], ["1 steps were skipped"]]
 
 
 def test_visible_frames_that_were_never_trained_raise_no_alarm() -> None:

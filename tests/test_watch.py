@@ -45,6 +45,7 @@ def test_metrics_alone_are_enough(tmp_path: Path) -> None:
 def test_alarms_and_long_silence_are_told(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", make_events(760))
     assert "step 740: 740 of 100 components are dead" in shown(run)
+    assert "step 720" not in shown(run)  # the same, earlier
     assert "has it stopped?" in shown(run, age=600.0)
     assert "has it stopped?" not in shown(run, age=30.0)
     assert "complete" in shown(make_run(tmp_path / "done", make_events()))

@@ -9,6 +9,7 @@ from typing import Any
 
 from sjepa.analysis.events import Event, last_step, of_kind, parse
 from sjepa.errors import UserError
+from sjepa.train.alarms import kind
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 WIDTH = 40
@@ -128,10 +129,10 @@ def view(run: Path, events: Sequence[Event], total: int, age: float) -> Any:
     checks = of_kind(events, "layers")
     if checks:
         parts += [Text(), Text("effective rank (smoothed; * is active)", style="dim"), ranks(checks[-1])]
-    recent = [(line["step"], text) for line in lines[-20:] for text in line.get("alarms") or []]
+    recent = {kind(text): (line["step"], text) for line in lines[-20:] for text in line.get("alarms") or []}
     if recent:
         parts += [Text(), Text("alarms", style="bold red")]
-        parts += [Text(f"step {step:,}: {text}", style="red") for step, text in recent[-4:]]
+        parts += [Text(f"step {step:,}: {text}", style="red") for step, text in recent.values()]
     return Panel(Group(*parts), title=Text(str(run)), title_align="left", border_style="dim")
 
 

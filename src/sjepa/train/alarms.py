@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Sequence
 from typing import Any
 
 EARLY = 0.2  # of a phase: before it, predictions at chance are no alarm
@@ -10,6 +11,12 @@ EARLY = 0.2  # of a phase: before it, predictions at chance are no alarm
 def kind(alarm: str) -> str:
     """Alarms of one kind differ in their numbers only."""
     return re.sub(r"\d[\d.,]*", "#", alarm)
+
+
+def new_of(found: Sequence[str], before: Sequence[str]) -> list[str]:
+    """Of a line's alarms those of a kind that the line before did not have."""
+    known = set(map(kind, before))
+    return [alarm for alarm in found if kind(alarm) not in known]
 
 
 def alarms(values: dict[str, Any], components: int, progress: float, visible_trained: bool = True) -> list[str]:

@@ -47,7 +47,7 @@ encoder-phase1/        the encoder at the end of phase 1
 
 @dataclass
 class Run:
-    """Everything that a checkpoint holds."""
+    """Everything that a checkpoint holds, and what a process has made for it."""
 
     config: Config
     model: SJEPA
@@ -66,7 +66,7 @@ class Run:
     position: tuple[int, int] = (0, 0)
     bad_utterances: int = 0
     log_bytes: int = 0
-    alarmed: set[str] = field(default_factory=set)  # kinds of the last line's alarms
+    alarms: list[str] = field(default_factory=list)  # of the last line
 
     @staticmethod
     def start(config: Config, device: torch.device) -> "Run":
