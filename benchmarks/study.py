@@ -16,6 +16,7 @@ from typing import Any
 
 from sjepa.analysis.events import of_kind, read_events
 from sjepa.config import flatten, load_preset, load_toml
+from sjepa.files import read_json
 
 KEPT = Path(__file__).parent / "results" / "study"
 TRIALS = KEPT.parent / "study-trials.json"
@@ -26,6 +27,7 @@ CURVE = (
 )  # fmt: skip
 FACTS = ("corpus", "sjepa", "torch", "python", "ranks")
 POINTS = 100  # of a curve
+MARKS = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)  # of a table in a page
 ORDER = (
     "headline", "soft", "softened", "hard", "hubert", "frozen", "best-rq", "fixed-layer", "hard-fixed-layer",
     "last-layer", "fixed-decay", "papers-decays", "masked-only", "long", "frozen-long", "regularised",
@@ -52,7 +54,7 @@ def collect(out: Path) -> None:
         raise SystemExit(f"there is no {out}: runs/half-hour.sh makes it")
     refuse_other_audio(out)
     for folder in sorted(path for path in out.iterdir() if path.is_dir()):
-        results = {path.parent.name: json.loads(path.read_text()) for path in folder.glob("results/*/results.json")}
+        results = {path.parent.name: read_json(path) for path in folder.glob("results/*/results.json")}
         found: Found = {"name": folder.name, "results": results}
         if (folder / "config.toml").is_file():
             found |= of_run(folder)
@@ -64,9 +66,9 @@ def collect(out: Path) -> None:
 
 def refuse_other_audio(out: Path) -> None:
     """Seeds of one name are averaged, so all runs must have heard the same."""
-    heard = {json.loads(path.read_text()).get("facts", {}).get("corpus"): path for path in KEPT.glob("*.json")}
+    heard = {read_json(path).get("facts", {}).get("corpus"): path for path in KEPT.glob("*.json")}
     for file in sorted(out.glob("*/run.json")):
-        heard.setdefault(json.loads(file.read_text())["corpus"], file)
+        heard.setdefault(read_json(file)["corpus"], file)
     heard.pop(None, None)
     if len(heard) > 1:
         raise SystemExit(f"not the same audio: {', '.join(map(str, heard.values()))}; move the older results away")
@@ -78,14 +80,14 @@ def of_run(run: Path) -> Found:
     events = read_events(run)
     lines = of_kind(events, "train")
     entropy = run / "analysis" / "entropy.json"
-    kept = json.loads(entropy.read_text()) if entropy.is_file() else None
+    kept = read_json(entropy) if entropy.is_file() else None
     thin = max(1, len(lines) // POINTS)
     speed: dict[int, list[Found]] = {}
     for line in lines:
         speed.setdefault(line["phase"], []).append(line["speed"])
     return {
         "settings": {name: value for name, value in config.items() if value != preset[name]},
-        "facts": {key: value for key, value in json.loads((run / "run.json").read_text()).items() if key in FACTS},
+        "facts": {key: value for key, value in read_json(run / "run.json").items() if key in FACTS},
         "seconds": sum(line["speed"]["seconds"] for line in lines),
         "audio_seconds": lines[-1]["step"] * config["batches.seconds"],
         "audio_per_second": {
@@ -177,7 +179,7 @@ def systems() -> dict[str, list[Found]]:
     """What was kept, seeds of one name together."""
     found: dict[str, list[Found]] = {}
     for path in sorted(KEPT.glob("*.json")):
-        kept = json.loads(path.read_text())
+        kept = read_json(path)
         found.setdefault(seed_of(kept)[0], []).append(kept)
     return {name: found[name] for name in sorted(found, key=lambda n: ORDER.index(n) if n in ORDER else len(ORDER))}
 
@@ -206,8 +208,7 @@ def markdown(columns: Sequence[str], rows: Mapping[str, Sequence[str]]) -> str:
 def filled(page: str) -> str:
     """A page with each table anew between its marks."""
     made = tables()
-    marks = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
-    return marks.sub(lambda mark: f"{mark[1]}\n{made[mark[2]]}\n\n{mark[3]}", page)
+    return MARKS.sub(lambda mark: f"{mark[1]}\n{made[mark[2]]}\n\n{mark[3]}", page)
 
 
 def differences(kept: dict[str, list[Found]]) -> str:
@@ -243,7 +244,7 @@ def shown(value: float, digits: int = 1, sign: str = "") -> str:
 
 def trials() -> str:
     """What was tried before the study, in that order."""
-    kept = json.loads(TRIALS.read_text())
+    kept = read_json(TRIALS)
     columns = ("settings", "after phase 1, last layer", "layer below", "at the end, last layer", "layer below")
     rows = {}
     for run in kept["all_frames"]["runs"] + kept["context"]["runs"]:

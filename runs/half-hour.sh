@@ -109,10 +109,9 @@ recipes=(
   masked-only long frozen-long regularised headline
 )
 everything=(
-  {soft,softened,hard,hubert,soft.phase1,hard.phase1,hubert.phase1}-{0,1,2} {long,frozen-long,regularised}-2
-  {frozen,best-rq,last-layer,papers-decays,headline,headline.phase1}-0
-  {soft,hard,frozen,fixed-layer,hard-fixed-layer,hubert,fixed-decay,masked-only}-3 fixed-layer-0
-  {soft,hard,hubert}.phase1-3
+  {soft,hard,hubert}{,.phase1}-{0,1,2,3} softened-{0,1,2} {frozen,fixed-layer}-{0,3}
+  {best-rq,last-layer,papers-decays}-0 {hard-fixed-layer,fixed-decay,masked-only}-3
+  {long,frozen-long,regularised}-2 headline{,.phase1}-0
   mfcc mfcc+context logmel untrained
   {fixed-layer-3,hard-fixed-layer-3,hubert-3,headline-0,headline.phase1-0,logmel,untrained}/heads
 )

@@ -1,6 +1,5 @@
 """The study's pages say what its kept results say."""
 
-import re
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,6 @@ def test_tables_of_a_page_are_made_from_the_kept_results(page: str, monkeypatch:
     import study
 
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
-    emptied = re.sub(r"(<!-- table: \w+ -->\n).*?(<!-- end -->)", r"\1\2", text, flags=re.DOTALL)
+    emptied = study.MARKS.sub(r"\1\3", text)
     assert len(emptied) < len(text)
     assert study.filled(emptied) == text
