@@ -26,9 +26,9 @@ from sjepa.data.opening import open_corpus
 from sjepa.model.encoder import Encoder, EncoderOutput, ScaleGradient
 from sjepa.model.formats import to_hugging_face
 from sjepa.train.boundary import begin_phase
-from sjepa.train.loop import train_step
 from sjepa.train.metrics import Log
 from sjepa.train.run import Run, make_optimizer
+from sjepa.train.step import train_step
 
 
 class Plain(nn.Module):
@@ -63,7 +63,7 @@ def curve(
     corpus = open_corpus(data, config.batches.max_seconds, "memory", 0.0, False)
     plan = plan_batches(corpus, config.batches, config.seed, 1)
     reader = BatchReader(corpus, config.mask, config.augment, seed=config.seed, rank=0, ranks=1)
-    phase, losses = config.phases()[0], []
+    phase, losses = config.schedule()[0], []
     with tempfile.TemporaryDirectory() as folder, closing(Log(Path(folder), 0, 0)) as log:
         begin_phase(run, phase, reader, plan, log, False)
     if not codebook:

@@ -33,8 +33,6 @@ heads = 2
 inner_size = 64
 positions = 100
 [gmm]
-k = 12
-k_mfcc = 8
 reservoir = 400
 [layer]
 frames = 100
@@ -44,10 +42,12 @@ buckets = [1.0, 1.2]
 max_seconds = 2.0
 [phase1]
 steps = 12
+k = 8
 lr = 1e-3
 layer_check_every = 3
 [phase2]
 steps = 10
+k = 12
 lr = 1e-3
 temperature = 3.0
 layer_check_every = 2

@@ -44,7 +44,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def micro_config(**sections: object) -> Config:
-    """A config that trains in a second or two; sections can be changed: `micro(gmm={"k": 5})`."""
+    """A config that trains in a second or two; sections can be changed: `micro(phase2={"k": 5})`."""
     config = Config(
         encoder=EncoderConfig(
             hidden_size=32,
@@ -56,13 +56,15 @@ def micro_config(**sections: object) -> Config:
             position_groups=2,
         ),
         predictor=PredictorConfig(heads=2, inner_size=64, positions=100),
-        gmm=GmmConfig(k=12, k_mfcc=8, reservoir=400),
+        gmm=GmmConfig(reservoir=400),
         ema=EmaConfig(fast=0.9, slow=0.99),
         layer=LayerConfig(frames=100),
         batches=BatchConfig(seconds=4.0, buckets=(1.0, 1.2), max_seconds=2.0),
     )
     phase = {"steps": 6, "lr": 1e-3, "layer_check_every": 2, "ema_switch_every": 2}
-    config = change(config, phase1=phase, phase2=phase | {"visible_loss_until": 2, "augment_until": 4})
+    config = change(
+        config, phase1=phase | {"k": 8}, phase2=phase | {"k": 12, "visible_loss_until": 2, "augment_until": 4}
+    )
     config = change(config, train={"log_every": 1, "checkpoint_every": 3, "device": "cpu"})
     return change(config, **sections)
 
@@ -83,8 +85,15 @@ def finished_run(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 
 def change(config: Config, **sections: object) -> Config:
-    changes = {
-        name: dataclasses.replace(getattr(config, name), **value) if isinstance(value, dict) else value
-        for name, value in sections.items()
-    }
-    return dataclasses.replace(config, **changes)
+    """A config with some fields of some sections changed; phases are called phase1, phase2 and so on."""
+    changes: dict[str, object] = {}
+    phases = list(config.phases)
+    for name, value in sections.items():
+        if name.startswith("phase"):
+            number = int(name.removeprefix("phase"))
+            if number > len(phases):
+                phases.append(phases[-1])
+            phases[number - 1] = dataclasses.replace(phases[number - 1], **value)
+        else:
+            changes[name] = dataclasses.replace(getattr(config, name), **value) if isinstance(value, dict) else value
+    return dataclasses.replace(config, **changes, phases=tuple(phases))

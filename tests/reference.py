@@ -209,14 +209,15 @@ def in_steps(cadence: int | float, steps: int) -> int:
 
 
 def learning_rate(phase, done: int, before: float) -> float:
-    """Of the step after `done` steps of the phase: linear from `before`, then constant or cosine to a tenth."""
+    """Of the step after `done` steps of the phase: linear from `before`, then constant or cosine to a share of it."""
     warmup = in_steps(phase.warmup, phase.steps)
     if done < warmup:
         return before + (phase.lr - before) * (done + 1) / warmup
     if phase.schedule == "constant":
         return phase.lr
     progress = (done - warmup) / (phase.steps - warmup)
-    return phase.lr * (0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * progress)))
+    low = phase.final_lr
+    return phase.lr * (low + (1 - low) * 0.5 * (1 + math.cos(math.pi * progress)))
 
 
 # ---------------------------------------------------------------- training
@@ -260,8 +261,11 @@ class Reference:
 
     # -- the boundaries
 
-    def begin(self, phase: int, mixture: Mixture | None, output: dict[str, Tensor] | None) -> None:
-        """Start a phase with a fitted mixture and a new output layer of the head (none of either where kept)."""
+    def begin(
+        self, phase: int, mixture: Mixture | None, output: dict[str, Tensor] | None, projection: dict[str, Tensor]
+    ) -> None:
+        """Start a phase with a fitted mixture, a new output layer of the head (none of either where kept), and the
+        principal components that the mixture sees (empty for all features)."""
         if self.phase:
             self.before = learning_rate(self.settings, self.settings.steps - 1, self.before)
         self.phase, self.done = phase, 0
@@ -270,18 +274,20 @@ class Reference:
             now = self.settings
             self.kind, self.hard, self.temperature, self.centred = now.targets, now.hard, now.temperature, now.centred
             to = lambda x: x.detach().clone().to(self.precision)  # noqa: E731
+            self.projection = {name: to(value) for name, value in projection.items()}
             self.mixture = Mixture(*map(to, (mixture.weights, mixture.means, mixture.variances, mixture.floor)))
         if output is not None:
             for name, value in output.items():
                 self.other[f"head.output.{name}"] = value.detach().clone().to(self.precision).requires_grad_()
                 self.optimizer.state.pop(f"head.output.{name}", None)  # a new layer has no past
-        if phase == 2 and not kept:
-            self.target = copy.deepcopy(self.encoder).eval().requires_grad_(False)
+        if phase >= 2 and not kept:
+            if self.target is None:  # it carries on into later phases
+                self.target = copy.deepcopy(self.encoder).eval().requires_grad_(False)
             self.fitted_layer = self.active
 
     @property
     def settings(self):
-        return self.config.phase1 if self.phase == 1 else self.config.phase2
+        return self.config.phases[self.phase - 1]
 
     @property
     def active(self) -> int:
@@ -300,6 +306,8 @@ class Reference:
             m = encode(self.target, clean, None)[layer]
         if self.centred:
             m = m - m.mean(dim=1, keepdim=True)
+        if self.projection:
+            m = (m - self.projection["mean"]) @ self.projection["directions"]
         shape, x = m.shape, m.reshape(-1, m.shape[2])
         if self.kind.endswith("kmeans"):
             return nearest(x, self.mixture.means).view(*shape[:2], -1)
@@ -335,6 +343,9 @@ class Reference:
         for p in parameters.values():
             p.grad = None
         loss.backward()
+        if self.done >= in_steps(s.frontend_until, s.steps):
+            for p in self.encoder.feature_extractor.parameters():
+                p.grad = None
         norm = math.sqrt(sum((p.grad**2).sum().item() for p in parameters.values() if p.grad is not None))
         for p in parameters.values():
             if p.grad is not None:

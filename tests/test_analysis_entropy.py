@@ -58,7 +58,7 @@ def test_targets_are_the_softened_posterior_of_the_mixture_written_slowly(restor
     samples = some_audio()[:16_000]
     (piece,) = restored(samples)
     targets = restored.run.targets
-    features = targets.hear(torch.from_numpy(samples)[None])[0].double()
+    features = targets.frame_features(torch.from_numpy(samples)[None], restored.run.active_layer)[0].double()
     gmm = targets.codebook
     for t in (0, 7, 30):
         joint = []

@@ -15,7 +15,7 @@ def test_noise_is_added_at_the_drawn_signal_to_noise_ratio() -> None:
     clean = torch.randn(8, 4000) * torch.rand(8, 1)
     recording = (torch.randn(50_000) * 3000).to(torch.int16)
     for noise in (None, recording):
-        d = Draws(*draws(8))
+        d = Draws.from_rows(draws(8))
         added = add_noise(clean, d, noise) - clean
         ratio = 10 * torch.log10(clean.square().mean(1) / added.square().mean(1))
         np.testing.assert_allclose(ratio.numpy(), d.noise_snr.numpy(), atol=1e-2)
@@ -25,7 +25,7 @@ def test_noise_is_added_at_the_drawn_signal_to_noise_ratio() -> None:
 
 def test_without_recordings_the_noise_is_another_utterance() -> None:
     clean = torch.randn(5, 3000)
-    added = add_noise(clean, Draws(*draws(5)), None) - clean
+    added = add_noise(clean, Draws.from_rows(draws(5)), None) - clean
     for row in range(5):
         similarity = torch.cosine_similarity(added[row : row + 1], clean)
         assert similarity.argmax() != row
@@ -34,7 +34,7 @@ def test_without_recordings_the_noise_is_another_utterance() -> None:
 
 def test_mixing_covers_one_stretch_at_the_drawn_ratio() -> None:
     clean = torch.randn(6, 5000)
-    d = Draws(*draws(6))
+    d = Draws.from_rows(draws(6))
     added = mix_utterances(clean, clean, d) - clean
     for row in range(6):
         touched = torch.nonzero(added[row]).flatten()
@@ -52,7 +52,7 @@ def test_mixing_covers_one_stretch_at_the_drawn_ratio() -> None:
 
 def test_probabilities_hold_and_untouched_utterances_stay_as_they_are() -> None:
     drawn = draws(4000, p_noise=0.25, p_mix=0.25)
-    d = Draws(*(row.numpy() for row in drawn))
+    d = Draws.from_rows(drawn.numpy())
     assert abs(d.noisy.mean() - 0.25) < 0.03
     assert abs(d.mixed.mean() - 0.25) < 0.03
     assert abs((d.noisy * d.mixed).mean() - 0.0625) < 0.02

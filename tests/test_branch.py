@@ -31,7 +31,7 @@ def test_a_branch_that_changes_nothing_is_the_run_it_left(
 def test_a_branch_shares_phase_1_and_goes_its_own_way_in_phase_2(
     corpus: Path, tmp_path: Path, micro: Make, finished_run: Path
 ) -> None:
-    config = micro(phase2={"hard": True, "steps": 4}, gmm={"k": 9})
+    config = micro(phase2={"hard": True, "steps": 4, "k": 9})
     branch(finished_run, tmp_path / "branch", config)
     assert pretrain(config, corpus, tmp_path / "branch", show=False)
     first = [line for line in lines(finished_run, "train") if line["phase"] == 1]
@@ -61,8 +61,8 @@ def test_a_run_can_start_from_another_encoder(corpus: Path, tmp_path: Path, micr
 def test_a_branch_of_a_frozen_codebook_keeps_its_size(corpus: Path, tmp_path: Path, micro: Make) -> None:
     config = micro(phase1={"targets": "best-rq"}, phase2={"targets": "same"})
     assert pretrain(config, corpus, tmp_path / "run", show=False)
-    with pytest.raises(UserError, match=r"cannot differ: gmm\.k was 12, now 9"):
-        branch(tmp_path / "run", tmp_path / "other", change(config, gmm={"k": 9}))
+    with pytest.raises(UserError, match=r"cannot differ: phase1\.k was 8, now 9"):
+        branch(tmp_path / "run", tmp_path / "other", change(config, phase1={"k": 9}))
     assert not (tmp_path / "other").exists()
 
 

@@ -45,25 +45,31 @@ def preset(tmp_path: Path, micro: Callable[..., Config]) -> Path:
 
 
 def test_config_prints_what_a_run_would_use_with_overrides() -> None:
-    done = sjepa("config", "--preset", "tiny", "--gmm.k", 500, "--phase2.warmup", 0.25)
+    done = sjepa("config", "--preset", "tiny", "--phase2.k", 500, "--phase2.warmup", 0.25)
     config = from_toml(done.stdout, "output")
-    assert config.gmm.k == 500
-    assert config.phase2.warmup == 0.25
+    assert config.phases[1].k == 500
+    assert config.phases[1].warmup == 0.25
     assert config.encoder == load_preset("tiny").encoder
 
 
 def test_help_explains_every_field() -> None:
     text = " ".join(sjepa("pretrain", "--help").stdout.replace("│", " ").split())
-    for name in ("--gmm.k ", "--phase2.ema-switch-every", "--encoder.layerdrop", "--batches.seconds", "--mask.ratio"):
+    for name in (
+        "--phase2.k ",
+        "--phase2.ema-switch-every",
+        "--encoder.layerdrop",
+        "--batches.seconds",
+        "--mask.ratio",
+    ):
         assert name in text
     assert "Share of an utterance's frames that is masked" in text
 
 
 def test_unknown_words_get_suggestions() -> None:
     refused(sjepa("config", "--preset", "tinny"), "did you mean tiny?")
-    done = sjepa("config", "--preset", "tiny", "--gmm.kk", 3)
+    done = sjepa("config", "--preset", "tiny", "--phase2.kk", 3)
     assert done.returncode == 2
-    assert "--gmm.k " in done.stderr + done.stdout
+    assert "--phase2.k " in done.stderr + done.stdout
     refused(sjepa("pretrian"), "did you mean pretrain?")
 
 
@@ -188,10 +194,10 @@ def test_folders_without_usable_audio_are_refused(tmp_path: Path, preset: Path) 
 
 
 def test_more_components_than_frames_is_refused(tmp_path: Path, preset: Path, corpus: Path) -> None:
-    done = sjepa("pretrain", "--preset", preset, "--data", corpus, "--out", tmp_path / "run", "--gmm.k-mfcc", 5000)
+    done = sjepa("pretrain", "--preset", preset, "--data", corpus, "--out", tmp_path / "run", "--phase1.k", 5000)
     refused(done, "K = 5000 components need at least as many frames")
     options = ("--data", corpus, "--out", tmp_path / "run")
-    refused(sjepa("pretrain", "--preset", preset, *options, "--gmm.k", 5000), "K = 5000 components")  # of phase 2
+    refused(sjepa("pretrain", "--preset", preset, *options, "--phase2.k", 5000), "K = 5000 components")  # of phase 2
     refused(sjepa("pretrain", "--preset", preset, *options, "--gmm.reservoir", 5), "there are 5")
     assert not (tmp_path / "run").exists()  # so that the same --out can be given again
 
@@ -202,10 +208,10 @@ def test_a_directory_of_another_run_is_refused_and_untouched(
     run = tmp_path / "run"
     assert pretrain(micro(), corpus, run, show=False)
     before = (run / "metrics.jsonl").read_bytes()
-    changed = sjepa("pretrain", "--preset", preset, "--data", corpus, "--out", run, "--gmm.k", 9)
-    refused(changed, "gmm.k was 12, now 9")
+    changed = sjepa("pretrain", "--preset", preset, "--data", corpus, "--out", run, "--phase2.k", 9)
+    refused(changed, "phase2.k was 12, now 9")
     assert f"--branch-from {run} to share its first phase" in changed.stderr.replace("\n", " ")
-    changes = ("--gmm.k", 9, "--seed", 1, "--phase1.lr", 1, "--phase2.lr", 1, "--gmm.k-mfcc", 9, "--mask.ratio", 0.1)
+    changes = ("--phase2.k", 9, "--seed", 1, "--phase1.lr", 1, "--phase2.lr", 1, "--phase1.k", 9, "--mask.ratio", 0.1)
     other = sjepa("pretrain", "--preset", preset, "--data", corpus, "--out", run, *changes, "--train.clip", 5)
     refused(other, "; and 2 more): leave out --preset and the options to continue it as it is")
     assert other.stderr.count(", now ") == 5

@@ -8,7 +8,7 @@ from conftest import babble
 
 from sjepa.audio.mfcc import MfccConfig, mfcc, with_deltas
 from sjepa.model.frontend import frame_count
-from sjepa.targets.providers import RandomProjection
+from sjepa.targets.features import RandomProjection
 
 
 def kaldi_mfcc(samples: np.ndarray, shift_ms: float) -> np.ndarray:

@@ -10,7 +10,7 @@ from conftest import NO_DROPOUT, change
 from reference import Mixture, Reference
 
 from sjepa.config import Config
-from sjepa.train import loop
+from sjepa.train import loop, step
 from sjepa.train.metrics import Meter
 
 CASES: dict[str, dict[str, object]] = {
@@ -21,8 +21,11 @@ CASES: dict[str, dict[str, object]] = {
     "offline k-means": {"phase1": {"targets": "mfcc-kmeans"}, "phase2": {"targets": "encoder-kmeans"}},
     "same, masked only": {"phase1": {"visible_loss_until": 0}, "phase2": {"targets": "same", "visible_loss_until": 0}},
     "fixed layer, augmented": {"layer": {"choice": 1}, "phase1": {"augment_until": 1.0}},
-    "as many components in both": {"gmm": {"k": 8, "k_mfcc": 8}, "phase2": {"centred": True}},
+    "as many components in both": {"phase1": {"k": 8}, "phase2": {"k": 8, "centred": True}},
     "both paths at masked frames": {"train": {"masked_path": "both"}},
+    "few dimensions": {"phase2": {"dimensions": 6}},
+    "three phases": {"phase3": {"steps": 9, "k": 10, "dimensions": 5, "lr": 2e-4, "final_lr": 0.0}},
+    "frozen front end": {"phase2": {"frontend_until": 6}},
     "clipped, decayed": {"train": {"clip": 0.05, "weight_decay": 0.5}},
 }
 
@@ -49,7 +52,7 @@ def test_a_whole_run_is_the_papers(
     reference: list[Reference] = []
     ours: dict[str, Any] = {}
     seen = {"steps": 0}
-    begin, learn, measure, add = loop.begin_phase, loop.learn, loop.measure_ranks, Meter.add
+    begin, learn, measure, add = loop.begin_phase, step.learn, loop.measure_ranks, Meter.add
 
     def begin_phase(run: Any, phase: Any, *rest: Any) -> None:
         before = run.model.head.output
@@ -59,11 +62,13 @@ def test_a_whole_run_is_the_papers(
         new = output.state_dict() if reference and output is not before else None
         if not reference:
             reference.append(Reference(config, run.model.state_dict()))
-        reference[0].begin(phase.number, Mixture(state.weights, state.means, state.variances, state.floor), new)
+        mixture = Mixture(state.weights, state.means, state.variances, state.floor)
+        reference[0].begin(phase.number, mixture, new, run.targets.projection.state_dict())
 
-    def learn_both(run: Any, clean: Any, heard: Any, mask: Any, keep: Any, covers: Any, decay: float) -> None:
-        layer = run.layer.active
-        learn(run, clean, heard, mask, keep, covers, decay)
+    def learn_both(run: Any, kind: step.StepKind, clean: Any, mask: Any, draws: Any, noise: Any) -> None:
+        layer, decay = run.layer.active, kind.decay
+        heard = run.augment(clean, draws, noise, clean.shape[1], False) if kind.augments else clean
+        learn(run, kind, clean, mask, draws, noise)
         ref = reference[0]
         found = ref.step(clean, heard, mask)
         for key in ("loss", "kl_masked", "kl_visible", "norm"):
@@ -92,8 +97,8 @@ def test_a_whole_run_is_the_papers(
         add(meter, sums, q, loss, norm, finite)
 
     monkeypatch.setattr(loop, "begin_phase", begin_phase)
-    monkeypatch.setattr(loop, "learn", learn_both)
+    monkeypatch.setattr(step, "learn", learn_both)
     monkeypatch.setattr(loop, "measure_ranks", measured)
     monkeypatch.setattr(Meter, "add", added)
     assert loop.pretrain(config, corpus, tmp_path / "run", show=False)
-    assert seen["steps"] == 28
+    assert seen["steps"] == config.steps

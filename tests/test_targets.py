@@ -1,7 +1,7 @@
-"""Providers, the target encoder and the choice of layer."""
+"""Kinds of targets, the target encoder and the choice of layer."""
 
 import math
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -13,51 +13,38 @@ from sjepa.audio.mfcc import MfccConfig, mfcc
 from sjepa.model.encoder_config import EncoderConfig
 from sjepa.targets import ema
 from sjepa.targets.fit import GmmConfig
+from sjepa.targets.kinds import KINDS, Source, TargetName
 from sjepa.targets.layer import LayerChoice, LayerConfig, effective_rank
-from sjepa.targets.providers import EncoderFeatures, TargetKind, Targets
+from sjepa.targets.targets import Targets
 
 SMALL = EncoderConfig(
     hidden_size=32, layers=3, heads=2, inner_size=64, conv_channels=16, position_kernel=16, position_groups=2
 )
-KINDS: list[TargetKind] = ["mfcc-gmm", "online-gmm", "mfcc-kmeans", "encoder-gmm", "encoder-kmeans", "best-rq"]
 
 
 def audio(batch: int = 6, seconds: float = 1.5) -> torch.Tensor:
     return torch.stack([torch.from_numpy(babble(seconds, seed)) for seed in range(batch)])
 
 
-def fitted(
-    kind: TargetKind,
-    clean: torch.Tensor,
-    hard: bool = False,
-    temperature: float = 1.0,
-    layer: int = 1,
-    centred: bool = False,
-) -> Targets:
+def fitted(kind: TargetName, clean: torch.Tensor, layer: int = 1, **settings: Any) -> Targets:
+    """Targets of one kind, fitted to some audio; they read `layer` from then on."""
     torch.manual_seed(0)
-    choice = LayerChoice(LayerConfig(choice=layer))
-    config = GmmConfig(k=9, k_mfcc=7, decay=0.9)
-    encoder = Encoder(SMALL)
-    targets = Targets(
-        kind,
-        encoder,
-        gmm=config,
-        mfcc=MfccConfig(),
-        layer=choice,
-        hard=hard,
-        temperature=temperature,
-        centred=centred,
-        seed=3,
-    )
-    targets.fit(targets.frames_to_fit(clean).flatten(0, 1))
+    source = Source(Encoder(SMALL), MfccConfig(), seed=3)
+    k = 7 if kind.startswith("mfcc") else 9
+    targets = Targets(kind, source, GmmConfig(decay=0.9), k=k, **settings)
+    targets.fit(targets.frames_to_fit(clean, layer).flatten(0, 1))
     return targets
 
 
+def q_of(targets: Targets, clean: torch.Tensor, layer: int = 1) -> torch.Tensor:
+    return targets(targets.frame_features(clean, layer))
+
+
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_gives_a_distribution_at_every_frame_and_uses_its_components(kind: TargetKind) -> None:
+def test_every_kind_gives_a_distribution_at_every_frame_and_uses_its_components(kind: TargetName) -> None:
     clean = audio()
     targets = fitted(kind, clean)
-    q = targets(targets.hear(clean))
+    q = q_of(targets, clean)
     assert q.shape == (6, 74, targets.components)
     torch.testing.assert_close(q.sum(-1), torch.ones(6, 74))
     assert len(q.argmax(-1).unique()) >= 3
@@ -73,7 +60,7 @@ def test_hard_targets_are_the_argmax_of_the_soft_ones_and_clusters_move_alike() 
         fitted("online-gmm", clean, **settings) for settings in ({}, {"hard": True}, {"temperature": 5.0})
     )
     for _ in range(3):
-        q, one_hot, tempered = (targets(targets.hear(clean)) for targets in (soft, hard, warm))
+        q, one_hot, tempered = (q_of(targets, clean) for targets in (soft, hard, warm))
         assert torch.equal(one_hot.argmax(-1), q.argmax(-1))
         torch.testing.assert_close(tempered, torch.softmax(q.clamp(min=1e-38).log() / 5, -1), rtol=1e-3, atol=2e-4)
     torch.testing.assert_close(hard.codebook.means, soft.codebook.means)
@@ -86,7 +73,7 @@ def test_centred_targets_do_not_hear_a_gain() -> None:
     heard = {}
     for centred in (False, True):
         targets = fitted("mfcc-gmm", clean, centred=centred)
-        heard[centred] = [targets(targets.hear(gain * clean)) for gain in (1.0, 0.3)]
+        heard[centred] = [q_of(targets, gain * clean) for gain in (1.0, 0.3)]
     torch.testing.assert_close(*heard[True], rtol=0, atol=2e-3)
     assert (heard[False][0] - heard[False][1]).abs().max() > 0.5
 
@@ -94,10 +81,10 @@ def test_centred_targets_do_not_hear_a_gain() -> None:
 def test_centred_encoder_features_have_no_mean_in_fit_and_use() -> None:
     clean = audio()
     targets = fitted("online-gmm", clean, centred=True)
-    plain = fitted("online-gmm", clean).hear(clean)
-    torch.testing.assert_close(targets.hear(clean), plain - plain.mean(1, keepdim=True))
+    plain = fitted("online-gmm", clean).frame_features(clean, 1)
+    torch.testing.assert_close(targets.frame_features(clean, 1), plain - plain.mean(1, keepdim=True))
     torch.testing.assert_close(
-        targets.frames_to_fit(clean).mean(1), torch.zeros(6, SMALL.hidden_size), rtol=0, atol=1e-5
+        targets.frames_to_fit(clean, 1).mean(1), torch.zeros(6, SMALL.hidden_size), rtol=0, atol=1e-5
     )
 
 
@@ -115,11 +102,9 @@ def test_an_anchored_mixture_keeps_its_components_on_another_layer() -> None:
         generator = torch.Generator().manual_seed(0)
         for parameter in norm.parameters():
             parameter.data.copy_(torch.randn(parameter.shape, generator=generator))
-    before = carried.codebook.posterior(carried.hear(clean))
-    anchored.anchor(anchored.hear_layers(clean, (0, 1)).flatten(0, 1))
-    for targets in (carried, anchored):
-        cast(EncoderFeatures, targets.features).layer = LayerChoice(LayerConfig(choice=1))
-    after, left = (targets.codebook.posterior(targets.hear(clean)) for targets in (anchored, carried))
+    before = carried.codebook.posterior(carried.frame_features(clean, 0))
+    anchored.anchor(anchored.features_of_two(clean, (0, 1)).flatten(0, 1))
+    after, left = (targets.codebook.posterior(targets.frame_features(clean, 1)) for targets in (anchored, carried))
     assert perplexity(left) < 0.5 * perplexity(before)
     assert perplexity(after) > 0.8 * perplexity(before)
     agree = (after.argmax(-1) == before.argmax(-1)).float().mean()
@@ -129,11 +114,11 @@ def test_an_anchored_mixture_keeps_its_components_on_another_layer() -> None:
 def test_a_component_far_from_all_frames_starts_anew_at_one_of_them() -> None:
     clean = audio()
     targets = fitted("online-gmm", clean)
-    features = targets.hear(clean)
+    features = targets.frame_features(clean, 1)
     targets.codebook.means[4] += 100.0
     others = targets.codebook.means.clone()
     assert targets.codebook.posterior(features)[..., 4].sum() < 1e-3
-    assert targets.reseed([4], clean, seed=0) == 1
+    assert targets.reseed([4], clean, 1, seed=0) == 1
     distance = (features.flatten(0, 1) - targets.codebook.means[4]).norm(dim=1)
     assert distance.min() == 0
     assert torch.equal(targets.codebook.means[:4], others[:4])
@@ -146,7 +131,7 @@ def test_frozen_targets_stay_and_online_ones_move() -> None:
     for kind, moves in (("mfcc-gmm", False), ("online-gmm", True), ("encoder-kmeans", False), ("best-rq", False)):
         targets = fitted(kind, clean)
         before = targets.codebook.means.clone()
-        targets(targets.hear(other))
+        q_of(targets, other)
         assert torch.equal(before, targets.codebook.means) != moves
         encoder = Encoder(SMALL)
         weights = [p.clone() for p in targets.target_encoder.parameters()] if targets.target_encoder else []
@@ -159,9 +144,9 @@ def test_frozen_targets_stay_and_online_ones_move() -> None:
 def test_the_posterior_of_a_step_is_taken_before_its_update() -> None:
     clean = audio()
     targets = fitted("online-gmm", clean)
-    features = targets.features(clean)
+    features = targets.features(clean, 1)
     expected = targets.codebook.posterior(features)
-    torch.testing.assert_close(targets(targets.hear(clean)), expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(q_of(targets, clean), expected, rtol=1e-4, atol=1e-5)
     assert (targets.codebook.posterior(features) - expected).abs().max() > 1e-4
 
 
@@ -170,7 +155,7 @@ def test_encoder_features_are_the_active_layers_output_of_clean_audio() -> None:
     targets = fitted("encoder-gmm", clean, layer=2)
     assert targets.target_encoder is not None
     expected = targets.target_encoder(clean).hidden_states[3]
-    torch.testing.assert_close(targets.features(clean), expected)
+    torch.testing.assert_close(targets.features(clean, 2), expected)
     assert not targets.target_encoder.training
 
 
@@ -178,17 +163,46 @@ def test_mfcc_targets_are_posteriors_over_mfccs() -> None:
     clean = audio()
     targets = fitted("mfcc-gmm", clean)
     torch.testing.assert_close(
-        targets(targets.hear(clean)), targets.codebook.posterior(mfcc(clean, MfccConfig())), rtol=1e-4, atol=1e-5
+        q_of(targets, clean), targets.codebook.posterior(mfcc(clean, MfccConfig())), rtol=1e-4, atol=1e-5
     )
 
 
 def test_best_rq_is_the_nearest_code_of_the_normalised_projection() -> None:
     clean = audio()
     targets = fitted("best-rq", clean)
-    features = targets.features(clean)
+    features = targets.features(clean, None)
     torch.testing.assert_close(features.norm(dim=-1), torch.ones(6, 74))
     distances = torch.cdist(features.flatten(0, 1), targets.codebook.means)
-    assert torch.equal(targets(targets.hear(clean)).argmax(-1).flatten(), distances.argmin(1))
+    assert torch.equal(q_of(targets, clean).argmax(-1).flatten(), distances.argmin(1))
+
+
+def test_few_dimensions_are_the_principal_components_of_scikit_learn() -> None:
+    from sklearn.decomposition import PCA
+
+    clean = audio()
+    targets = fitted("encoder-gmm", clean, dimensions=5)
+    frames = targets.frames_to_fit(clean, 1).flatten(0, 1)
+    expected = PCA(5).fit_transform(frames.numpy())
+    found = targets.projection(frames).numpy()
+    signs = np.sign((expected * found).sum(0))
+    np.testing.assert_allclose(found, expected * signs, atol=1e-4)
+    posterior = targets.codebook.posterior(torch.from_numpy(found)).view(6, 74, -1)
+    torch.testing.assert_close(q_of(targets, clean), posterior, rtol=1e-4, atol=1e-5)
+    assert targets.codebook.means.shape == (9, 5)
+
+
+def test_posteriors_over_few_dimensions_are_softer() -> None:
+    clean = audio(12)
+    entropies = []
+    for dimensions in (0, 4):
+        q = q_of(fitted("encoder-gmm", clean, dimensions=dimensions), clean)
+        entropies.append(float(-torch.xlogy(q, q).sum(-1).mean()))
+    assert entropies[1] > 1.5 * entropies[0]
+
+
+def test_more_dimensions_than_features_are_refused() -> None:
+    with pytest.raises(UserError, match="dimensions = 40: the features have only 32"):
+        fitted("online-gmm", audio(), dimensions=40)
 
 
 def test_silence_and_too_few_frames_are_refused() -> None:

@@ -21,11 +21,12 @@ from sjepa import DiagonalGMM, Encoder, UserError
 from sjepa.config import Config, to_toml
 from sjepa.data.loader import Batch, BatchReader
 from sjepa.data.sampler import BatchPlan
-from sjepa.targets.providers import Targets
+from sjepa.targets.targets import Targets
 from sjepa.train import checkpoint, loop, metrics
-from sjepa.train.loop import load_noise, pretrain, train_step
+from sjepa.train.loop import load_noise, pretrain
 from sjepa.train.loss import kl_per_frame
 from sjepa.train.run import Run, held
+from sjepa.train.step import train_step
 from sjepa.train.stopping import stop_requests
 
 Make = Callable[..., Config]
@@ -125,7 +126,7 @@ def test_the_first_steps_loss_is_the_papers_equation(corpus: Path, tmp_path: Pat
     config = micro(encoder=off, predictor={"dropout": 0.0}, augment={"p_noise": 0.0, "p_mix": 0.0})
     run, batch = one_batch(config, corpus)
     clean = batch.waveforms.float() / 32768
-    q = run.targets(run.targets.hear(clean))
+    q = run.targets(run.targets.frame_features(clean, None))
     model = run.model.eval()
     z = model.encoder(clean, mask=batch.mask).last
     predicted = model.predictor(z, batch.mask)
@@ -135,7 +136,7 @@ def test_the_first_steps_loss_is_the_papers_equation(corpus: Path, tmp_path: Pat
             p = torch.softmax(model.head(predicted[b, t] if batch.mask[b, t] else z[b, t]), -1).detach()
             total += float((q[b, t] * (q[b, t].clamp(min=1e-38).log() - p.log())).sum())
             count += 1
-    train_step(run, config.phases()[0], batch, None)
+    train_step(run, config.schedule()[0], batch, None)
     assert run.meter.read()["loss"] == pytest.approx(total / count, rel=1e-4)
 
 
@@ -143,7 +144,7 @@ def test_a_batch_that_drew_no_mask_is_not_a_bad_step(corpus: Path, micro: Make) 
     config = micro(phase1={"visible_loss_until": 0}, train={"masked_path": "both"})
     run, batch = one_batch(config, corpus)
     batch.mask.zero_()
-    train_step(run, config.phases()[0], batch, None)
+    train_step(run, config.schedule()[0], batch, None)
     found = run.meter.read()
     assert (found["loss"], found["gradient_norm"], found["skipped_steps"]) == (0.0, 0.0, 0)
 
@@ -156,8 +157,8 @@ def one_batch(config: Config, corpus: Path) -> tuple[Run, Batch]:
     plan = BatchPlan(loaded.length, seconds=config.batches.seconds, buckets=config.batches.buckets, seed=0)
     batch = BatchReader(loaded, config.mask, config.augment, seed=0, rank=0, ranks=1)[plan.epoch(0)[0]]
     run = Run.start(config, torch.device("cpu"))
-    targets = run.make_targets(config.phases()[0])
-    targets.fit(targets.frames_to_fit(batch.waveforms.float() / 32768).flatten(0, 1))
+    targets = run.make_targets(config.schedule()[0])
+    targets.fit(targets.frames_to_fit(batch.waveforms.float() / 32768, None).flatten(0, 1))
     run.install(targets, 1)
     return run, batch
 
@@ -175,7 +176,7 @@ def test_a_few_seconds_are_learned_down_to_the_targets_entropy(corpus: Path, mic
     first = None
     for step in range(400):
         run.step = step
-        train_step(run, config.phases()[0], batch, None)
+        train_step(run, config.schedule()[0], batch, None)
         if step == 0:
             first = run.meter.read()
         if step == 380:
@@ -346,7 +347,7 @@ def test_ctrl_c_saves_and_the_same_command_continues(corpus: Path, tmp_path: Pat
     assert all(torch.equal(weights, saved[f"encoder.{name}"]) for name, weights in usable.items())
     assert not (run / "encoder-phase1").exists()
     assert pretrain(config, corpus, run, show=False)
-    assert lines(run, "train")[-1]["step"] == config.phases()[-1].end
+    assert lines(run, "train")[-1]["step"] == config.steps
     assert not lines(run, "stopped")
 
 
@@ -386,14 +387,14 @@ def test_steps_without_a_finite_gradient_are_skipped_counted_and_end_the_run(
     run, batch = one_batch(config, corpus)
     for step in range(2):  # moments exist before the bad step
         run.step = step
-        train_step(run, config.phases()[0], batch, None)
+        train_step(run, config.schedule()[0], batch, None)
     before = {name: p.clone() for name, p in run.model.named_parameters()}
     steps = [state["step"].clone() for state in run.optimizer.state.values()]
     with torch.no_grad():
         run.model.predictor.mask_token[0] = float("inf")
     for step in range(2, 5):
         run.step = step
-        train_step(run, config.phases()[0], batch, None)
+        train_step(run, config.schedule()[0], batch, None)
     for name, p in run.model.named_parameters():
         if name != "predictor.mask_token":
             assert torch.equal(p, before[name])
@@ -408,7 +409,7 @@ def test_steps_without_a_finite_gradient_are_skipped_counted_and_end_the_run(
 def test_too_many_bad_steps_in_a_row_end_the_run(
     corpus: Path, tmp_path: Path, micro: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sjepa.train.loop.to_float", lambda waveforms: waveforms.float() * float("inf"))
+    monkeypatch.setattr("sjepa.train.step.to_float", lambda waveforms: waveforms.float() * float("inf"))
     config = micro(train={"bad_steps": 3, "checkpoint_every": 2})
     with pytest.raises(UserError, match="3 steps in a row had no finite gradient, up to step 3"):
         pretrain(change(config, phase1={"layer_check_every": 100}), corpus, tmp_path / "run", show=False)

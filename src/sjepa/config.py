@@ -1,24 +1,29 @@
-"""Everything a run can be told: typed, printable as TOML, with presets that state only differences."""
+"""Every setting of a run: typed, printable as TOML, with presets that state only differences."""
 
 import dataclasses
+import re
 import tomllib
 import types
 import typing
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
+
+import tomli_w
 
 from sjepa.audio.augment import AugmentConfig
 from sjepa.audio.mfcc import MfccConfig
+from sjepa.bounds import COUNT, POSITIVE, SEED, SHARE, check_bounds
 from sjepa.data.loader import BatchConfig
 from sjepa.data.masking import MaskConfig
 from sjepa.errors import UserError, suggestion
 from sjepa.model.encoder_config import EncoderConfig
 from sjepa.model.predictor import PredictorConfig
-from sjepa.phases import Phase, PhaseConfig, check_cadences
+from sjepa.phases import Phase, PhaseConfig
 from sjepa.targets.ema import EmaConfig
 from sjepa.targets.fit import GmmConfig
+from sjepa.targets.kinds import KINDS
 from sjepa.targets.layer import LayerConfig
 
 
@@ -26,40 +31,40 @@ from sjepa.targets.layer import LayerConfig
 class TrainConfig:
     """The optimizer and the run's housekeeping."""
 
-    beta1: float = 0.9
+    beta1: Annotated[float, SHARE] = 0.9
     """AdamW's first decay."""
-    beta2: float = 0.99
+    beta2: Annotated[float, SHARE] = 0.99
     """AdamW's second decay."""
-    weight_decay: float = 1e-3
+    weight_decay: Annotated[float, SHARE] = 1e-3
     """AdamW's weight decay, on all parameters."""
-    clip: float = 1.0
+    clip: Annotated[float, POSITIVE] = 1.0
     """Largest gradient norm (ours; the paper gives none)."""
     precision: Literal["bf16", "fp32"] = "bf16"
     """bf16 autocast on a GPU with fp32 norms, softmax, KL, mixture and EMA; a CPU always computes in fp32."""
     visible_path: Literal["encoder", "predictor"] = "encoder"
     """Which output the cluster head reads at visible frames."""
     masked_path: Literal["predictor", "both"] = "predictor"
-    """What the head reads at masked frames: the predictor's output, or also the encoder's, as a term of its own."""
+    """Which output the cluster head reads at masked frames: the predictor's, or the encoder's too as a second term."""
     compile: bool = True
     """Compile the network on a GPU."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where to run; auto takes a GPU where there is one."""
-    log_every: int = 100
+    """Where to run; auto uses a GPU if there is one."""
+    log_every: Annotated[int, COUNT] = 100
     """Steps between lines of metrics.jsonl."""
-    checkpoint_every: int = 2000
+    checkpoint_every: Annotated[int, COUNT] = 2000
     """Steps between checkpoints."""
-    keep_checkpoints: int = 2
-    """Checkpoints kept, the latest first; the one at the end of phase 1 always stays."""
-    bad_steps: int = 50
-    """Steps in a row without a finite gradient that end the run."""
+    keep_checkpoints: Annotated[int, COUNT] = 2
+    """Newest checkpoints to keep; those at the ends of phases always stay."""
+    bad_steps: Annotated[int, COUNT] = 50
+    """Consecutive steps without a finite gradient that end the run."""
 
 
 @dataclass(frozen=True)
-class Config:
-    """A whole pre-training run; the defaults are the paper's."""
+class Settings:
+    """What does not belong to one phase; the defaults are the paper's."""
 
-    seed: int = 0
-    """All randomness follows from it."""
+    seed: Annotated[int, SEED] = 0
+    """Seed of everything random."""
     init_from: str = ""
     """An encoder to start from instead of random weights: a run, a Hugging Face HuBERT folder or a file of weights."""
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
@@ -70,67 +75,84 @@ class Config:
     gmm: GmmConfig = field(default_factory=GmmConfig)
     ema: EmaConfig = field(default_factory=EmaConfig)
     layer: LayerConfig = field(default_factory=LayerConfig)
-    phase1: PhaseConfig = field(default_factory=PhaseConfig)
-    phase2: PhaseConfig = field(
-        default_factory=lambda: PhaseConfig(targets="online-gmm", lr=2.5e-5, visible_loss_until=0.5, augment_until=0.5)
-    )
     batches: BatchConfig = field(default_factory=BatchConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
 
+
+PAPERS_PHASES = (
+    PhaseConfig(),
+    PhaseConfig(targets="online-gmm", k=500, lr=2.5e-5, visible_loss_until=0.5, augment_until=0.5),
+)
+
+
+@dataclass(frozen=True)
+class Config(Settings):
+    """A whole pre-training run; the defaults are the paper's.
+
+    On the command line and in TOML files the phases are called phase1, phase2 and so on.
+    """
+
+    phases: tuple[PhaseConfig, ...] = PAPERS_PHASES
+
     def __post_init__(self) -> None:
-        flat = flatten(self)
-        if self.seed < 0:
-            raise UserError(f"seed = {self.seed}: a seed is not below 0")
-        for name in POSITIVE:
-            if flat[name] <= 0:
-                raise UserError(f"{name} = {flat[name]}: it should be greater than 0")
-        for name in NOT_NEGATIVE:
-            if flat[name] < 0:
-                raise UserError(f"{name} = {flat[name]}: it should not be below 0")
-        for name in SHARES:
-            if not 0 <= flat[name] <= 1:
-                raise UserError(f"{name} = {flat[name]}: it should lie between 0 and 1")
+        for name, section in sections(self).items():
+            check_bounds(section, f"{name}." if name else "")
+        check_phases(self)
         if self.mask.lowest is not None and not 0 <= self.mask.lowest <= self.mask.ratio:
             raise UserError(f"mask.lowest = {self.mask.lowest}: it should lie between 0 and mask.ratio")
-        if self.phase1.lr < 0 or self.phase2.lr < 0:
-            raise UserError("phase1.lr, phase2.lr: a learning rate cannot be negative")
-        check_cadences("phase1", self.phase1)
-        check_cadences("phase2", self.phase2)
-        if self.phase1.targets not in ("mfcc-gmm", "mfcc-kmeans", "best-rq"):
-            raise UserError(
-                f"phase1.targets = {self.phase1.targets!r}: phase 1 has no trained encoder to take targets from"
-            )
-        if any(phase.targets == "best-rq" and phase.centred for phase in (self.phase1, self.phase2)):
-            raise UserError("phase1.centred, phase2.centred: best-rq standardises its features, they cannot be centred")
-        if not self.batches.buckets or min(self.batches.buckets) <= 0:
-            raise UserError("batches.buckets: at least one length in seconds is needed, and all above 0")
-        if max(self.batches.buckets) > self.batches.max_seconds:
-            raise UserError("batches.buckets: the longest bucket is longer than batches.max_seconds")
-        longest = round(max(self.batches.buckets) * 50)
-        if longest > self.predictor.positions:
-            raise UserError(
-                f"predictor.positions = {self.predictor.positions}: the longest bucket has {longest} frames"
-            )
         if self.layer.choice is not None and not 0 <= self.layer.choice < self.encoder.layers:
             raise UserError(
                 f"layer.choice = {self.layer.choice}: the encoder has layers 0 to {self.encoder.layers - 1}"
             )
 
-    def phases(self) -> list[Phase]:
-        first = Phase(1, 0, self.phase1, self.ema)
-        return [first, Phase(2, first.end, self.phase2, self.ema, lr_before=first.lr(first.end - 1))]
+    def schedule(self) -> list[Phase]:
+        """The phases at their places in the run."""
+        placed: list[Phase] = []
+        for number, phase in enumerate(self.phases, 1):
+            start, rate = (placed[-1].end, placed[-1].lr(placed[-1].end - 1)) if placed else (0, 0.0)
+            placed.append(Phase(number, start, phase, self.ema, rate))
+        return placed
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps of the whole run."""
+        return sum(phase.steps for phase in self.phases)
+
+    def batches_in(self, phase: PhaseConfig) -> BatchConfig:
+        """The batches of a phase: those of the run, unless the phase has its own size or lengths."""
+        return dataclasses.replace(
+            self.batches,
+            seconds=phase.batch_seconds or self.batches.seconds,
+            buckets=phase.buckets or self.batches.buckets,
+        )
 
 
-POSITIVE = (
-    "mask.span", "gmm.k", "gmm.k_mfcc", "gmm.reservoir", "gmm.fit_hours", "layer.frames", "phase1.steps",
-    "phase2.steps", "phase1.temperature", "phase2.temperature", "batches.seconds", "batches.max_seconds", "train.clip",
-    "train.log_every", "train.checkpoint_every", "train.keep_checkpoints", "train.bad_steps",
-)  # fmt: skip
-NOT_NEGATIVE = ("encoder.attention_start", "predictor.attention_start")
-SHARES = (
-    "mask.ratio", "augment.p_noise", "augment.p_mix", "augment.mix_longest", "gmm.decay", "ema.fast", "ema.slow",
-    "layer.smoothing", "batches.bad_share", "encoder.dropout", "encoder.layerdrop", "predictor.dropout",
-)  # fmt: skip
+def check_phases(config: Config) -> None:
+    """Refuse phases that cannot follow each other, or whose batches do not fit the model."""
+    for number, phase in enumerate(config.phases, 1):
+        name = phase_name(number)
+        kind = None if phase.targets == "same" else KINDS[phase.targets]
+        if number == 1 and (kind is None or kind.reads_encoder):
+            raise UserError(f"{name}.targets = {phase.targets!r}: phase 1 has no trained encoder to take targets from")
+        if kind is not None and phase.centred and not kind.can_centre:
+            raise UserError(f"{name}.centred: {phase.targets} standardises its features, they cannot be centred")
+        batches = config.batches_in(phase)
+        if not batches.buckets:
+            raise UserError("batches.buckets: at least one length in seconds is needed, and all above 0")
+        if max(batches.buckets) > batches.max_seconds:
+            raise UserError("batches.buckets: the longest bucket is longer than batches.max_seconds")
+        longest = round(max(batches.buckets) * 50)
+        if longest > config.predictor.positions:
+            raise UserError(
+                f"predictor.positions = {config.predictor.positions}: the longest bucket has {longest} frames"
+            )
+
+
+def phase_name(number: int) -> str:
+    """What a phase is called on the command line and in files."""
+    return f"phase{number}"
+
+
 # Fields that a continued run may change: where and how it is computed, not what.
 FREE = frozenset(
     {
@@ -169,22 +191,34 @@ def load_toml(path: Path) -> Config:
 
 def from_toml(text: str, source: str) -> Config:
     try:
-        return build(Config, tomllib.loads(text), Config(), source, "")
+        given = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise UserError(f"{source} is not valid TOML: {error}") from error
+    phases = list(PAPERS_PHASES)
+    numbered = {int(found[1]): key for key in given if (found := re.fullmatch(r"phase([1-9]\d{0,3})", key))}
+    for number, key in sorted(numbered.items()):
+        if number == len(phases) + 1:
+            phases.append(phases[-1])  # a further phase starts from the settings of the one before
+        elif number > len(phases):
+            raise UserError(f"{source}: there is a {key}, but no {phase_name(number - 1)}")
+        phases[number - 1] = build(PhaseConfig, given[key], phases[number - 1], source, key)
+    others = {key: value for key, value in given.items() if key not in numbered.values()}
+    shared = build(Settings, others, Settings(), source, "")
+    return Config(**{f.name: getattr(shared, f.name) for f in dataclasses.fields(shared)}, phases=tuple(phases))
 
 
-def build(cls: type[Any], given: dict[str, Any], default: Any, source: str, prefix: str) -> Any:
+def build(cls: type[Any], given: Any, default: Any, source: str, name: str) -> Any:
     """`default` with the given values in place; unknown keys and wrong types are errors."""
+    if not isinstance(given, dict):
+        raise UserError(f"{source}: {name} is a section, not a value")
     kinds = typing.get_type_hints(cls)
+    prefix = f"{name}." if name else ""
     changes: dict[str, Any] = {}
     for key, value in given.items():
         if key not in kinds:
             raise UserError(f"{source}: unknown key {prefix}{key}{suggestion(key, kinds)}")
         if dataclasses.is_dataclass(kinds[key]):
-            if not isinstance(value, dict):
-                raise UserError(f"{source}: {prefix}{key} is a section, not a value")
-            changes[key] = build(kinds[key], value, getattr(default, key), source, f"{prefix}{key}.")
+            changes[key] = build(kinds[key], value, getattr(default, key), source, prefix + key)
         else:
             changes[key] = convert(value, kinds[key], f"{source}: {prefix}{key}")
     return dataclasses.replace(default, **changes)
@@ -217,39 +251,79 @@ def convert(value: Any, kind: Any, name: str) -> Any:
     raise UserError(f"{name} = {value!r} should be of type {' or '.join(names)}")
 
 
-def flatten(config: Any, prefix: str = "") -> dict[str, Any]:
-    """Every field by its dotted name."""
-    flat: dict[str, Any] = {}
-    for f in dataclasses.fields(config):
+def sections(config: Config) -> dict[str, Any]:
+    """The dataclasses that hold a config's values, by the name of their section; the top level has no name."""
+    found: dict[str, Any] = {"": config}
+    for f in dataclasses.fields(Settings):
         value = getattr(config, f.name)
-        flat |= flatten(value, f"{prefix}{f.name}.") if dataclasses.is_dataclass(value) else {prefix + f.name: value}
-    return flat
+        if dataclasses.is_dataclass(value):
+            found[f.name] = value
+    return found | {phase_name(number): phase for number, phase in enumerate(config.phases, 1)}
+
+
+def tables(config: Config) -> dict[str, dict[str, Any]]:
+    """Every value by the name of its section, then of its field."""
+    return {
+        name: {
+            f.name: getattr(section, f.name)
+            for f in dataclasses.fields(section)
+            if f.name != "phases" and not dataclasses.is_dataclass(getattr(section, f.name))
+        }
+        for name, section in sections(config).items()
+    }
+
+
+def flatten(config: Config) -> dict[str, Any]:
+    """Every value by the dotted name of its field, such as `phase2.steps`."""
+    return {
+        f"{section}.{name}" if section else name: value
+        for section, values in tables(config).items()
+        for name, value in values.items()
+    }
 
 
 def to_toml(config: Config) -> str:
-    lines, section = [], ""
-    for name, value in flatten(config).items():
-        if value is None:
-            continue
-        head, _, key = name.rpartition(".")
-        if head != section:
-            lines += ["", f"[{head}]"]
-            section = head
-        lines.append(f"{key} = {toml_value(value)}")
-    return "\n".join(lines).strip() + "\n"
+    """All values; a field without one (None) is left out."""
+    plain = {
+        section: {name: list(v) if isinstance(v, tuple) else v for name, v in values.items() if v is not None}
+        for section, values in tables(config).items()
+    }
+    return tomli_w.dumps(plain.pop("") | plain)
 
 
-def toml_value(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str):
-        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
-    if isinstance(value, tuple):
-        return "[" + ", ".join(toml_value(item) for item in value) + "]"
-    return repr(value)
+class Difference(NamedTuple):
+    """A field in which two configs differ."""
+
+    name: str
+    old: Any
+    new: Any
+
+    def __str__(self) -> str:
+        return f"{self.name} was {self.old}, now {self.new}"
 
 
-def differences(old: Config, new: Config) -> list[str]:
-    """Fields in which two configs of one run may not differ, as lines."""
+def differences(old: Config, new: Config) -> list[Difference]:
+    """Fields in which two configs of one run may not differ; None stands for a phase that one of them lacks."""
     a, b = flatten(old), flatten(new)
-    return [f"{name} was {a[name]}, now {b[name]}" for name in a if a[name] != b[name] and name not in FREE]
+    names = [name for name in dict.fromkeys([*a, *b]) if name not in FREE]
+    return [Difference(name, a.get(name), b.get(name)) for name in names if a.get(name) != b.get(name)]
+
+
+def with_config(command: type[Any], config: Config) -> type[Any]:
+    """A command's dataclass with every setting of a config as further options: --seed, --phase1.steps and so on."""
+    import tyro
+
+    phases = [(phase_name(n), PhaseConfig, field(default=phase)) for n, phase in enumerate(config.phases, 1)]
+    settings = dataclasses.make_dataclass("Settings", phases, bases=(Settings,), frozen=True)
+    default = settings(**{f.name: getattr(config, f.name) for f in dataclasses.fields(Settings)})
+    option = ("config", Annotated[settings, tyro.conf.arg(name="")], field(default=default))
+    extended = dataclasses.make_dataclass(command.__name__, [option], bases=(command,), frozen=True)
+    extended.__doc__ = command.__doc__
+    return extended
+
+
+def from_command_line(parsed: Any) -> Config:
+    """The config that a command was given in the options of `with_config`."""
+    values = {f.name: getattr(parsed, f.name) for f in dataclasses.fields(parsed)}
+    shared = {f.name: values.pop(f.name) for f in dataclasses.fields(Settings)}
+    return Config(**shared, phases=tuple(values.values()))

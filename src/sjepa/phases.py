@@ -1,50 +1,64 @@
-"""The two phases as data: what changes when."""
+"""Training phases as data: what changes when."""
 
 import math
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
-from sjepa.errors import UserError
+from sjepa.bounds import CADENCE, COUNT, INDEX, NOT_NEGATIVE, POSITIVE, SHARE
 from sjepa.targets.ema import EmaConfig, decay_at
-from sjepa.targets.providers import TargetKind
+from sjepa.targets.kinds import TargetName
 
-Cadence = int | float
-"""Steps where it is an integer, a fraction of the phase where it has a decimal point."""
+Cadence = Annotated[int | float, CADENCE]
+"""A whole number of steps, or a fraction of the phase if it has a decimal point."""
 
 
 @dataclass(frozen=True)
 class PhaseConfig:
     """One phase. Cadences are steps (`2000`) or fractions of the phase (`0.1`)."""
 
-    steps: int = 400_000
+    steps: Annotated[int, COUNT] = 400_000
     """Optimizer steps."""
-    targets: TargetKind | Literal["same"] = "mfcc-gmm"
-    """What is predicted: in phase 1 mfcc-gmm, mfcc-kmeans or best-rq; in phase 2 any, or `same` for phase 1's."""
+    targets: TargetName | Literal["same"] = "mfcc-gmm"
+    """What the model predicts. Phase 1 takes mfcc-gmm, mfcc-kmeans or best-rq. A later phase takes any kind, or `same`
+    to keep the targets of the phase before."""
+    k: Annotated[int, COUNT] = 100
+    """Components of the Gaussian mixture, or codes of the codebook."""
+    dimensions: Annotated[int, INDEX] = 0
+    """Principal components of the features that the codebook sees; 0 for the features themselves (paper). In few
+    dimensions the posteriors are softer."""
     hard: bool = False
     """Replace each posterior by its argmax."""
-    temperature: float = 1.0
-    """Softens the posteriors where it is above 1."""
+    temperature: Annotated[float, POSITIVE] = 1.0
+    """Divides the log posteriors: above 1, targets are softer."""
     centred: bool = False
-    """Subtract each utterance's mean from the features first: targets then say less of speaker and channel (ours)."""
-    lr: float = 1e-4
+    """Subtract each utterance's mean from the features, so that targets depend less on speaker and channel (ours)."""
+    lr: Annotated[float, NOT_NEGATIVE] = 1e-4
     """Learning rate after warm-up."""
     warmup: Cadence = 0.05
-    """Linear warm-up from the learning rate of the phase before (0 in phase 1)."""
+    """Linear warm-up from the last learning rate of the phase before (0 in phase 1)."""
     schedule: Literal["constant", "cosine"] = "constant"
-    """After warm-up: constant, or a half cosine down to a tenth."""
+    """After warm-up: constant, or a half cosine down to `final_lr`."""
+    final_lr: Annotated[float, SHARE] = 0.1
+    """Where the cosine schedule ends, as a share of `lr`."""
     visible_loss_until: Cadence = 1.0
-    """The loss covers visible frames as well until here, masked frames only from then on."""
+    """The loss covers visible frames too until this step, and masked frames only after it."""
     augment_until: Cadence = 1.0
-    """Augmentation is on until here."""
+    """Augmentation is on until this step."""
+    frontend_until: Cadence = 1.0
+    """The convolutional front end trains until this step and stays frozen after it (paper: never frozen)."""
     layer_check_every: Cadence = 0.025
-    """Cadence of the effective-rank check."""
+    """Steps between checks of the effective rank."""
     ema_switch_every: Cadence = 0.05
-    """Cadence at which the target encoder's decay flips."""
+    """Steps between switches of the target encoder's decay."""
+    batch_seconds: Annotated[float, NOT_NEGATIVE] = 0.0
+    """Audio in a global batch of this phase; 0 for `batches.seconds`."""
+    buckets: Annotated[tuple[float, ...], POSITIVE] = ()
+    """Lengths of crops in this phase; none for `batches.buckets`."""
 
 
 @dataclass(frozen=True)
 class Phase:
-    """A phase at its place in the run; steps here count from the start of the run."""
+    """A phase at its place in the run. Steps count from the start of the run."""
 
     number: int
     start: int
@@ -59,6 +73,10 @@ class Phase:
     def steps(self, cadence: Cadence) -> int:
         return cadence if isinstance(cadence, int) else round(cadence * self.config.steps)
 
+    def is_before(self, step: int, cadence: Cadence) -> bool:
+        """Whether a step of the run comes before a point of this phase."""
+        return step - self.start < self.steps(cadence)
+
     def lr(self, step: int) -> float:
         config, done, warmup = self.config, step - self.start, self.steps(self.config.warmup)
         if done < warmup:
@@ -66,29 +84,21 @@ class Phase:
         if config.schedule == "constant":
             return config.lr
         progress = (done - warmup) / max(1, config.steps - warmup)
-        return config.lr * (0.1 + 0.45 * (1 + math.cos(math.pi * progress)))
+        return config.lr * (config.final_lr + (1 - config.final_lr) * 0.5 * (1 + math.cos(math.pi * progress)))
 
     def visible_loss(self, step: int) -> bool:
-        return step - self.start < self.steps(self.config.visible_loss_until)
+        return self.is_before(step, self.config.visible_loss_until)
 
-    def augmented(self, step: int) -> bool:
-        return step - self.start < self.steps(self.config.augment_until)
+    def augments(self, step: int) -> bool:
+        return self.is_before(step, self.config.augment_until)
+
+    def trains_frontend(self, step: int) -> bool:
+        return self.is_before(step, self.config.frontend_until)
 
     def layer_check(self, step: int) -> bool:
-        """After this step: at the cadence, and at the end of the phase."""
+        """Whether layers are checked after this step: at the cadence, and at the end of the phase."""
         every = max(1, self.steps(self.config.layer_check_every))
         return (step - self.start + 1) % every == 0 or step + 1 == self.end
 
     def decay(self, step: int) -> float:
         return decay_at(step - self.start, max(1, self.steps(self.config.ema_switch_every)), self.ema)
-
-
-def check_cadences(name: str, phase: PhaseConfig) -> None:
-    for key in ("warmup", "visible_loss_until", "augment_until", "layer_check_every", "ema_switch_every"):
-        value = getattr(phase, key)
-        if isinstance(value, float) and not 0 <= value <= 1:
-            raise UserError(
-                f"{name}.{key} = {value}: a fraction of the phase lies between 0 and 1; whole numbers are steps"
-            )
-        if value < 0:
-            raise UserError(f"{name}.{key} = {value} is negative")

@@ -15,7 +15,6 @@ from sjepa.device import Device, choose_device
 from sjepa.errors import UserError
 from sjepa.model.frontend import RECEPTIVE_FIELD, STRIDE, frame_count
 from sjepa.progress import say
-from sjepa.targets.providers import CODES
 from sjepa.train.compute import autocast
 from sjepa.train.run import Run
 
@@ -64,10 +63,10 @@ class Restored:
             "step": self.run.step,
             "phase": self.run.phase,
             "components": targets.components,
-            "targets": targets.kind,
+            "targets": targets.name,
             "temperature": targets.temperature,
             "hard": targets.hard,
-            "active_layer": self.run.layer.active if targets.target_encoder is not None else None,
+            "active_layer": self.run.active_layer,
             "head_input": self.head_input,
         }
 
@@ -89,10 +88,10 @@ class Restored:
             if self.head_input == "predictor":
                 z = model.predictor(z, torch.zeros(z.shape[:2], dtype=torch.bool, device=z.device))
             predictor = torch.softmax(model.head(z).float(), -1)[0]
-            features = targets.hear(clean)
+            features = targets.frame_features(clean, self.run.active_layer)
             target = targets(features)[0]
-            differs = targets.kind not in CODES and (targets.hard or targets.temperature != 1.0)
-            plain = targets.codebook.posterior(features)[0] if differs else None
+            differs = targets.kind.has_posteriors and (targets.hard or targets.temperature != 1.0)
+            plain = targets.codebook.posterior(targets.projection(features))[0] if differs else None
         return Frames(predictor, target, plain)
 
 

@@ -1,38 +1,52 @@
-"""Denoising augmentation after WavLM: noise over an utterance, and a stretch of another utterance mixed in.
+"""Augmentation of the encoder's input: noise and mixing after WavLM, and ours, a change of speed and an equalizer.
 
-Chances, places and levels are drawn on the host from a seeded generator per utterance (`draw`); the mixing is
+Chances, places and levels are drawn on the host from a seeded generator per utterance (`draw`). The audio is changed by
 batched tensor code on the device (`augment`), the same operations whatever was drawn, so that it can be compiled
-and captured with the rest of a step. The target side never sees it.
+and captured with the rest of a step. The target side sees clean audio at its own speed.
 """
 
+import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import lru_cache
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from sjepa.audio.io import SAMPLE_RATE
+from sjepa.bounds import DECIBELS, SHARE, Bound
+
+BANDS = 8  # control points of the equalizer, equally spaced on the mel scale
+TAPS = 16  # samples that the interpolation reads for each sample of audio at another speed
+RECEPTIVE_FIELD, STRIDE = 400, 320  # of an encoder frame
 
 
 @dataclass(frozen=True)
 class AugmentConfig:
     """Noise and utterance mixing; the defaults are the paper's."""
 
-    p_noise: float = 0.25
+    p_noise: Annotated[float, SHARE] = 0.25
     """Probability of noise over an utterance."""
-    p_mix: float = 0.25
+    p_mix: Annotated[float, SHARE] = 0.25
     """Probability of another utterance mixed in."""
-    snr_low: float = -5.0
+    snr_low: Annotated[float, DECIBELS] = -5.0
     """Lowest signal-to-noise ratio, dB."""
-    snr_high: float = 20.0
+    snr_high: Annotated[float, DECIBELS] = 20.0
     """Highest signal-to-noise ratio, dB."""
-    mix_low: float = -5.0
+    mix_low: Annotated[float, DECIBELS] = -5.0
     """Lowest energy ratio of the mixed-in stretch to the one it covers, dB."""
-    mix_high: float = 5.0
+    mix_high: Annotated[float, DECIBELS] = 5.0
     """Highest energy ratio of the mixed-in stretch, dB."""
-    mix_longest: float = 0.5
+    mix_longest: Annotated[float, SHARE] = 0.5
     """Longest mixed-in stretch, as a share of the utterance."""
     noise: str = ""
     """Noise recordings: a folder, an index or shards; empty for other utterances of the batch."""
+    speed: Annotated[float, Bound(0, 0.5, "it should lie between 0 and 0.5")] = 0.0
+    """Largest change of an utterance's speed, and so of pitch and formants, as a share (ours; try 0.1). Targets come
+    from the audio at its own speed and are aligned in time."""
+    equalizer: Annotated[float, Bound(0, 60, "it should lie between 0 and 60 dB")] = 0.0
+    """Largest gain or loss of a random equalizer, dB (ours; try 6)."""
 
 
 class Draws(NamedTuple):
@@ -47,11 +61,17 @@ class Draws(NamedTuple):
     mix_start: Tensor  # in [0, 1) of the places where it fits, in the utterance
     mix_from: Tensor  # the same, in the partner
     mix_ratio: Tensor
+    rate: Tensor  # samples of the utterance per sample that the encoder sees
+    gains: Tensor  # (BANDS, B) of the equalizer, dB
+
+    @classmethod
+    def from_rows(cls, rows: Tensor) -> "Draws":
+        return cls._make([*rows[:10], rows[10:]])
 
 
 def draw(generators: list[np.random.Generator], config: AugmentConfig) -> Tensor:
-    """The fields of `Draws` as rows, (9, B), each utterance's from its own generator; partners are of the batch."""
-    u = np.stack([generator.random(9) for generator in generators])
+    """The fields of `Draws` as rows (18, B), each utterance's from its own generator; partners are of the batch."""
+    u = np.stack([generator.random(10 + BANDS) for generator in generators])
     batch = len(u)
     other = 1 + np.minimum((u[:, 4] * (batch - 1)).astype(int), max(0, batch - 2))
     rows = (
@@ -64,14 +84,65 @@ def draw(generators: list[np.random.Generator], config: AugmentConfig) -> Tensor
         u[:, 6],
         u[:, 7],
         config.mix_low + u[:, 8] * (config.mix_high - config.mix_low),
+        1.0 + config.speed * (2.0 * u[:, 9] - 1.0),
+        *(config.equalizer * (2.0 * u[:, 10:].T - 1.0)),
     )
     return torch.from_numpy(np.stack([row.astype(np.float64) for row in rows]))
 
 
-def augment(clean: Tensor, draws: Tensor, noise: Tensor | None = None) -> Tensor:
-    """Augmented copy of (B, N) samples; `noise` is one long recording to cut from."""
-    drawn = Draws(*draws)
-    return mix_utterances(add_noise(clean, drawn, noise), clean, drawn)
+def student_samples(samples: int, speed: float) -> int:
+    """Length of the encoder's input, so that `samples` of an utterance are enough at any drawn speed."""
+    return math.floor(samples / (1.0 + speed))
+
+
+def augment(
+    clean: Tensor, draws: Tensor, noise: Tensor | None = None, samples: int | None = None, equalize: bool = False
+) -> Tensor:
+    """Augmented copy of (B, N) audio, cut to `samples`; `noise` is one long recording to cut from."""
+    drawn = Draws.from_rows(draws)
+    student = clean if samples in (None, clean.shape[1]) else change_speed(clean, drawn.rate, samples)
+    if equalize:
+        student = apply_equalizer(student, drawn.gains)
+    return mix_utterances(add_noise(student, drawn, noise), student, drawn)
+
+
+def change_speed(clean: Tensor, rate: Tensor, samples: int) -> Tensor:
+    """Read (B, N) audio at `rate` (B,) samples per sample, by windowed-sinc interpolation: (B, samples)."""
+    place = rate[:, None] * torch.arange(samples, device=clean.device, dtype=torch.float64)
+    first = place.floor()
+    offset = torch.arange(TAPS, device=clean.device) - (TAPS // 2 - 1)  # taps around the place
+    distance = (offset - (place - first).unsqueeze(2)).float()  # (B, samples, TAPS)
+    cutoff = rate.clamp(min=1.0).reciprocal().float()[:, None, None]  # above it, faster audio would alias
+    window = torch.cos(math.pi * distance / (TAPS + 2)).square()
+    weights = cutoff * torch.sinc(cutoff * distance) * window
+    index = (first.long().unsqueeze(2) + offset).clamp(0, clean.shape[1] - 1)
+    utterance = torch.arange(len(clean), device=clean.device)[:, None, None]
+    return (clean[utterance, index] * weights).sum(2)
+
+
+def align_targets(q: Tensor, draws: Tensor | None, frames: int) -> Tensor:
+    """The targets (B, T, K) of an utterance at the times of `frames` encoder frames, given its drawn speed."""
+    if draws is None:
+        return q[:, :frames]
+    rate, half = Draws.from_rows(draws).rate[:, None], RECEPTIVE_FIELD // 2
+    centre = rate * (STRIDE * torch.arange(frames, device=q.device) + half)  # in samples of the clean audio
+    index = ((centre - half) / STRIDE).round().long().clamp(0, q.shape[1] - 1)
+    return q.gather(1, index.unsqueeze(2).expand(-1, -1, q.shape[2]))
+
+
+@lru_cache
+def band_shapes(bins: int, device: torch.device) -> Tensor:
+    """Triangles on the mel scale that interpolate between the equalizer's control points: (BANDS, bins)."""
+    mel = torch.log1p(torch.linspace(0, SAMPLE_RATE / 2, bins, device=device) / 700.0)
+    place = (BANDS - 1) * mel / mel[-1]
+    return (1.0 - (place - torch.arange(BANDS, device=device)[:, None]).abs()).clamp(min=0.0)
+
+
+def apply_equalizer(audio: Tensor, gains: Tensor) -> Tensor:
+    """Filter (B, N) audio with a smooth frequency response through the gains (BANDS, B), dB."""
+    spectrum = torch.fft.rfft(audio)
+    decibels = gains.to(audio.dtype).t() @ band_shapes(spectrum.shape[1], audio.device)
+    return torch.fft.irfft(spectrum * 10.0 ** (decibels / 20.0), n=audio.shape[1])
 
 
 def add_noise(clean: Tensor, drawn: Draws, noise: Tensor | None) -> Tensor:

@@ -7,13 +7,14 @@ that frame counts and times agree without trimming.
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from sjepa.audio.io import SAMPLE_RATE
+from sjepa.bounds import SIZE
 
 WINDOW = 400
 FFT = 512
@@ -26,9 +27,9 @@ class MfccConfig:
 
     shift_ms: Literal[10, 20] = 20
     """20 as in the paper, or 10: frames and deltas at 10 ms, then every second frame, as HuBERT does."""
-    cepstra: int = 13
+    cepstra: Annotated[int, SIZE] = 13
     """Cepstral coefficients, C0 included; deltas and delta-deltas triple them."""
-    mels: int = 23
+    mels: Annotated[int, SIZE] = 23
     """Mel filters."""
 
     @property

@@ -65,10 +65,10 @@ def torchaudio(config: Config, clean: Tensor, mask: Tensor, device: torch.device
         encoder_layer_norm_first=False, encoder_layer_drop=0.05, mask_prob=0.8, mask_selection="static",
         mask_other=0.0, mask_length=10, no_mask_overlap=False, mask_min_space=1, mask_channel_prob=0.0,
         mask_channel_selection="static", mask_channel_other=0.0, mask_channel_length=10, no_mask_channel_overlap=False,
-        mask_channel_min_space=1, skip_masked=False, skip_nomask=False, num_classes=config.gmm.k_mfcc,
+        mask_channel_min_space=1, skip_masked=False, skip_nomask=False, num_classes=config.phases[0].k,
         final_dim=256, feature_grad_mult=0.1,
     ).to(device).train()  # fmt: skip
-    labels = torch.randint(config.gmm.k_mfcc, mask.shape, device=device)
+    labels = torch.randint(config.phases[0].k, mask.shape, device=device)
     lengths = torch.full((len(clean),), clean.shape[1], device=device)
 
     def loss() -> Tensor:

@@ -23,10 +23,10 @@ from sjepa.config import Config, load_preset
 from sjepa.data.loader import Batch, on_device
 from sjepa.data.masking import block_mask
 from sjepa.model.frontend import frame_count
-from sjepa.targets.providers import Targets
+from sjepa.targets.targets import Targets
 from sjepa.train.compute import autocast, graphs_compiled
-from sjepa.train.loop import train_step
 from sjepa.train.run import Run
+from sjepa.train.step import train_step
 
 KINDS = 16  # steps whose LayerDrop patterns come round in turn, so that all are captured before the clock starts
 
@@ -112,9 +112,9 @@ def started(config: Config, number: int, audio: Batch, device: torch.device) -> 
     """A run at the start of a phase, its mixture fitted to one batch."""
     config = dataclasses.replace(config, gmm=dataclasses.replace(config.gmm, em_iterations=2, kmeans_iterations=1))
     run = Run.start(config, device)
-    targets = run.make_targets(config.phases()[number - 1])
+    targets = run.make_targets(config.schedule()[number - 1])
     with torch.no_grad(), autocast(config, device):
-        frames = targets.frames_to_fit(audio.clean.to(device)).flatten(0, 1).float()
+        frames = targets.frames_to_fit(audio.clean.to(device), run.layer.active).flatten(0, 1).float()
     targets.fit(frames.repeat(-(-targets.components // len(frames)), 1))
     run.install(targets, number)
     return run
@@ -123,8 +123,8 @@ def started(config: Config, number: int, audio: Batch, device: torch.device) -> 
 class WithoutMixture:
     """Targets that are given: what a step costs beside posteriors and the online update."""
 
-    def __init__(self, targets: Targets, clean: Tensor):
-        self.targets, self.q = targets, targets(targets.hear(clean)).clone()
+    def __init__(self, targets: Targets, features: Tensor):
+        self.targets, self.q = targets, targets(features).clone()
 
     def __call__(self, features: Tensor) -> Tensor:
         return self.q
@@ -143,8 +143,9 @@ def time_phase(
     run = started(config, number, batches[0], device)
     if not mixture:
         with autocast(config, device):
-            run.targets = WithoutMixture(run.targets, batches[0].clean.to(device))  # type: ignore[assignment]
-    phase = config.phases()[number - 1]
+            features = run.targets.frame_features(batches[0].clean.to(device), run.active_layer)
+            run.targets = WithoutMixture(run.targets, features)  # type: ignore[assignment]
+    phase = config.schedule()[number - 1]
     source = itertools.cycle(batches)
     feed = on_device(source, device) if device.type == "cuda" else source
     count, waited = 0, 0.0
@@ -212,10 +213,10 @@ def time_parts(config: Config, batch: Batch, device: torch.device) -> dict[str, 
 
     def targets() -> None:
         with autocast(config, device):
-            run.targets(run.targets.hear(clean))
+            run.targets(run.targets.frame_features(clean, run.active_layer))
 
     parts = {
-        "augmentation": timed(lambda: run.augment(clean, batch.draws, None)),
+        "augmentation": timed(lambda: run.augment(clean, batch.draws, None, clean.shape[1], False)),
         "front end": both_ways(lambda: encoder.feature_extractor(clean)),
         "projection": both_ways(lambda: encoder.feature_projection(channels)),
         "position": both_ways(lambda: encoder.encoder(x, batch.mask)),

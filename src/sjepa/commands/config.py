@@ -1,11 +1,10 @@
 """`sjepa config`: the settings that a run would use."""
 
-from dataclasses import dataclass, field
-from typing import Annotated
+from dataclasses import dataclass
 
 import tyro
 
-from sjepa.config import Config, load_preset, to_toml
+from sjepa.config import from_command_line, load_preset, to_toml, with_config
 from sjepa.verbs import option
 
 
@@ -15,10 +14,9 @@ class ShowConfig:
 
     preset: str = "paper"
     """Where settings start: tiny, half-hour, paper, or a TOML file."""
-    config: Annotated[Config, tyro.conf.arg(name="")] = field(default_factory=Config)
 
 
 def run(arguments: list[str]) -> None:
     config = load_preset(option(arguments, "--preset") or "paper")
-    command = tyro.cli(ShowConfig, prog="sjepa config", args=arguments, default=ShowConfig(config=config))
-    print(to_toml(command.config), end="")
+    command = tyro.cli(with_config(ShowConfig, config), prog="sjepa config", args=arguments)
+    print(to_toml(from_command_line(command.config)), end="")

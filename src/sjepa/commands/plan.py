@@ -56,11 +56,12 @@ def work_of(config: Config, hours: float) -> Work:
 
     from sjepa.model.sjepa import SJEPA
 
+    components = config.phases[-1].k
     with torch.device("meta"):
-        model = SJEPA(config.encoder, config.predictor, config.gmm.k, config.train.visible_path)
+        model = SJEPA(config.encoder, config.predictor, components, config.train.visible_path)
     parameters = sum(p.numel() for p in model.parameters())
-    statistics = config.gmm.k * (1 + 2 * config.encoder.hidden_size)  # counts, sums and squares of each component
-    return Work(hours, config.phases()[-1].end, config.batches.seconds, 4 * parameters, 4 * statistics)
+    statistics = components * (1 + 2 * config.encoder.hidden_size)  # counts, sums and squares of each component
+    return Work(hours, config.steps, config.batches.seconds, 4 * parameters, 4 * statistics)
 
 
 def rate_of(given: str, option: str, keys: tuple[str, ...]) -> float:

@@ -1,12 +1,11 @@
 """`sjepa pretrain`: train an encoder, or continue."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 import tyro
 
-from sjepa.config import Config, load_preset, load_toml, preset_names
+from sjepa.config import Config, from_command_line, load_preset, load_toml, preset_names, with_config
 from sjepa.errors import UserError
 from sjepa.verbs import option
 
@@ -15,7 +14,7 @@ from sjepa.verbs import option
 class Pretrain:
     """Pre-train an encoder on a folder of audio, or continue a run.
 
-    Start from a preset and change any field: `sjepa pretrain --preset tiny --data audio/ --out run/ --gmm.k 500`.
+    Start from a preset and change any field: `sjepa pretrain --preset tiny --data audio/ --out run/ --phase2.k 500`.
     Run the same command again to continue; `sjepa pretrain --out run/` is enough. Under torchrun it uses every GPU.
     """
 
@@ -27,8 +26,7 @@ class Pretrain:
     preset: str = ""
     """Where settings start: tiny, half-hour, paper, or a TOML file."""
     branch_from: Path | None = None
-    """A run whose first phase the new run shares: it starts from that checkpoint, and its phase 2 may differ."""
-    config: Annotated[Config, tyro.conf.arg(name="")] = field(default_factory=Config)
+    """A run whose first phases the new run shares: it starts from the last checkpoint that both have in common."""
 
 
 def starting_config(arguments: list[str]) -> Config:
@@ -43,8 +41,7 @@ def starting_config(arguments: list[str]) -> Config:
 
 
 def run(arguments: list[str]) -> None:
-    default = Pretrain(tyro.MISSING, config=starting_config(arguments))
-    command = tyro.cli(Pretrain, prog="sjepa pretrain", args=arguments, default=default)
+    command = tyro.cli(with_config(Pretrain, starting_config(arguments)), prog="sjepa pretrain", args=arguments)
     known = command.out / "run.json"
     if command.branch_from and not known.exists():
         known = command.branch_from / "run.json"
@@ -63,7 +60,7 @@ def run(arguments: list[str]) -> None:
     from sjepa import distributed
     from sjepa.train.loop import pretrain
 
-    if not pretrain(command.config, data, command.out, branch_from=command.branch_from):
+    if not pretrain(from_command_line(command.config), data, command.out, branch_from=command.branch_from):
         if distributed.world_size() == 1:  # torchrun would take it for a failure
             raise SystemExit(130)  # stopped in good order, but what follows in a script should not start
         return

@@ -10,14 +10,15 @@ import time
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from sjepa.audio.augment import AugmentConfig, draw
+from sjepa.audio.augment import AugmentConfig, draw, student_samples
 from sjepa.audio.io import SAMPLE_RATE, BadAudioError
+from sjepa.bounds import NOT_NEGATIVE, POSITIVE, SHARE, WORKERS
 from sjepa.data.corpus import Corpus
 from sjepa.data.masking import MaskConfig, block_mask
 from sjepa.data.mixture import Mixture
@@ -33,19 +34,19 @@ OTHERS = 20  # utterances tried in place of a batch that is damaged as a whole
 class BatchConfig:
     """How audio becomes batches."""
 
-    seconds: float = 2880.0
+    seconds: Annotated[float, POSITIVE] = 2880.0
     """Audio in a global batch, all ranks together (the paper: 192 utterances of at most 15 s)."""
-    max_seconds: float = 15.0
+    max_seconds: Annotated[float, POSITIVE] = 15.0
     """Longer files of a plain folder are cut into equal pieces of at most this; an index was cut when it was made."""
-    buckets: tuple[float, ...] = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 12.0, 14.0, 15.0)
+    buckets: Annotated[tuple[float, ...], POSITIVE] = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 12.0, 14.0, 15.0)
     """Seconds: an utterance is cropped to the longest that fits, so a batch has one length and no padding."""
     cache: Literal["auto", "memory", "none"] = "auto"
     """Decode the whole corpus once into memory, or decode as it is needed; auto decides by `memory_gb`."""
-    memory_gb: float = 8.0
+    memory_gb: Annotated[float, NOT_NEGATIVE] = 8.0
     """Largest decoded corpus that auto holds in memory, per rank."""
-    workers: int = 4
+    workers: Annotated[int, WORKERS] = 4
     """Decoding processes per rank where the corpus is not held in memory."""
-    bad_share: float = 0.05
+    bad_share: Annotated[float, SHARE] = 0.05
     """Share of utterances that may turn out damaged before the run stops."""
 
 
@@ -55,7 +56,7 @@ class Batch:
 
     waveforms: Tensor  # (B, N) int16
     mask: Tensor  # (B, T) True where masked
-    draws: Tensor  # (9, B) of the augmentation
+    draws: Tensor  # (18, B) of the augmentation
     position: tuple[int, int]  # epoch and index of the batch after this one
     available: float  # seconds of audio in the utterances of the global batch
     cropped: float  # seconds of it that the crop left out; nothing is padded
@@ -113,7 +114,7 @@ class BatchReader(torch.utils.data.Dataset):
         # A damaged utterance's place is taken by another of the batch, so that shapes stay as planned.
         sound = [waveform for waveform in waveforms if waveform is not None] or [self.any_other(spec, bad)]
         stacked = np.stack([sound[i % len(sound)] if w is None else w for i, w in enumerate(waveforms)])
-        frames = frame_count(spec.samples)
+        frames = frame_count(student_samples(spec.samples, self.augment.speed))
         mask = np.stack([block_mask(frames, self.mask, generator) for generator in generators])
         available = int(self.corpus.length[spec.utterances].sum(dtype=np.int64))
         return Batch(

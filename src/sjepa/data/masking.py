@@ -1,21 +1,23 @@
 """Block masks: spans of frames until a set share of each utterance is masked."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
+
+from sjepa.bounds import COUNT, SHARE
 
 
 @dataclass(frozen=True)
 class MaskConfig:
     """Which frames are hidden from the encoder; the defaults are the paper's."""
 
-    ratio: float = 0.65
+    ratio: Annotated[float, SHARE] = 0.65
     """Share of an utterance's frames that is masked."""
     lowest: float | None = None
     """Draw each utterance's share between this and `ratio`: the encoder then also meets speech that is almost whole,
     as it does in the target encoder and afterwards. Without it every utterance has `ratio`."""
-    span: int = 10
+    span: Annotated[int, COUNT] = 10
     """Frames in a span."""
     method: Literal["distinct", "overlapping"] = "distinct"
     """`distinct` masks exactly the ratio; `overlapping` draws ratio * T / span spans as HuBERT does, about 49%."""

@@ -127,7 +127,7 @@ def folder_name(folder: Path) -> str:
     run = folder.parent
     name = run.parent.name if run.name == "run" else run.name
     saved = steps_saved(run) if folder.name == "encoder" and (run / "config.toml").is_file() else []
-    if saved and saved[0] < load_toml(run / "config.toml").phases()[-1].end:
+    if saved and saved[0] < load_toml(run / "config.toml").steps:
         return f"{name}-step-{saved[0]}"
     return name + folder.name.removeprefix("encoder")
 

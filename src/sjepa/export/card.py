@@ -97,6 +97,10 @@ def model_card(
     hours = facts.data.get("hours")
     heard = f"{facts.data['utterances']:,} utterances, {hours:,.1f} hours" if hours is not None else "length not logged"
     said = {key: cell(facts.run.get(key, UNKNOWN)) for key in ("data", "corpus", "sjepa", "torch", "ranks", "started")}
+    phases = "\n".join(
+        f"| phase {n} | {phase(settings, facts.components.get(n))} |"
+        for n, settings in enumerate(facts.config.phases, 1)
+    )
     licensed = f"These weights: {licence}."
     if licence == UNKNOWN:
         licensed = "None is stated for these weights yet: that depends on the audio they were trained on."
@@ -123,9 +127,8 @@ A speech encoder pre-trained with S-JEPA: HuBERT's architecture, {size.layers} t
 | --- | --- |
 | data | {said["data"]} ({heard}; fingerprint {said["corpus"]}) |
 | start | {f"the encoder {cell(facts.config.init_from)}" if facts.config.init_from else "random weights"} |
-| steps | {facts.step:,} of {facts.config.phases()[-1].end:,} |
-| phase 1 | {phase(facts.config.phase1, facts.components.get(1))} |
-| phase 2 | {phase(facts.config.phase2, facts.components.get(2))} |
+| steps | {facts.step:,} of {facts.config.steps:,} |
+{phases}
 | batches | {batches.seconds:,.0f} s of audio, utterances of at most {batches.max_seconds:g} s |
 | seed | {facts.config.seed} |
 | made with | sjepa {said["sjepa"]}, torch {said["torch"]}, processes: {said["ranks"]}, started {said["started"]} |
@@ -152,7 +155,7 @@ The encoder was trained with sjepa {said["sjepa"]}, an independent implementatio
 
 def phase(settings: PhaseConfig, components: int | None) -> str:
     size = f"K = {components}" if components is not None else "not reached yet"
-    targets = "those of phase 1" if settings.targets == "same" else f"{settings.targets}, {size}"
+    targets = "those of the phase before" if settings.targets == "same" else f"{settings.targets}, {size}"
     return f"{settings.steps:,} steps at rate {settings.lr:g}; targets: {targets}"
 
 

@@ -1,7 +1,9 @@
 """The size of an encoder."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
+from sjepa.bounds import NOT_NEGATIVE, SHARE, SIZE, check_bounds
 from sjepa.errors import UserError
 
 
@@ -9,34 +11,35 @@ from sjepa.errors import UserError
 class EncoderConfig:
     """Size and regularisation of the encoder; the defaults are the paper's."""
 
-    hidden_size: int = 768
+    hidden_size: Annotated[int, SIZE] = 768
     """Width of the transformer."""
-    layers: int = 6
+    layers: Annotated[int, SIZE] = 6
     """Transformer layers."""
-    heads: int = 12
+    heads: Annotated[int, SIZE] = 12
     """Attention heads; divides the width."""
-    inner_size: int = 3072
+    inner_size: Annotated[int, SIZE] = 3072
     """Width inside the feed-forward blocks."""
-    conv_channels: int = 512
+    conv_channels: Annotated[int, SIZE] = 512
     """Channels of the convolutional front end."""
-    position_kernel: int = 128
+    position_kernel: Annotated[int, SIZE] = 128
     """Frames that the convolutional position encoding sees; even."""
-    position_groups: int = 16
+    position_groups: Annotated[int, SIZE] = 16
     """Groups of the position convolution; divides the width."""
-    dropout: float = 0.1
+    dropout: Annotated[float, SHARE] = 0.1
     """Dropout on residual branches and embeddings."""
-    attention_dropout: float = 0.1
+    attention_dropout: Annotated[float, SHARE] = 0.1
     """Dropout on attention weights."""
-    activation_dropout: float = 0.1
+    activation_dropout: Annotated[float, SHARE] = 0.1
     """Dropout inside the feed-forward blocks."""
-    layerdrop: float = 0.05
+    layerdrop: Annotated[float, SHARE] = 0.05
     """Probability that a transformer layer is skipped in a training step."""
-    attention_start: float = 0.0
+    attention_start: Annotated[float, NOT_NEGATIVE] = 0.0
     """Above 0 (try 1), queries and keys start as one rotation times this: a frame attends to itself and to its like."""
-    feature_gradient_scale: float = 0.1
+    feature_gradient_scale: Annotated[float, NOT_NEGATIVE] = 0.1
     """Scale on gradients that flow back into the convolutional front end."""
 
     def __post_init__(self) -> None:
+        check_bounds(self, "encoder.")
         if self.hidden_size % self.heads:
             raise UserError(f"encoder.heads: {self.heads} does not divide hidden_size {self.hidden_size}")
         if self.hidden_size % self.position_groups:

@@ -2,11 +2,12 @@
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor, nn
 
+from sjepa.bounds import COUNT, NOT_NEGATIVE, SHARE, SIZE
 from sjepa.errors import UserError
 from sjepa.model.encoder import init_linear
 from sjepa.model.transformer import TransformerLayer
@@ -16,17 +17,17 @@ from sjepa.model.transformer import TransformerLayer
 class PredictorConfig:
     """The JEPA predictor; the defaults are the paper's."""
 
-    heads: int = 8
+    heads: Annotated[int, SIZE] = 8
     """Attention heads of its one transformer layer."""
-    inner_size: int = 1536
+    inner_size: Annotated[int, SIZE] = 1536
     """Width inside its feed-forward block."""
-    dropout: float = 0.1
+    dropout: Annotated[float, SHARE] = 0.1
     """Dropout throughout the layer."""
-    positions: int = 750
+    positions: Annotated[int, COUNT] = 750
     """Learned positions: the longest utterance in frames (750 are 15 s)."""
     position_start: Literal["sinusoid", "normal"] = "sinusoid"
     """What the learned positions start as: sinusoids, or noise of deviation 0.02, which says almost nothing."""
-    attention_start: float = 0.0
+    attention_start: Annotated[float, NOT_NEGATIVE] = 0.0
     """As the encoder's; above 0 (try 1.5) a masked frame first attends to frames whose positions are near its own."""
 
 

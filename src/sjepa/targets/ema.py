@@ -2,10 +2,12 @@
 
 import copy
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
+from sjepa.bounds import SHARE
 from sjepa.model.encoder import Encoder
 
 
@@ -13,9 +15,9 @@ from sjepa.model.encoder import Encoder
 class EmaConfig:
     """Decay of the target encoder in phase 2."""
 
-    fast: float = 0.999
+    fast: Annotated[float, SHARE] = 0.999
     """Decay in the first, third, ... interval."""
-    slow: float = 0.9999
+    slow: Annotated[float, SHARE] = 0.9999
     """Decay in the second, fourth, ... interval; set equal to `fast` for a fixed decay."""
 
 

@@ -1,11 +1,13 @@
 """Fitting a codebook to a sample of frames: mini-batch k-means, then EM."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from sjepa.bounds import COUNT, INDEX, NOT_NEGATIVE, POSITIVE, SHARE
 from sjepa.errors import UserError
 from sjepa.targets.gmm import DiagonalGMM
 from sjepa.targets.kmeans import kmeans, nearest
@@ -17,28 +19,24 @@ ANCHOR_ITERATIONS = 3  # few, so that components stay what they are
 class GmmConfig:
     """The mixtures whose posteriors are the targets."""
 
-    k: int = 500
-    """Components over encoder features (phase 2)."""
-    k_mfcc: int = 100
-    """Components over MFCCs (phase 1)."""
-    reservoir: int = 200_000
-    """Frames kept, uniformly, for fitting."""
-    fit_hours: float = 100.0
-    """Audio that is streamed past the reservoir; all of it where the corpus is smaller."""
-    kmeans_iterations: int = 5
+    reservoir: Annotated[int, COUNT] = 200_000
+    """Frames that are sampled, uniformly, for fitting."""
+    fit_hours: Annotated[float, POSITIVE] = 100.0
+    """Audio that the sample is drawn from; the whole corpus if it is smaller."""
+    kmeans_iterations: Annotated[int, INDEX] = 5
     """Passes of mini-batch k-means."""
-    em_iterations: int = 20
+    em_iterations: Annotated[int, INDEX] = 20
     """Iterations of expectation-maximisation."""
-    variance_floor: float = 1e-6
+    variance_floor: Annotated[float, POSITIVE] = 1e-6
     """Smallest variance."""
-    relative_variance_floor: float = 1e-3
-    """Nor smaller than this share of the dimension's global variance (ours): far below it fp32 loses the posterior."""
-    decay: float = 0.999
+    relative_variance_floor: Annotated[float, NOT_NEGATIVE] = 1e-3
+    """Smallest variance as a share of the dimension's global variance (ours): far below it fp32 loses the posterior."""
+    decay: Annotated[float, SHARE] = 0.999
     """Decay of the online update."""
-    minimum_count: float = 0.01
-    """A component that a batch gives fewer frames than this keeps its parameters for that step."""
+    minimum_count: Annotated[float, NOT_NEGATIVE] = 0.01
+    """A component that receives fewer frames than this from a batch keeps its parameters for that step."""
     reseed: bool = False
-    """Start dead components anew at frames of the batch, at every log line (the paper does not)."""
+    """Restart dead components at frames of the batch, at every log line (the paper does not)."""
     update: Literal["parameters", "frames"] = "parameters"
     """What the online update averages: every component's parameters alike (paper), or its frames (stepwise EM)."""
 
@@ -47,7 +45,7 @@ def require_frames(components: int, frames: int) -> None:
     if components > frames:
         raise UserError(
             f"K = {components} components need at least as many frames; there are {frames:,}. "
-            "Lower gmm.k or gmm.k_mfcc, or add audio"
+            "Lower the phase's k, or add audio"
         )
 
 
@@ -97,8 +95,16 @@ def variance_floor(frames: Tensor, config: GmmConfig) -> Tensor:
     return torch.clamp(config.relative_variance_floor * frames.var(0, unbiased=False), min=config.variance_floor)
 
 
-def fit_kmeans(frames: Tensor, components: int, config: GmmConfig, seed: int) -> DiagonalGMM:
+def fit_kmeans(frames: Tensor, components: int, config: GmmConfig, seed: int) -> tuple[DiagonalGMM, list[float]]:
     """HuBERT's offline codebook as a mixture of equal weights and unit variances: its argmax is the nearest centre."""
     generator = torch.Generator().manual_seed(seed)
     centres = kmeans(frames, components, config.kmeans_iterations, generator)
-    return DiagonalGMM.from_parameters(torch.ones(components, device=frames.device), centres, torch.ones_like(centres))
+    weights = torch.ones(components, device=frames.device)
+    return DiagonalGMM.from_parameters(weights, centres, torch.ones_like(centres)), []
+
+
+def random_codes(frames: Tensor, components: int, config: GmmConfig, seed: int) -> tuple[DiagonalGMM, list[float]]:
+    """BEST-RQ's codebook: random vectors of unit length, whatever the frames."""
+    codes = torch.randn(components, frames.shape[1], generator=torch.Generator().manual_seed(seed + 1))
+    codes = F.normalize(codes, dim=1).to(frames.device)
+    return DiagonalGMM.from_parameters(torch.ones(components, device=frames.device), codes, torch.ones_like(codes)), []

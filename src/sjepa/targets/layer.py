@@ -1,12 +1,13 @@
 """Effective rank of each layer's features, and the choice of the active layer by it."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 
 from sjepa import distributed
+from sjepa.bounds import COUNT, INDEX, SHARE
 from sjepa.model.encoder import Encoder
 
 
@@ -14,11 +15,11 @@ from sjepa.model.encoder import Encoder
 class LayerConfig:
     """Which layer of the target encoder the online mixture reads."""
 
-    choice: int | None = None
+    choice: Annotated[int | None, INDEX] = None
     """A fixed layer, or none to follow the effective rank."""
-    frames: int = 2000
+    frames: Annotated[int, COUNT] = 2000
     """Frames per layer in each measurement."""
-    smoothing: float = 0.5
+    smoothing: Annotated[float, SHARE] = 0.5
     """Weight of the past in the smoothed ranks (ours; the paper gives no value)."""
     on_change: Literal["carry", "anchor"] = "carry"
     """When the layer changes, the mixture carries on as it is (paper), or its components are first moved to where their

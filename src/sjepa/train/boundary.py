@@ -22,29 +22,28 @@ ANCHOR_HOURS = 1.0  # of audio, when the mixture moves to another layer: about a
 
 def begin_phase(run: Run, phase: Phase, reader: BatchReader, plan: BatchPlan, log: Log, show: bool) -> None:
     """Make and fit the phase's targets; weights and optimizer carry on."""
-    targets = run.make_targets(phase)
-    curve: list[float] = []
     if phase.config.targets == "same":
-        targets.load_state_dict(run.targets.state_dict())
+        targets, curve = run.targets, []
     else:
-        note, hours = f"Sampling frames for K = {targets.components}", run.config.gmm.fit_hours
-        curve = targets.fit(sample_frames(run, targets.frames_to_fit, reader, plan, hours, note, show))
+        targets, hours = run.make_targets(phase), run.config.gmm.fit_hours
+        frames = partial(targets.frames_to_fit, layer=run.layer.active)
+        note = f"Sampling frames for K = {targets.components}"
+        curve = targets.fit(sample_frames(run, frames, reader, plan, hours, note, show))
     run.install(targets, phase.number, new_output=phase.config.targets != "same")
     torch.cuda.empty_cache()  # a fit's blocks are of no use to a step
-    layer = run.layer.active if targets.target_encoder is not None else None
-    facts = {"phase": phase.number, "targets": targets.kind, "k": targets.components, "active_layer": layer}
+    facts = {"phase": phase.number, "targets": targets.name, "k": targets.components, "active_layer": run.active_layer}
     log.write("phase", run.step, **facts, log_likelihood=curve)
-    on = "" if layer is None else f" on layer {layer} of the target encoder"
-    say(f"Phase {phase.number}: {phase.config.steps:,} steps, {targets.kind} targets{on}, K = {targets.components}")
+    on = "" if run.active_layer is None else f" on layer {run.active_layer} of the target encoder"
+    say(f"Phase {phase.number}: {phase.config.steps:,} steps, {targets.name} targets{on}, K = {targets.components}")
 
 
 def change_layer(run: Run, before: int, reader: BatchReader, plan: BatchPlan) -> None:
-    """Another layer is active: move the online mixture there, where it is not to carry on as it is."""
+    """Another layer is active: move the online mixture there, unless it is to carry on as it is."""
     if run.config.layer.on_change == "carry":
         return
-    hear = partial(run.targets.hear_layers, layers=(before, run.layer.active))
+    features = partial(run.targets.features_of_two, layers=(before, run.layer.active))
     hours = min(ANCHOR_HOURS, run.config.gmm.fit_hours)
-    run.targets.anchor(sample_frames(run, hear, reader, plan, hours))
+    run.targets.anchor(sample_frames(run, features, reader, plan, hours))
     torch.cuda.empty_cache()
 
 

@@ -1,6 +1,6 @@
-"""Which directory a run may have: a new one, its own, or one that starts where another run ended its first phase.
+"""Which directory a run may have: a new one, its own, or one that starts where another run ended a phase.
 
-Several second phases then share one first.
+Several runs can then share their first phases.
 """
 
 import json
@@ -10,17 +10,28 @@ import sys
 import time
 from pathlib import Path
 
-from sjepa.config import Config, differences, load_toml, to_toml
+from sjepa.config import Config, Difference, differences, load_toml, phase_name, to_toml
 from sjepa.errors import UserError
 from sjepa.files import is_used
+from sjepa.phases import PhaseConfig
+from sjepa.targets.kinds import KINDS
 from sjepa.train import checkpoint
 from sjepa.train.run import README
 
-# What the first phase does not depend on.
-MAY_DIFFER = (
-    "phase2.", "ema.", "layer.choice ", "layer.on_change ", "gmm.k ", "gmm.decay ", "gmm.minimum_count ", "gmm.reseed ",
-    "gmm.update ", "train.log_every ",
-)  # fmt: skip
+# Fields that matter only while targets come from a target encoder.
+OF_TARGET_ENCODER = frozenset(
+    {
+        "ema.fast",
+        "ema.slow",
+        "layer.choice",
+        "layer.on_change",
+        "gmm.decay",
+        "gmm.minimum_count",
+        "gmm.reseed",
+        "gmm.update",
+    }
+)
+MAY_DIFFER = frozenset({"train.log_every"})
 NAMED = 5  # differences of configs that a refusal names
 
 
@@ -30,7 +41,7 @@ def check_directory(folder: Path, config: Config) -> None:
         past = load_toml(folder / "config.toml")
         changed = differences(past, config)
         if changed:
-            shared = not unshared(past, config) and (boundary(folder, past) / "state.json").is_file()
+            shared = shared_phases(folder, past, config) > 0
             raise UserError(
                 f"{folder} is a run with another config ({in_short(changed)}): "
                 "leave out --preset and the options to continue it as it is, or choose another --out"
@@ -40,46 +51,66 @@ def check_directory(folder: Path, config: Config) -> None:
         raise UserError(f"{folder} is not empty and is not a run: choose another --out")
 
 
-def in_short(changed: list[str]) -> str:
+def in_short(changed: list[Difference]) -> str:
     """The first few differences of two configs; another preset differs in dozens."""
     more = f"; and {len(changed) - NAMED} more" if len(changed) > NAMED else ""
-    return "; ".join(changed[:NAMED]) + more
+    return "; ".join(map(str, changed[:NAMED])) + more
 
 
-def unshared(past: Config, config: Config) -> list[str]:
+def unshared(past: Config, config: Config, phases: int) -> list[Difference]:
     """Differences of two configs that their first phases depend on."""
-    changed = [line for line in differences(past, config) if not line.startswith(MAY_DIFFER)]
-    if past.phase1.targets == "best-rq" and past.gmm.k != config.gmm.k:
-        changed.append(f"gmm.k was {past.gmm.k}, now {config.gmm.k}")  # its codebook has this size
-    return changed
+    shared = past.phases[:phases]
+    later = {phase_name(number) for number in range(phases + 1, 1 + max(len(past.phases), len(config.phases)))}
+    free = MAY_DIFFER if any(reads_encoder(phase) for phase in shared) else MAY_DIFFER | OF_TARGET_ENCODER
+    return [d for d in differences(past, config) if d.name not in free and d.name.split(".")[0] not in later]
 
 
-def boundary(run: Path, config: Config) -> Path:
-    """The checkpoint at the end of phase 1."""
-    return checkpoint.folder_of(run, config.phase1.steps)
+def reads_encoder(phase: PhaseConfig) -> bool:
+    return phase.targets != "same" and KINDS[phase.targets].reads_encoder
+
+
+def boundary(run: Path, config: Config, phases: int) -> Path:
+    """The checkpoint at the end of so many phases."""
+    return checkpoint.folder_of(run, config.schedule()[phases - 1].end)
+
+
+def shared_phases(run: Path, past: Config, config: Config) -> int:
+    """How many first phases a new run can take over from one that has finished them; its last phase is always new."""
+    most = min(len(past.phases), len(config.phases)) - 1
+    return max(
+        (
+            n
+            for n in range(1, most + 1)
+            if not unshared(past, config, n) and (boundary(run, past, n) / "state.json").is_file()
+        ),
+        default=0,
+    )
 
 
 def branch(source: Path, out: Path, config: Config) -> None:
-    """Make `out` a run that has just ended phase 1, with the state, log and results that `source` had then."""
+    """Make `out` a run that has just ended the phases it shares with `source`, with the state and log of that time."""
     if not (source / "config.toml").is_file():
         raise UserError(f"--branch-from {source}: this is not a run")
     if is_used(out):
         raise UserError(f"{out} is not empty: choose another --out for the branch")
     past = load_toml(source / "config.toml")
-    changed = unshared(past, config)
+    changed = unshared(past, config, 1)
     if changed:
         raise UserError(f"a branch of {source} shares its first phase, so these cannot differ: {in_short(changed)}")
-    begin = boundary(source, past)
-    if not (begin / "state.json").is_file():
-        raise UserError(f"{source} has not finished phase 1: there is no checkpoint of step {past.phase1.steps:,} yet")
+    phases = shared_phases(source, past, config)
+    if not phases:
+        step = past.phases[0].steps
+        raise UserError(f"{source} has not finished phase 1: there is no checkpoint of step {step:,} yet")
+    begin = boundary(source, past, phases)
     logged = json.loads((begin / "state.json").read_text())["log_bytes"]
     partial = out.with_name(f".{out.name}.partial")  # a folder that is whole or not there
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     shutil.copytree(begin, partial / "checkpoints" / begin.name)
-    for name in ("encoder-phase1", "encoder"):
-        shutil.copytree(source / "encoder-phase1", partial / name)
-    shutil.copy2(source / "gmm-phase1.safetensors", partial)
+    for number in range(1, phases + 1):
+        shutil.copytree(source / f"encoder-phase{number}", partial / f"encoder-phase{number}")
+        shutil.copy2(source / f"gmm-phase{number}.safetensors", partial)
+    shutil.copytree(source / f"encoder-phase{phases}", partial / "encoder")
     (partial / "README.txt").write_text(README)
     with (source / "metrics.jsonl").open("rb") as log:
         (partial / "metrics.jsonl").write_bytes(log.read(logged))

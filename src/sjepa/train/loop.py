@@ -12,7 +12,7 @@ from sjepa import distributed
 from sjepa.audio.io import SAMPLE_RATE
 from sjepa.config import Config
 from sjepa.data.corpus import Corpus
-from sjepa.data.loader import Batch, BatchReader, load, plan_batches, to_float
+from sjepa.data.loader import Batch, BatchReader, load, plan_batches
 from sjepa.data.mixture import Mixture
 from sjepa.data.opening import end_to_end, open_corpus
 from sjepa.data.sampler import BatchPlan
@@ -21,14 +21,15 @@ from sjepa.model.frontend import STRIDE
 from sjepa.phases import Phase
 from sjepa.progress import Bar, bar, say
 from sjepa.targets.fit import require_frames
+from sjepa.targets.kinds import KINDS
 from sjepa.targets.layer import measure_ranks
-from sjepa.targets.providers import components_of
 from sjepa.train.alarms import alarms, new_of
 from sjepa.train.boundary import begin_phase, change_layer
 from sjepa.train.branch import branch, check_directory
 from sjepa.train.compute import autocast
 from sjepa.train.metrics import Log, Speed
 from sjepa.train.run import Run, data_of, held, open_directory, seed_from
+from sjepa.train.step import train_step
 from sjepa.train.stopping import stop_agreed, stop_requests
 
 MUCH_CROPPED = 0.5  # share of an epoch's audio that crops may leave out before it is worth a word
@@ -44,9 +45,9 @@ def pretrain(
     distributed.in_main_rank(lambda: prepare(out, config, branch_from))
     if device.type == "cpu" and config.encoder.hidden_size >= 512:
         say("There is no GPU here: an encoder of this size trains very slowly; --preset tiny is made for a CPU")
-    run, total = Run.start(config, device), config.phases()[-1].end
+    run = Run.start(config, device)
     if run.restore(out, say):
-        done = run.step >= total
+        done = run.step >= config.steps
         say(f"{out} is complete" if done else f"Continuing {out} at step {run.step:,}")
         if done and data_of(out) == str(data):  # nothing to read it for; other audio is read and refused
             return True
@@ -63,26 +64,45 @@ def pretrain(
 
 def train(run: Run, corpus: Corpus | Mixture, out: Path, show: bool) -> bool:
     """From where the run is to its end; True when it is complete, False when it was stopped."""
-    config, device, total = run.config, run.device, run.config.phases()[-1].end
-    ranks, rank = distributed.world_size(), distributed.rank()
+    config = run.config
     log = Log(out, run.log_bytes, run.step)
-    noise = load_noise(config, device, show)
-    plan = plan_batches(corpus, config.batches, config.seed, ranks)
+    noise = load_noise(config, run.device, show)
+    complete = True
+    with (
+        closing(log),
+        stop_requests() as stop,
+        bar("Training", config.steps, done=run.step, show=show) as progress,
+    ):
+        for phase in config.schedule():
+            if run.step < phase.end and complete:
+                complete = train_phase(run, phase, corpus, noise, out, log, stop, progress, show)
+    return complete
+
+
+def train_phase(
+    run: Run,
+    phase: Phase,
+    corpus: Corpus | Mixture,
+    noise: Tensor | None,
+    out: Path,
+    log: Log,
+    stop: list[int],
+    progress: Bar,
+    show: bool,
+) -> bool:
+    """From where the run is to the end of a phase; False when it was stopped."""
+    config, ranks, rank = run.config, distributed.world_size(), distributed.rank()
+    plan = plan_batches(corpus, config.batches_in(phase.config), config.seed, ranks)
     if not run.step:
         describe_plan(corpus, plan, log)
     reader = BatchReader(corpus, config.mask, config.augment, seed=config.seed, rank=rank, ranks=ranks)
-    speed = Speed(device)
-
-    with (
-        closing(load(reader, plan, run.position, config.batches.workers, device)) as batches,
-        stop_requests() as stop,
-        bar("Training", total, done=run.step, show=show) as progress,
-    ):
-        while run.step < total:
-            phase = run.phase_at(run.step)
-            if run.phase != phase.number:
-                begin_phase(run, phase, reader, plan, log, show)
-                speed.restart()
+    if run.phase != phase.number:
+        if run.phase and config.batches_in(phase.config) != config.batches_in(config.phases[run.phase - 1]):
+            run.position = (run.position[0] + 1, 0)  # the old position means nothing among batches of other sizes
+        begin_phase(run, phase, reader, plan, log, show)
+    speed = Speed(run.device)
+    with closing(load(reader, plan, run.position, config.batches.workers, run.device)) as batches:
+        while run.step < phase.end:
             step = run.step
             asked = time.perf_counter()
             batch = next(batches)
@@ -100,19 +120,17 @@ def train(run: Run, corpus: Corpus | Mixture, out: Path, show: bool) -> bool:
                 if run.targets.online and run.layer.active != before:
                     change_layer(run, before, reader, plan)
             progress.advance()
-            last = run.step in (phase.end, total)
+            last = run.step == phase.end
             stopping = stop_agreed(stop, run.step % config.train.log_every == 0)
             if run.step % config.train.log_every == 0 or last:
                 write_line(run, phase, log, speed, progress, batch)
             if run.step % config.train.checkpoint_every == 0 or last or stopping:
                 run.log_bytes = log.bytes
                 run.save(out, phase.number if last else None)
-            if stopping and run.step < total:
+            if stopping and run.step < config.steps:
                 log.write("stopped", run.step)  # gone again when the run continues
-                log.close()
-                say(f"Stopped at step {run.step:,} of {total:,}; the same command continues")
+                say(f"Stopped at step {run.step:,} of {config.steps:,}; the same command continues")
                 return False
-    log.close()
     return True
 
 
@@ -120,9 +138,9 @@ def check_components(config: Config, hours: float) -> None:
     """Refuse a codebook that so much audio cannot fill before anything is written, not when its phase begins."""
     gmm = config.gmm
     frames = min(gmm.reservoir, int(min(hours, gmm.fit_hours) * 3600 * SAMPLE_RATE / STRIDE))
-    for phase in config.phases():
-        if phase.config.targets not in ("same", "best-rq"):
-            require_frames(components_of(phase.config.targets, gmm), frames)
+    for phase in config.phases:
+        if phase.targets != "same" and KINDS[phase.targets].fits_frames:
+            require_frames(phase.k, frames)
 
 
 def prepare(out: Path, config: Config, branch_from: Path | None) -> None:
@@ -131,67 +149,6 @@ def prepare(out: Path, config: Config, branch_from: Path | None) -> None:
         branch(branch_from, out, config)
         say(f"{out} branches from {branch_from} at the end of its first phase")
     check_directory(out, config)
-
-
-def train_step(run: Run, phase: Phase, batch: Batch, noise: Tensor | None) -> None:
-    """One minibatch: targets, masked prediction, KL, update."""
-    config, step = run.config, run.step
-    keep, augmented = layers_kept(config, step), phase.augmented(step)
-    visible, decay = phase.visible_loss(step), phase.decay(step) if run.targets.online else 1.0
-    run.set_learning_rate(phase.lr(step))
-    torch.manual_seed(seed_from(config.seed, step, distributed.rank()))  # dropout
-
-    def work(waveforms: Tensor, mask: Tensor, draws: Tensor) -> None:
-        clean = to_float(waveforms)
-        learn(run, clean, run.augment(clean, draws, noise) if augmented else clean, mask, keep, visible, decay)
-
-    if run.graphs is None:
-        work(*batch.inputs)
-    else:
-        layer = run.layer.active if run.targets.target_encoder is not None else None
-        run.graphs.run((tuple(keep), augmented, visible, decay, layer), batch.inputs, work)
-
-
-def learn(
-    run: Run, clean: Tensor, augmented: Tensor, mask: Tensor, keep: list[bool], covers_visible: bool, decay: float
-) -> None:
-    """What the device does in a step; nothing here waits for it."""
-    config, model = run.config, run.model
-    model.train()
-    with autocast(config, run.device):
-        features = run.targets.hear(clean)
-        with run.beside():
-            q = run.targets(features)  # the online mixture is updated here, after its posterior is taken
-        z = model.encoder(augmented, mask=mask, keep=keep).last
-        logits = model.predict(z, mask)
-        direct = model.head(z) if config.train.masked_path == "both" else None
-        run.beside.join()
-    kl_masked, kl_visible, sums = run.frame_sums(q, logits, mask)
-    masked, visible = sums[4], sums[5]
-    # One mean over S of all ranks together; a batch may have drawn no mask at all.
-    frames = distributed.sum_over_ranks(masked + visible if covers_visible else masked.clone()).clamp(min=1.0)
-    kl = kl_masked + kl_visible if covers_visible else kl_masked
-    kl_encoder = None if direct is None else run.masked_kl(q, direct, mask)
-    loss = (kl if kl_encoder is None else kl + kl_encoder) / frames
-
-    loss.backward()
-    distributed.sum_gradients(model.parameters())
-    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), config.train.clip)
-    finite = torch.isfinite(norm)
-    # The fused optimizer leaves everything as it is where this is set, without the host having to look.
-    run.optimizer.found_inf = (~finite).float()  # type: ignore[attr-defined]
-    run.optimizer.step()
-    run.targets.follow(model.encoder, decay)
-    run.meter.add(sums, q, loss, norm, finite)
-    if kl_encoder is not None:
-        run.meter.add_encoder(kl_encoder, finite)
-    run.optimizer.zero_grad(set_to_none=True)
-
-
-def layers_kept(config: Config, step: int) -> list[bool]:
-    """LayerDrop, drawn alike on every rank."""
-    draws = np.random.default_rng((config.seed, step)).random(config.encoder.layers)
-    return (draws >= config.encoder.layerdrop).tolist()
 
 
 def check_layers(run: Run, clean: Tensor, log: Log) -> None:
@@ -215,18 +172,20 @@ def write_line(run: Run, phase: Phase, log: Log, speed: Speed, progress: Bar, ba
     values = {"phase": phase.number, "epoch": run.position[0], "lr": phase.lr(step)} | run.meter.read()
     values |= {
         "visible_loss": phase.visible_loss(step),
-        "augmented": phase.augmented(step),
+        "augmented": phase.augments(step),
         "decay": phase.decay(step) if run.targets.online else None,
-        "active_layer": run.layer.active if run.targets.target_encoder is not None else None,
+        "active_layer": run.active_layer,
         "effective_rank": run.layer.smoothed,
     }
     share, dead = values.pop("share"), values.pop("dead")
     if dead and run.targets.online and run.config.gmm.reseed:
         with autocast(run.config, run.device):
-            values["reseeded"] = run.targets.reseed(dead, batch.clean, seed_from(run.config.seed, step))
+            values["reseeded"] = run.targets.reseed(
+                dead, batch.clean, run.active_layer, seed_from(run.config.seed, step)
+            )
     if run.step % (CLUSTERS_EVERY * run.config.train.log_every) == 0 or run.step == phase.end:
         log.write("clusters", run.step, phase=phase.number, share=share)
-    visible_trained = any(each.visible_loss(each.start) for each in run.config.phases())
+    visible_trained = any(each.visible_loss(each.start) for each in run.config.schedule())
     found = alarms(values, run.targets.components, (run.step - phase.start) / phase.config.steps, visible_trained)
     pace = speed.read()
     log.write("train", run.step, **values, alarms=found, speed=pace)

@@ -22,8 +22,9 @@ from sjepa.files import write_whole
 from sjepa.model import formats
 from sjepa.model.sjepa import SJEPA
 from sjepa.phases import Phase
+from sjepa.targets.kinds import Source
 from sjepa.targets.layer import LayerChoice
-from sjepa.targets.providers import Targets
+from sjepa.targets.targets import Targets
 from sjepa.train import checkpoint
 from sjepa.train.compute import Beside, compile_parts, compiles
 from sjepa.train.graphs import StepGraphs
@@ -37,11 +38,11 @@ run.json               data, versions, command
 metrics.jsonl          one JSON object a line: training intervals, layer checks, phases, fits
 tensorboard/           the same for TensorBoard, where it was installed
 checkpoints/step-N/    all state at step N (safetensors and JSON)
-gmm-phase1.safetensors the mixture (or codebook) of phase 1, and of phase 2 beside it
+gmm-phase1.safetensors the mixture (or codebook) of phase 1; the other phases have their own
 refused.txt            audio that was left out, whole or in part, and why, where there was any
 encoder/               the encoder as of the last checkpoint, for use: sjepa.Encoder.from_pretrained, or
                        transformers.HubertModel.from_pretrained
-encoder-phase1/        the encoder at the end of phase 1
+encoder-phase1/        the encoder at the end of phase 1; so for every phase but the last
 """
 
 
@@ -56,7 +57,7 @@ class Run:
     optimizer: torch.optim.AdamW
     frame_sums: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]] = frame_sums
     masked_kl: Callable[[Tensor, Tensor, Tensor], Tensor] = masked_kl
-    augment: Callable[[Tensor, Tensor, Tensor | None], Tensor] = augment
+    augment: Callable[[Tensor, Tensor, Tensor | None, int, bool], Tensor] = augment
     targets: Targets = field(init=False)
     meter: Meter = field(init=False)
     beside: Beside = field(init=False)
@@ -93,24 +94,29 @@ class Run:
             raise UserError(f"{source} holds an encoder of another size than the run's: set {' '.join(other)}")
         formats.load_strictly(self.model.encoder, weights, source)
 
-    def phase_at(self, step: int) -> Phase:
-        return next(phase for phase in self.config.phases() if step < phase.end or phase.number == 2)
+    @property
+    def active_layer(self) -> int | None:
+        """The layer of the target encoder that targets read; None if they read none."""
+        return self.layer.active if self.targets.target_encoder is not None else None
 
     def make_targets(self, phase: Phase) -> Targets:
-        """Targets of a phase, not fitted yet. `same` means those of phase 1, hardness, temperature and centring too."""
-        settings = self.config.phase1 if phase.config.targets == "same" else phase.config
-        kind = settings.targets
-        assert kind != "same"
+        """Targets of a phase, not fitted yet; `same` stands for those of the phase before."""
+        number = phase.number
+        while self.config.phases[number - 1].targets == "same":
+            number -= 1
+        settings = self.config.phases[number - 1]
+        assert settings.targets != "same"
+        # A target encoder carries on into the next phase.
+        past = self.targets.target_encoder if self.phase else None
         targets = Targets(
-            kind,
-            self.model.encoder,
-            gmm=self.config.gmm,
-            mfcc=self.config.mfcc,
-            layer=self.layer,
+            settings.targets,
+            Source(past or self.model.encoder, self.config.mfcc, seed_from(self.config.seed, number)),
+            self.config.gmm,
+            k=settings.k,
+            dimensions=settings.dimensions,
             hard=settings.hard,
             temperature=settings.temperature,
             centred=settings.centred,
-            seed=seed_from(self.config.seed, phase.number),
         )
         if compiles(self.config, self.device):
             if distributed.world_size() == 1:  # ranks sum the mixture's statistics in the midst of it
@@ -174,8 +180,8 @@ class Run:
                 checkpoint.save(folder, self.step, parts, state)
                 if ended is None:
                     self.export(folder, ended)
-                boundary = self.config.phase1.steps
-                checkpoint.prune(folder, self.config.train.keep_checkpoints, {boundary})
+                ends = {phase.end for phase in self.config.schedule()}
+                checkpoint.prune(folder, self.config.train.keep_checkpoints, ends)
             except UserError as error:
                 failure = str(error)
         failure = distributed.broadcast_object(failure)
@@ -192,7 +198,7 @@ class Run:
         self.position = tuple(state["position"])
         self.layer.smoothed = state["ranks"]
         self.bad_utterances, self.log_bytes = state["bad_utterances"], state["log_bytes"]
-        self.install(self.make_targets(self.config.phases()[state["phase"] - 1]), state["phase"])
+        self.install(self.make_targets(self.config.schedule()[state["phase"] - 1]), state["phase"])
         self.model.load_state_dict(parts["model"])
         self.targets.load_state_dict(parts["targets"])
         self.meter.load(parts["meter"])
@@ -207,8 +213,8 @@ class Run:
             self.model.encoder.save_pretrained(folder / "encoder")
             if ended is not None:
                 self.targets.codebook.save(folder / f"gmm-phase{ended}.safetensors")
-            if ended == 1:
-                self.model.encoder.save_pretrained(folder / "encoder-phase1")
+            if ended is not None and ended < len(self.config.phases):
+                self.model.encoder.save_pretrained(folder / f"encoder-phase{ended}")
         except OSError as error:
             raise checkpoint.cannot_write("the encoder", self.step, folder, error) from error
 

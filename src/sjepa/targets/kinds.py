@@ -1,0 +1,72 @@
+"""The kinds of targets: one entry per kind. Adding a kind touches this file only.
+
+A kind is a choice of features, and of how a codebook is fitted over them. The codebook is always a DiagonalGMM: k-means
+centres are a mixture with one shared variance, whose argmax is the nearest centre.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from sjepa.audio.mfcc import MfccConfig
+from sjepa.model.encoder import Encoder
+from sjepa.targets.features import EncoderFeatures, Features, MfccFeatures, RandomProjection
+from sjepa.targets.fit import GmmConfig, fit_kmeans, fit_mixture, random_codes
+from sjepa.targets.gmm import DiagonalGMM
+
+
+@dataclass(frozen=True)
+class Source:
+    """What features can be made from."""
+
+    encoder: Encoder
+    mfcc: MfccConfig
+    seed: int
+
+
+Fit = Callable[[Tensor, int, GmmConfig, int], tuple[DiagonalGMM, list[float]]]
+"""Frames (N, D), components, settings and seed to a codebook and its log-likelihood per EM iteration."""
+
+
+@dataclass(frozen=True)
+class TargetKind:
+    """One kind of targets."""
+
+    features: Callable[[Source], Features]
+    fit: Fit
+    reads_encoder: bool = False
+    """Features come from a trained encoder, so the kind cannot be the first phase's."""
+    online: bool = False
+    """The target encoder follows the encoder, and the mixture follows the features."""
+    has_posteriors: bool = True
+    """The codebook is a mixture. Otherwise targets are the nearest code."""
+    can_centre: bool = True
+    """Each utterance's mean may be subtracted from the features."""
+    fits_frames: bool = True
+    """The codebook is fitted to frames, so it needs at least as many frames as components."""
+
+
+def mfcc_features(source: Source) -> Features:
+    return MfccFeatures(source.mfcc)
+
+
+def encoder_features(source: Source) -> Features:
+    return EncoderFeatures(source.encoder)
+
+
+def random_projection(source: Source) -> Features:
+    return RandomProjection(source.seed)
+
+
+TargetName = Literal["mfcc-gmm", "online-gmm", "mfcc-kmeans", "encoder-gmm", "encoder-kmeans", "best-rq"]
+
+KINDS: dict[TargetName, TargetKind] = {
+    "mfcc-gmm": TargetKind(mfcc_features, fit_mixture),
+    "mfcc-kmeans": TargetKind(mfcc_features, fit_kmeans, has_posteriors=False),
+    "best-rq": TargetKind(random_projection, random_codes, has_posteriors=False, can_centre=False, fits_frames=False),
+    "online-gmm": TargetKind(encoder_features, fit_mixture, reads_encoder=True, online=True),
+    "encoder-gmm": TargetKind(encoder_features, fit_mixture, reads_encoder=True),
+    "encoder-kmeans": TargetKind(encoder_features, fit_kmeans, reads_encoder=True, has_posteriors=False),
+}

@@ -1,0 +1,124 @@
+"""Targets behind one interface: clean audio in, a distribution over K components at every frame out."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sjepa import distributed
+from sjepa.errors import UserError
+from sjepa.model.encoder import Encoder
+from sjepa.targets import ema
+from sjepa.targets.fit import GmmConfig, anchor_mixture, require_frames
+from sjepa.targets.gmm import DiagonalGMM
+from sjepa.targets.kinds import KINDS, Source, TargetName
+from sjepa.targets.projection import PrincipalComponents
+
+
+class Targets(nn.Module):
+    """All that the training loop sees of any kind of targets."""
+
+    def __init__(
+        self,
+        name: TargetName,
+        source: Source,
+        gmm: GmmConfig,
+        *,
+        k: int,
+        dimensions: int = 0,
+        hard: bool = False,
+        temperature: float = 1.0,
+        centred: bool = False,
+    ):
+        super().__init__()
+        kind = KINDS[name]
+        self.name, self.kind, self.config, self.seed = name, kind, gmm, source.seed
+        self.online = kind.online
+        self.hard = hard or not kind.has_posteriors
+        self.temperature, self.centred = temperature, centred
+        self.features = kind.features(source)
+        self.projection = PrincipalComponents(self.features.dimension, dimensions)
+        self.codebook = DiagonalGMM(k, dimensions or self.features.dimension)
+
+    @property
+    def components(self) -> int:
+        return self.codebook.components
+
+    @property
+    def target_encoder(self) -> Encoder | None:
+        return self.features.target_encoder
+
+    @torch.no_grad()
+    def frame_features(self, clean: Tensor, layer: int | None) -> Tensor:
+        """The features (B, T, D) of clean audio that q is made from."""
+        return self.centre(self.features(clean, layer))
+
+    def centre(self, features: Tensor) -> Tensor:
+        """Subtract each utterance's mean, if the targets are to be centred."""
+        if not self.centred:
+            return features
+        features = features.float()
+        return features - features.mean(1, keepdim=True)
+
+    @torch.no_grad()
+    def frames_to_fit(self, clean: Tensor, layer: int | None) -> Tensor:
+        """What the codebook's reservoir samples of clean audio (B, T, ...)."""
+        return self.centre(self.features.sample(clean, layer)).float()
+
+    @torch.no_grad()
+    def features_of_two(self, clean: Tensor, layers: tuple[int, int]) -> Tensor:
+        """Features of two layers of the target encoder, concatenated: (B, T, 2 D)."""
+        assert self.target_encoder is not None
+        states = self.target_encoder(clean, until=max(layers)).hidden_states
+        return torch.cat([self.centre(states[layer + 1]).float() for layer in layers], dim=2)
+
+    def anchor(self, frames: Tensor) -> None:
+        """Move the mixture from one layer to another, given frames of `features_of_two`."""
+        before, after = frames.chunk(2, dim=1)
+        before = self.projection(before)
+        anchor_mixture(self.codebook, before, self.projection.fit(after), self.config)
+        distributed.broadcast_module(self.projection)
+        distributed.broadcast_module(self.codebook)
+
+    def reseed(self, dead: list[int], clean: Tensor, layer: int | None, seed: int) -> int:
+        """Restart dead components at random frames of a batch; returns how many there were frames for."""
+        features = self.projection(self.frame_features(clean, layer).flatten(0, 1))
+        chosen = torch.randperm(len(features), generator=torch.Generator().manual_seed(seed))[: len(dead)]
+        self.codebook.restart(torch.tensor(dead[: len(chosen)]), features[chosen.to(features.device)])
+        distributed.broadcast_module(self.codebook)
+        return len(chosen)
+
+    def fit(self, sample: Tensor) -> list[float]:
+        """Fit features, projection and codebook to a sample of frames; returns EM's log-likelihoods per frame."""
+        require_frames(self.components, len(sample))
+        if float(sample.var(0).max()) == 0.0:
+            raise UserError("the audio's features do not vary at all: is every file silent or the same?")
+        frames = self.projection.fit(self.features.fit(sample))
+        fitted, curve = self.kind.fit(frames, self.components, self.config, self.seed)
+        self.codebook.load_state_dict(fitted.state_dict())
+        distributed.broadcast_module(self.projection)
+        distributed.broadcast_module(self.codebook)
+        return curve
+
+    @torch.no_grad()
+    def forward(self, features: Tensor) -> Tensor:
+        """q (B, T, K) of the features (B, T, D) of clean audio. An online codebook then learns from the same frames."""
+        powers = self.codebook.powers(self.projection(features.flatten(0, 1)))
+        joint = self.codebook.log_joint(powers)
+        posterior = torch.softmax(joint, dim=1)
+        if self.hard:
+            q = F.one_hot(joint.argmax(1), self.components).float()
+        else:
+            q = posterior if self.temperature == 1.0 else torch.softmax(joint / self.temperature, dim=1)
+        if self.online:
+            # Responsibilities at temperature 1 whatever the targets' softness: soft and hard runs share their clusters.
+            statistics = self.codebook.statistics(powers, posterior)
+            total = distributed.sum_over_ranks(statistics.flat())
+            statistics = type(statistics).from_flat(total, *self.codebook.means.shape)
+            by_frames = self.config.update == "frames"
+            self.codebook.update_online(statistics, self.config.decay, self.config.minimum_count, by_frames)
+        return q.view(*features.shape[:2], -1)
+
+    def follow(self, encoder: Encoder, decay: float) -> None:
+        """After the optimizer's step: move the target encoder of online targets."""
+        if self.online and self.target_encoder is not None:
+            ema.follow(self.target_encoder, encoder, decay)
