@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import sys
 import typing
 from dataclasses import dataclass
 from typing import Any
@@ -29,12 +30,12 @@ class CadenceBound(Bound):
         return self.low <= value <= (1.0 if isinstance(value, float) else self.high)
 
 
-SMALLEST = 1e-30
+SMALLEST, LARGEST = sys.float_info.min, sys.float_info.max
 COUNT = Bound(1, 2**40, "it should be greater than 0 (and at most 2^40)")
 SIZE = Bound(1, 2**16, "it should be greater than 0 (and at most 65,536)")
 INDEX = Bound(0, 2**40, "it should not be below 0 (nor above 2^40)")
-POSITIVE = Bound(SMALLEST, 1e30, "it should be greater than 0")
-NOT_NEGATIVE = Bound(0, 1e30, "it should not be below 0")
+POSITIVE = Bound(SMALLEST, LARGEST, "it should be greater than 0")
+NOT_NEGATIVE = Bound(0, LARGEST, "it should not be below 0")
 SHARE = Bound(0, 1, "it should lie between 0 and 1")
 WORKERS = Bound(0, 1024, "it should lie between 0 and 1,024")
 DECIBELS = Bound(-200, 200, "it should lie between -200 and 200 dB")
