@@ -18,7 +18,7 @@ from sjepa.audio.io import read_audio
 from sjepa.embed.loudness import moments_of
 from sjepa.embed.network import Network
 from sjepa.embed.windows import MARGIN, WindowConfig, cut, join
-from sjepa.train.saved import Saved
+from sjepa.runs.heads import Saved
 
 run, audio = Path(sys.argv[1]), Path(sys.argv[2])
 config = WindowConfig()

@@ -18,9 +18,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from sjepa.analysis.events import of_kind, read_events
 from sjepa.files import write_whole
-from sjepa.train import checkpoint
+from sjepa.runs import checkpoint
+from sjepa.runs.events import of_kind, read_events
 
 NAMES = ("loss", "kl_masked", "accuracy_masked", "target_perplexity")
 

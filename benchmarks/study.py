@@ -14,9 +14,9 @@ from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
 from typing import Any
 
-from sjepa.analysis.events import of_kind, read_events
 from sjepa.config import flatten, load_preset, load_toml
 from sjepa.files import read_json
+from sjepa.runs.events import of_kind, read_events
 
 KEPT = Path(__file__).parent / "results" / "study"
 TRIALS = KEPT.parent / "study-trials.json"

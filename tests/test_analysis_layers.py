@@ -16,7 +16,6 @@ from scipy import stats
 from sjepa.analysis.calibration import calibrate, divide, make_task, rank_correlation, train_heads
 from sjepa.analysis.clusters import analyse_clusters, draw_clusters, occupancy, summary
 from sjepa.analysis.erank import analyse_erank, draw_erank
-from sjepa.analysis.events import decay_switches, of_kind, read_events
 from sjepa.analysis.pareto import analyse_pareto, draw_pareto, frontier, steps_of
 from sjepa.analysis.restored import Restored
 from sjepa.audio.io import read_audio
@@ -25,6 +24,7 @@ from sjepa.errors import UserError
 from sjepa.evaluate.labelled import read_labelled
 from sjepa.evaluate.superb.features import FeatureStore
 from sjepa.evaluate.upstream import Upstream, load_upstream
+from sjepa.runs.events import decay_switches, of_kind, read_events
 
 
 def test_ranks_active_layers_and_switches_are_those_of_the_log() -> None:

@@ -12,7 +12,7 @@ import torch
 
 from sjepa import UserError
 from sjepa.config import Config
-from sjepa.train import checkpoint
+from sjepa.runs import checkpoint
 from sjepa.train.loop import pretrain
 
 PARTS = {"model": {"a": torch.arange(5.0), "b": torch.ones(2, 3)}, "meter": {"n": torch.tensor(3)}}
@@ -75,7 +75,7 @@ import resource, sys
 from pathlib import Path
 import torch
 from sjepa import UserError
-from sjepa.train import checkpoint
+from sjepa.runs import checkpoint
 run = Path(sys.argv[1])
 checkpoint.save(run, 1, {"model": {"a": torch.zeros(1000)}}, {})
 resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))  # the kernel refuses to write more, as a full disk would

@@ -17,7 +17,7 @@ from sjepa import cli
 from sjepa.config import Config, from_toml, load_preset, to_toml
 from sjepa.device import choose_device
 from sjepa.errors import UserError
-from sjepa.train import checkpoint
+from sjepa.runs import checkpoint
 from sjepa.train.loop import pretrain
 
 

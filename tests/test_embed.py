@@ -29,7 +29,7 @@ from sjepa.embed.windows import MARGIN, WindowConfig, cut, join, samples_of
 from sjepa.embed.writing import write_table
 from sjepa.model.formats import save_folder, to_hugging_face
 from sjepa.model.frontend import frame_count
-from sjepa.train.checkpoint import load_latest
+from sjepa.runs.checkpoint import load_latest
 
 SHORT = WindowConfig(seconds=8.0, overlap=4.0)
 

@@ -21,7 +21,7 @@ from sjepa.data.loader import BatchReader, load
 from sjepa.data.masking import MaskConfig
 from sjepa.data.opening import open_corpus
 from sjepa.data.sampler import BatchPlan
-from sjepa.train import checkpoint
+from sjepa.runs import checkpoint
 from sjepa.train.loop import against_crops, pretrain
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from sjepa.train.alarms import alarms, new_of
+from sjepa.runs.alarms import alarms, new_of
 from sjepa.train.loss import frame_sums
 from sjepa.train.metrics import Log, Meter
 

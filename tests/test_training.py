@@ -21,12 +21,13 @@ from sjepa import DiagonalGMM, Encoder, UserError
 from sjepa.config import Config, to_toml
 from sjepa.data.loader import Batch, BatchReader
 from sjepa.data.sampler import BatchPlan
+from sjepa.runs import checkpoint
+from sjepa.stopping import stop_requests
 from sjepa.targets.providers import Targets
-from sjepa.train import checkpoint, loop, metrics
+from sjepa.train import loop, metrics
 from sjepa.train.loop import load_noise, pretrain, train_step
 from sjepa.train.loss import kl_per_frame
 from sjepa.train.run import Run, held
-from sjepa.train.stopping import stop_requests
 
 Make = Callable[..., Config]
 

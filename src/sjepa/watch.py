@@ -7,9 +7,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from sjepa.analysis.events import Event, last_step, of_kind, parse
 from sjepa.errors import UserError
-from sjepa.train.alarms import kind
+from sjepa.runs.alarms import kind
+from sjepa.runs.events import Event, last_step, of_kind, parse
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 WIDTH = 40

@@ -20,8 +20,8 @@ from sjepa.evaluate.superb.tasks import Recipe, Score, SequenceTask
 from sjepa.evaluate.superb.text import Characters, Phones
 from sjepa.evaluate.upstream import Upstream, load_upstream
 from sjepa.progress import bar, track
+from sjepa.seeds import seed_from
 from sjepa.targets.layer import effective_rank
-from sjepa.train.run import seed_from
 
 Labels = Literal["phones", "words"]
 BATCH, CLIP = 16, 1.0

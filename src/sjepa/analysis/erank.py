@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from sjepa.analysis.events import active_layers, decay_switches, last_step, of_kind, read_events, spans
 from sjepa.analysis.style import INK, MASKED, MUTED, RULE, SHADE, Found, figure, ramp
 from sjepa.errors import UserError
+from sjepa.runs.events import active_layers, decay_switches, last_step, of_kind, read_events, spans
 
 
 def analyse_erank(run: Path) -> Found:

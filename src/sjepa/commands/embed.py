@@ -92,7 +92,7 @@ def run(arguments: list[str]) -> None:
 def load_network(command: Embed) -> "Network":
     from sjepa.device import choose_device
     from sjepa.embed.network import Network, chosen_state, load_encoder
-    from sjepa.train.saved import Saved
+    from sjepa.runs.heads import Saved
 
     device = choose_device(command.device)
     encoder = load_encoder(command.encoder)

@@ -10,8 +10,8 @@ from torch import nn
 
 from sjepa.errors import UserError
 from sjepa.evaluate.upstream import Upstream
+from sjepa.runs.heads import Saved
 from sjepa.targets.kmeans import kmeans, nearest
-from sjepa.train.saved import Saved
 
 KMEANS_PASSES = 20
 BATCH = 65_536  # frames that the head takes at once

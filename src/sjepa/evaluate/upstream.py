@@ -22,7 +22,7 @@ from sjepa.model.encoder_config import EncoderConfig
 from sjepa.model.formats import fingerprint, from_hugging_face, run_inside
 from sjepa.model.frontend import RECEPTIVE_FIELD, STRIDE
 from sjepa.model.utterances import encode
-from sjepa.train.checkpoint import steps_saved
+from sjepa.runs.checkpoint import steps_saved
 
 ARCHITECTURES = ("hubert", "wavlm", "wav2vec2")  # Hugging Face model types with hidden states at stride 320
 CONTEXT = 5  # frames on each side of `mfcc+context`

@@ -9,7 +9,7 @@ from sjepa.config import Config, load_toml
 from sjepa.errors import UserError
 from sjepa.model.encoder import Encoder
 from sjepa.phases import PhaseConfig
-from sjepa.train.checkpoint import steps_saved
+from sjepa.runs.checkpoint import steps_saved
 
 Format = Literal["hf", "onnx", "torch"]
 UNKNOWN = "unknown"

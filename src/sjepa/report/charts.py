@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from sjepa.analysis.events import Event, active_layers, decay_switches, endings, last_step, of_kind, spans
 from sjepa.analysis.style import GRID, INK, MASKED, MUTED, PLAIN, PREDICTOR, RULE, SHADE, TARGET, VISIBLE, WARNING, ramp
+from sjepa.runs.events import Event, active_layers, decay_switches, endings, last_step, of_kind, spans
 
 Chart = dict[str, Any]
 """`data` and `layout`, as Plotly.newPlot takes them."""

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sjepa.analysis.events import Event, of_kind, read_events
 from sjepa.errors import UserError
 from sjepa.evaluate.table import find_results
 from sjepa.files import read_json
+from sjepa.runs.events import Event, of_kind, read_events
 
 ANALYSES = ("entropy", "erank", "pareto", "clusters")
 

@@ -6,7 +6,6 @@ from html import escape
 
 from sjepa.analysis.clusters import occupancies
 from sjepa.analysis.entropy import verdict
-from sjepa.analysis.events import of_kind
 from sjepa.analysis.pareto import analyse_pareto
 from sjepa.evaluate.table import FULL, Section, build_sections, section_of
 from sjepa.evaluate.tabular import cell, heading, size
@@ -14,6 +13,7 @@ from sjepa.report import charts, findings_charts
 from sjepa.report.blocks import figure, note, section, table
 from sjepa.report.contents import Report
 from sjepa.report.training import accuracy_of
+from sjepa.runs.events import of_kind
 
 
 def results(report: Report) -> str:

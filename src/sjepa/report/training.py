@@ -2,11 +2,11 @@
 
 from html import escape
 
-from sjepa.analysis.events import of_kind, spans
 from sjepa.report import charts
 from sjepa.report.blocks import card, duration, figure, note, pairs, section
 from sjepa.report.contents import Report
-from sjepa.train.alarms import kind
+from sjepa.runs.alarms import kind
+from sjepa.runs.events import of_kind, spans
 
 
 def header(report: Report) -> str:

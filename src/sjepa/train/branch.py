@@ -13,7 +13,7 @@ from pathlib import Path
 from sjepa.config import Config, differences, load_toml, to_toml
 from sjepa.errors import UserError
 from sjepa.files import is_used
-from sjepa.train import checkpoint
+from sjepa.runs import checkpoint
 from sjepa.train.run import README
 
 # What the first phase does not depend on.

@@ -20,16 +20,17 @@ from sjepa.errors import UserError
 from sjepa.model.frontend import STRIDE
 from sjepa.phases import Phase
 from sjepa.progress import Bar, bar, say
+from sjepa.runs.alarms import alarms, new_of
+from sjepa.seeds import seed_from
+from sjepa.stopping import stop_agreed, stop_requests
 from sjepa.targets.fit import require_frames
 from sjepa.targets.layer import measure_ranks
 from sjepa.targets.providers import components_of
-from sjepa.train.alarms import alarms, new_of
 from sjepa.train.boundary import begin_phase, change_layer
 from sjepa.train.branch import branch, check_directory
 from sjepa.train.compute import autocast
 from sjepa.train.metrics import Log, Speed
-from sjepa.train.run import Run, data_of, held, open_directory, seed_from
-from sjepa.train.stopping import stop_agreed, stop_requests
+from sjepa.train.run import Run, data_of, held, open_directory
 
 MUCH_CROPPED = 0.5  # share of an epoch's audio that crops may leave out before it is worth a word
 CLUSTERS_EVERY = 10  # logged lines between lines with every component's share

@@ -10,23 +10,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from sjepa import distributed
 from sjepa.audio.augment import augment
 from sjepa.config import Config, to_toml
+from sjepa.cuda_graphs import StepGraphs
 from sjepa.errors import UserError
 from sjepa.files import write_whole
 from sjepa.model import formats
 from sjepa.model.sjepa import SJEPA
 from sjepa.phases import Phase
+from sjepa.runs import checkpoint
+from sjepa.seeds import seed_from
 from sjepa.targets.layer import LayerChoice
 from sjepa.targets.providers import Targets
-from sjepa.train import checkpoint
 from sjepa.train.compute import Beside, compile_parts, compiles
-from sjepa.train.graphs import StepGraphs
 from sjepa.train.loss import frame_sums, masked_kl
 from sjepa.train.metrics import Meter
 
@@ -229,11 +229,6 @@ def make_optimizer(config: Config, model: SJEPA, device: torch.device) -> torch.
         zeros = {key: torch.zeros_like(p, requires_grad=False) for key in ("exp_avg", "exp_avg_sq")}
         optimizer.state[p] = {"step": torch.zeros((), device=p.device), **zeros}
     return optimizer
-
-
-def seed_from(*keys: int) -> int:
-    """One well-mixed seed from several numbers."""
-    return int(np.random.SeedSequence(keys).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
 def data_of(folder: Path) -> str:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from sjepa.config import load_toml
 from sjepa.errors import UserError
 from sjepa.model.predictor import ClusterHead, Predictor
-from sjepa.train.checkpoint import load_sound, steps_saved
+from sjepa.runs.checkpoint import load_sound, steps_saved
 
 
 class Saved:
