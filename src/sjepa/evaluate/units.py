@@ -10,7 +10,7 @@ from torch import nn
 
 from sjepa.errors import UserError
 from sjepa.evaluate.upstream import Upstream
-from sjepa.runs.heads import Saved
+from sjepa.runs.heads import RunHeads
 from sjepa.targets.kmeans import kmeans, nearest
 
 KMEANS_PASSES = 20
@@ -60,9 +60,9 @@ class HeadUnits(nn.Module):
 
     def __init__(self, run: Path, upstream: Upstream, path: HeadPath):
         super().__init__()
-        saved = Saved(run, upstream.network)
-        self.head = saved.head()
-        self.predictor = saved.predictor() if path == "predictor" else None
+        heads = RunHeads(run, upstream.network)
+        self.head = heads.cluster_head()
+        self.predictor = heads.predictor() if path == "predictor" else None
         self.to(upstream.device)
         self.device = upstream.device
 
