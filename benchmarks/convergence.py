@@ -25,6 +25,7 @@ from sjepa.data.loader import BatchReader, load, plan_batches
 from sjepa.data.opening import open_corpus
 from sjepa.model.encoder import Encoder, EncoderOutput, ScaleGradient
 from sjepa.model.formats import to_hugging_face
+from sjepa.runs.folder import RunFolder
 from sjepa.train.boundary import begin_phase
 from sjepa.train.metrics import Log
 from sjepa.train.run import Run, make_optimizer
@@ -64,7 +65,7 @@ def curve(
     plan = plan_batches(corpus, config.batches, config.seed, 1)
     reader = BatchReader(corpus, config.mask, config.augment, seed=config.seed, rank=0, ranks=1)
     phase, losses = config.schedule()[0], []
-    with tempfile.TemporaryDirectory() as folder, closing(Log(Path(folder), 0, 0)) as log:
+    with tempfile.TemporaryDirectory() as folder, closing(Log(RunFolder(folder), 0, 0)) as log:
         begin_phase(run, phase, reader, plan, log, False)
     if not codebook:
         codebook |= {name: tensor.clone() for name, tensor in run.targets.codebook.state_dict().items()}

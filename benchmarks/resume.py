@@ -18,9 +18,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from sjepa.analysis.events import of_kind, read_events
 from sjepa.files import write_whole
-from sjepa.train import checkpoint
+from sjepa.runs.events import select_events
+from sjepa.runs.folder import RunFolder
 
 NAMES = ("loss", "kl_masked", "accuracy_masked", "target_perplexity")
 
@@ -35,7 +35,7 @@ def finished(run: "subprocess.Popen[bytes]") -> None:
 
 
 def curve(out: Path) -> list[dict[str, Any]]:
-    return of_kind(read_events(out), "train")
+    return select_events(RunFolder(out).events(), "train")
 
 
 def compare(data: str, preset: str, steps: int, folder: Path) -> dict[str, Any]:
@@ -46,9 +46,10 @@ def compare(data: str, preset: str, steps: int, folder: Path) -> dict[str, Any]:
     finished(train(whole, "--preset", preset, "--data", data, *settings))
 
     shutil.copytree(whole, broken)
-    for step in checkpoint.steps_saved(broken):
+    copy = RunFolder(broken)
+    for step in copy.checkpoint_steps:
         if step > steps // 2:
-            shutil.rmtree(checkpoint.folder_of(broken, step))
+            shutil.rmtree(copy.checkpoint(step))
     running, killed_at = train(broken), 0
     while killed_at <= steps * 3 // 2 or killed_at >= 2 * steps:  # lines of the copy are there until it begins
         time.sleep(0.05)

@@ -14,9 +14,10 @@ from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
 from typing import Any
 
-from sjepa.analysis.events import of_kind, read_events
-from sjepa.config import flatten, load_preset, load_toml
+from sjepa.config import flatten, load_preset
 from sjepa.files import read_json
+from sjepa.runs.events import select_events
+from sjepa.runs.folder import RunFolder
 
 KEPT = Path(__file__).parent / "results" / "study"
 TRIALS = KEPT.parent / "study-trials.json"
@@ -56,8 +57,8 @@ def collect(out: Path) -> None:
     for folder in sorted(path for path in out.iterdir() if path.is_dir()):
         results = {path.parent.name: read_json(path) for path in folder.glob("results/*/results.json")}
         found: Found = {"name": folder.name, "results": results}
-        if (folder / "config.toml").is_file():
-            found |= of_run(folder)
+        if RunFolder(folder).exists:
+            found |= of_run(RunFolder(folder))
         if results or "curve" in found:
             lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in found.items())
             (KEPT / f"{folder.name}.json").write_text(f"{{{lines}}}\n")
@@ -67,19 +68,19 @@ def collect(out: Path) -> None:
 def refuse_other_audio(out: Path) -> None:
     """Seeds of one name are averaged, so all runs must have heard the same."""
     heard = {read_json(path).get("facts", {}).get("corpus"): path for path in KEPT.glob("*.json")}
-    for file in sorted(out.glob("*/run.json")):
-        heard.setdefault(read_json(file)["corpus"], file)
+    for run in map(RunFolder, sorted(out.iterdir())):
+        heard.setdefault(run.facts.get("corpus"), run.facts_file)
     heard.pop(None, None)
     if len(heard) > 1:
         raise SystemExit(f"not the same audio: {', '.join(map(str, heard.values()))}; move the older results away")
 
 
-def of_run(run: Path) -> Found:
+def of_run(run: RunFolder) -> Found:
     """Settings that differ from the preset, curves and the clock of a run."""
-    preset, config = flatten(load_preset("half-hour")), flatten(load_toml(run / "config.toml"))
-    events = read_events(run)
-    lines = of_kind(events, "train")
-    entropy = run / "analysis" / "entropy.json"
+    preset, config = flatten(load_preset("half-hour")), flatten(run.config())
+    events = run.events()
+    lines = select_events(events, "train")
+    entropy = run.analysis / "entropy.json"
     kept = read_json(entropy) if entropy.is_file() else None
     thin = max(1, len(lines) // POINTS)
     speed: dict[int, list[Found]] = {}
@@ -87,7 +88,7 @@ def of_run(run: Path) -> Found:
         speed.setdefault(line["phase"], []).append(line["speed"])
     return {
         "settings": {name: value for name, value in config.items() if value != preset[name]},
-        "facts": {key: value for key, value in read_json(run / "run.json").items() if key in FACTS},
+        "facts": {key: value for key, value in run.facts.items() if key in FACTS},
         "seconds": sum(line["speed"]["seconds"] for line in lines),
         "audio_seconds": lines[-1]["step"] * config["batches.seconds"],
         "audio_per_second": {
@@ -97,7 +98,7 @@ def of_run(run: Path) -> Found:
         "entropy": {key: kept[key] for key in ("distributions", "edges", "marks")} if kept else None,
         "curve": [{key: short(line.get(key)) for key in CURVE} for line in lines[thin - 1 :: thin]],
         "ranks": [
-            {"step": e["step"], "ranks": [short(rank) for rank in e["ranks"]]} for e in of_kind(events, "layers")
+            {"step": e["step"], "ranks": [short(rank) for rank in e["ranks"]]} for e in select_events(events, "layers")
         ],
         "alarms": sum(bool(line["alarms"]) for line in lines),
     }

@@ -16,7 +16,6 @@ from scipy import stats
 from sjepa.analysis.calibration import calibrate, divide, make_task, rank_correlation, train_heads
 from sjepa.analysis.clusters import analyse_clusters, draw_clusters, occupancy, summary
 from sjepa.analysis.erank import analyse_erank, draw_erank
-from sjepa.analysis.events import decay_switches, of_kind, read_events
 from sjepa.analysis.pareto import analyse_pareto, draw_pareto, frontier, steps_of
 from sjepa.analysis.restored import Restored
 from sjepa.audio.io import read_audio
@@ -25,11 +24,13 @@ from sjepa.errors import UserError
 from sjepa.evaluate.labelled import read_labelled
 from sjepa.evaluate.superb.features import FeatureStore
 from sjepa.evaluate.upstream import Upstream, load_upstream
+from sjepa.runs.events import decay_switches, select_events
+from sjepa.runs.folder import RunFolder
 
 
 def test_ranks_active_layers_and_switches_are_those_of_the_log() -> None:
-    found, events = analyse_erank(trained()), read_events(trained())
-    checks = of_kind(events, "layers")
+    found, events = analyse_erank(trained()), RunFolder(trained()).events()
+    checks = select_events(events, "layers")
     assert found["measured"] == [check["ranks"] for check in checks]
     assert found["phases"] == [[1, 0, 12], [2, 12, 22]]
     assert found["decay_switches"] == [[16, 0.9999], [20, 0.999]]  # every 4 steps of phase 2, which starts fast
@@ -188,7 +189,7 @@ def test_components_die_and_are_born() -> None:
 
 def test_occupancy_is_that_of_the_log_and_its_absence_is_said(tmp_path: Path) -> None:
     found = analyse_clusters(trained())
-    events = of_kind(read_events(trained()), "clusters")
+    events = select_events(RunFolder(trained()).events(), "clusters")
     assert [part["phase"] for part in found["occupancy"]] == [1, 2]
     assert found["occupancy"][1]["components"] == 12
     assert found["occupancy"][1]["steps"] == [event["step"] for event in events if event["phase"] == 2]

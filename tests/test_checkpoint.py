@@ -12,15 +12,16 @@ import torch
 
 from sjepa import UserError
 from sjepa.config import Config
-from sjepa.train import checkpoint
+from sjepa.runs import checkpoint
+from sjepa.runs.folder import RunFolder
 from sjepa.train.loop import pretrain
 
 PARTS = {"model": {"a": torch.arange(5.0), "b": torch.ones(2, 3)}, "meter": {"n": torch.tensor(3)}}
 
 
 def test_what_is_saved_comes_back(tmp_path: Path) -> None:
-    checkpoint.save(tmp_path, 7, PARTS, {"position": [1, 2]})
-    parts, state = checkpoint.load(checkpoint.folder_of(tmp_path, 7))
+    checkpoint.save(RunFolder(tmp_path), 7, PARTS, {"position": [1, 2]})
+    parts, state = checkpoint.load(RunFolder(tmp_path).checkpoint(7))
     assert state["step"] == 7
     assert state["position"] == [1, 2]
     for name, tensors in PARTS.items():
@@ -30,9 +31,9 @@ def test_what_is_saved_comes_back(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("harm", ["flip", "cut", "drop", "state"])
 def test_a_damaged_checkpoint_is_passed_over_and_named(tmp_path: Path, harm: str) -> None:
-    checkpoint.save(tmp_path, 5, PARTS, {})
-    checkpoint.save(tmp_path, 10, PARTS, {})
-    file = checkpoint.folder_of(tmp_path, 10) / ("state.json" if harm == "state" else "model.safetensors")
+    checkpoint.save(RunFolder(tmp_path), 5, PARTS, {})
+    checkpoint.save(RunFolder(tmp_path), 10, PARTS, {})
+    file = RunFolder(tmp_path).checkpoint(10) / ("state.json" if harm == "state" else "model.safetensors")
     data = bytearray(file.read_bytes())
     if harm == "drop":
         file.unlink()
@@ -42,32 +43,32 @@ def test_a_damaged_checkpoint_is_passed_over_and_named(tmp_path: Path, harm: str
     else:
         file.write_bytes(data[: len(data) // 2])
     said: list[str] = []
-    found = checkpoint.load_latest(tmp_path, said.append)
+    found = checkpoint.load_latest(RunFolder(tmp_path), said.append)
     assert found is not None
     assert found[1]["step"] == 5
     assert "step-00000010 is damaged" in said[0]
-    for path in checkpoint.folder_of(tmp_path, 5).iterdir():
+    for path in RunFolder(tmp_path).checkpoint(5).iterdir():
         path.write_bytes(b"")
     with pytest.raises(UserError, match=r"all checkpoints .* are damaged"):
-        checkpoint.load_latest(tmp_path, said.append)
+        checkpoint.load_latest(RunFolder(tmp_path), said.append)
 
 
 def test_a_folder_left_by_a_kill_is_not_a_checkpoint(tmp_path: Path) -> None:
-    checkpoint.save(tmp_path, 5, PARTS, {})
+    checkpoint.save(RunFolder(tmp_path), 5, PARTS, {})
     half = tmp_path / "checkpoints" / ".step-00000010.partial"
     half.mkdir()
     (half / "model.safetensors").write_bytes(b"half")
-    assert checkpoint.steps_saved(tmp_path) == [5]
-    checkpoint.save(tmp_path, 10, PARTS, {})
-    assert checkpoint.steps_saved(tmp_path) == [10, 5]
+    assert RunFolder(tmp_path).checkpoint_steps == [5]
+    checkpoint.save(RunFolder(tmp_path), 10, PARTS, {})
+    assert RunFolder(tmp_path).checkpoint_steps == [10, 5]
     assert not half.exists()
 
 
 def test_only_the_last_few_are_kept_and_the_boundary(tmp_path: Path) -> None:
     for step in range(1, 7):
-        checkpoint.save(tmp_path, step, PARTS, {})
-    checkpoint.prune(tmp_path, 2, always={3})
-    assert checkpoint.steps_saved(tmp_path) == [6, 5, 3]
+        checkpoint.save(RunFolder(tmp_path), step, PARTS, {})
+    checkpoint.prune(RunFolder(tmp_path), 2, always={3})
+    assert RunFolder(tmp_path).checkpoint_steps == [6, 5, 3]
 
 
 FULL_DISK = """
@@ -75,15 +76,16 @@ import resource, sys
 from pathlib import Path
 import torch
 from sjepa import UserError
-from sjepa.train import checkpoint
-run = Path(sys.argv[1])
+from sjepa.runs import checkpoint
+from sjepa.runs.folder import RunFolder
+run = RunFolder(sys.argv[1])
 checkpoint.save(run, 1, {"model": {"a": torch.zeros(1000)}}, {})
 resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))  # the kernel refuses to write more, as a full disk would
 try:
     checkpoint.save(run, 2, {"model": {"a": torch.zeros(1_000_000)}}, {})
 except UserError as error:
     print(error)
-    print(checkpoint.load_latest(run)[1]["step"], [p.name for p in (run / "checkpoints").iterdir()])
+    print(checkpoint.load_latest(run)[1]["step"], [p.name for p in run.checkpoints.iterdir()])
 """
 
 
@@ -126,7 +128,7 @@ def test_training_on_a_disk_that_fills_up_ends_with_one_line(
         config = micro(train={"checkpoint_every": 1, "keep_checkpoints": 50})
         with pytest.raises(UserError, match=r"No space left on device.*last good checkpoint is at step"):
             pretrain(config, corpus, disk / "run", show=False)
-        found = checkpoint.load_latest(disk / "run")
+        found = checkpoint.load_latest(RunFolder(disk / "run"))
         assert found is not None
         assert found[1]["step"] >= 1
     finally:
@@ -144,7 +146,7 @@ def test_nothing_in_the_package_unpickles() -> None:
 
 
 def test_state_is_plain_json(tmp_path: Path) -> None:
-    checkpoint.save(tmp_path, 3, PARTS, {"ranks": [1.5]})
-    state = json.loads((checkpoint.folder_of(tmp_path, 3) / "state.json").read_text())
+    checkpoint.save(RunFolder(tmp_path), 3, PARTS, {"ranks": [1.5]})
+    state = json.loads((RunFolder(tmp_path).checkpoint(3) / "state.json").read_text())
     assert state["ranks"] == [1.5]
     assert set(state["files"]) == {"model.safetensors", "meter.safetensors"}

@@ -17,7 +17,7 @@ from sjepa import cli
 from sjepa.config import Config, from_toml, load_preset, to_toml
 from sjepa.device import choose_device
 from sjepa.errors import UserError
-from sjepa.train import checkpoint
+from sjepa.runs.folder import RunFolder
 from sjepa.train.loop import pretrain
 
 
@@ -233,7 +233,7 @@ def test_the_directory_alone_is_enough_to_continue_past_a_damaged_checkpoint(
     run = tmp_path / "run"
     assert pretrain(micro(), corpus, run, show=False)
     whole = (run / "encoder" / "model.safetensors").read_bytes()
-    newest = checkpoint.folder_of(run, 12)
+    newest = RunFolder(run).checkpoint(12)
     (newest / "model.safetensors").write_bytes(b"gone")
     done = sjepa("pretrain", "--out", run)
     assert done.returncode == 0, done.stderr

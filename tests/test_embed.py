@@ -29,7 +29,8 @@ from sjepa.embed.windows import MARGIN, WindowConfig, cut, join, samples_of
 from sjepa.embed.writing import write_table
 from sjepa.model.formats import save_folder, to_hugging_face
 from sjepa.model.frontend import frame_count
-from sjepa.train.checkpoint import load_latest
+from sjepa.runs.checkpoint import load_latest
+from sjepa.runs.folder import RunFolder
 
 SHORT = WindowConfig(seconds=8.0, overlap=4.0)
 
@@ -206,7 +207,7 @@ def test_posteriors_units_and_means_agree_with_each_other_and_with_the_runs_head
     posteriors, units, means = (
         safetensors.numpy.load_file(tmp_path / x / f"{file.name}.safetensors") for x in ("p", "u", "m")
     )
-    checkpoint = load_latest(finished_run)
+    checkpoint = load_latest(RunFolder(finished_run))
     assert checkpoint is not None
     weights = {n.removeprefix("head."): t for n, t in checkpoint[0]["model"].items() if n.startswith("head.")}
     with torch.no_grad():

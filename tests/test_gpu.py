@@ -15,7 +15,7 @@ from sjepa.evaluate.probes import linear_probe, mlp_probe
 from sjepa.model.encoder import Encoder
 from sjepa.model.encoder_config import EncoderConfig
 from sjepa.model.sjepa import SJEPA
-from sjepa.train import checkpoint
+from sjepa.runs import checkpoint
 from sjepa.train.compute import compile_parts
 from sjepa.train.loop import pretrain
 from sjepa.train.metrics import Speed

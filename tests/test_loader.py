@@ -21,7 +21,7 @@ from sjepa.data.loader import BatchReader, load
 from sjepa.data.masking import MaskConfig
 from sjepa.data.opening import open_corpus
 from sjepa.data.sampler import BatchPlan
-from sjepa.train import checkpoint
+from sjepa.runs.folder import RunFolder
 from sjepa.train.loop import against_crops, pretrain
 
 
@@ -97,7 +97,7 @@ def test_a_run_lists_all_that_it_left_out_once_with_the_reason(
     assert header.startswith(f"{folder / 'text.wav'}: cannot be decoded")
     expected = [f"{folder / name}: silence, every sample is zero" for name in ("00.wav", "01.wav")]
     assert sorted(silent) == (expected if cache == "memory" else expected[1:])  # these few batches lack the other
-    met = json.loads((checkpoint.folder_of(run, 12) / "state.json").read_text())["bad_utterances"]
+    met = json.loads((RunFolder(run).checkpoint(12) / "state.json").read_text())["bad_utterances"]
     assert met > 2  # in several epochs
 
 

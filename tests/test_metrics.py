@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from sjepa.train.alarms import alarms, new_of
+from sjepa.runs.alarms import alarms, new_of
+from sjepa.runs.folder import RunFolder
 from sjepa.train.loss import frame_sums
 from sjepa.train.metrics import Log, Meter
 
@@ -97,13 +98,13 @@ def test_visible_frames_that_were_never_trained_raise_no_alarm() -> None:
 
 
 def test_the_log_continues_after_the_bytes_it_is_told_to_keep(tmp_path: Path) -> None:
-    log = Log(tmp_path, 0, 0)
+    log = Log(RunFolder(tmp_path), 0, 0)
     log.write("train", 1, loss=1.0)
     kept = log.bytes
     log.write("train", 2, loss=2.0)
     log.close()
     (tmp_path / "metrics.jsonl").open("a").write('{"event": "train", "st')  # cut off by a kill
-    log = Log(tmp_path, kept, 1)
+    log = Log(RunFolder(tmp_path), kept, 1)
     log.write("train", 2, loss=3.0)
     log.close()
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]

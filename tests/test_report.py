@@ -12,12 +12,12 @@ import pytest
 from analysed import corpus, findings, keep_findings, trained
 from pages import COMPARISON, HOSTILE, LAYERS, Page, chromium, make_events, make_run, open_page
 
-from sjepa.analysis.events import active_layers
 from sjepa.cli import dispatch
 from sjepa.errors import UserError
 from sjepa.report import charts
 from sjepa.report.blocks import figure
 from sjepa.report.page import write_comparison, write_page
+from sjepa.runs.events import active_layers
 
 pytest.importorskip("plotly")
 

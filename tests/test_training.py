@@ -21,13 +21,14 @@ from sjepa import DiagonalGMM, Encoder, UserError
 from sjepa.config import Config, to_toml
 from sjepa.data.loader import Batch, BatchReader
 from sjepa.data.sampler import BatchPlan
+from sjepa.runs.folder import RunFolder
+from sjepa.stopping import stop_requests
 from sjepa.targets.targets import Targets
-from sjepa.train import checkpoint, loop, metrics
+from sjepa.train import loop, metrics
 from sjepa.train.loop import load_noise, pretrain
 from sjepa.train.loss import kl_per_frame
-from sjepa.train.run import Run, held
+from sjepa.train.run import Run
 from sjepa.train.step import train_step
-from sjepa.train.stopping import stop_requests
 
 Make = Callable[..., Config]
 
@@ -113,7 +114,7 @@ def test_a_run_directory_explains_itself_and_its_encoder_loads(corpus: Path, tmp
     assert DiagonalGMM.load(run / "gmm-phase2.safetensors").means.shape == (12, 32)
     states = Encoder.from_pretrained(run / "encoder")(torch.randn(1, 16_000)).hidden_states
     assert len(states) == 3
-    assert checkpoint.steps_saved(run) == [12, 9, 6]  # the last two, and the end of phase 1
+    assert RunFolder(run).checkpoint_steps == [12, 9, 6]  # the last two, and the end of phase 1
     pickled = [path for path in run.rglob("*") if path.suffix in (".pt", ".pth", ".pkl", ".bin", ".ckpt")]
     assert not pickled
     modes = {path.stat().st_mode for path in run.rglob("*") if path.is_file()}
@@ -271,7 +272,7 @@ def test_two_ranks_with_half_the_batch_equal_one_with_the_whole(corpus: Path, tm
 
 
 def part(run: Path, step: int, name: str, containing: str) -> dict[str, torch.Tensor]:
-    tensors = safetensors.torch.load_file(checkpoint.folder_of(run, step) / f"{name}.safetensors")
+    tensors = safetensors.torch.load_file(RunFolder(run).checkpoint(step) / f"{name}.safetensors")
     return {key: value for key, value in tensors.items() if containing in key}
 
 
@@ -321,7 +322,7 @@ def test_a_run_is_trained_by_one_process_at_a_time(corpus: Path, tmp_path: Path,
     assert pretrain(micro(), corpus, run, show=False)
     shutil.rmtree(max((run / "checkpoints").iterdir()))
     before = (run / "metrics.jsonl").read_bytes()
-    with held(run), pytest.raises(UserError, match="another process is training"):
+    with RunFolder(run).lock(), pytest.raises(UserError, match="another process is training"):
         pretrain(micro(), corpus, run, show=False)
     assert (run / "metrics.jsonl").read_bytes() == before
     assert pretrain(micro(), corpus, run, show=False)
@@ -338,11 +339,11 @@ def test_ctrl_c_saves_and_the_same_command_continues(corpus: Path, tmp_path: Pat
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "the same command continues" in output
-    stopped = checkpoint.steps_saved(run)[0]
+    stopped = RunFolder(run).checkpoint_steps[0]
     assert 0 < stopped < 300
     assert lines(run, "train")[-1]["step"] == stopped
     assert lines(run, "stopped") == [{"event": "stopped", "step": stopped}]
-    saved = safetensors.torch.load_file(checkpoint.folder_of(run, stopped) / "model.safetensors")
+    saved = safetensors.torch.load_file(RunFolder(run).checkpoint(stopped) / "model.safetensors")
     usable = Encoder.from_pretrained(run).state_dict()
     assert all(torch.equal(weights, saved[f"encoder.{name}"]) for name, weights in usable.items())
     assert not (run / "encoder-phase1").exists()
@@ -413,7 +414,7 @@ def test_too_many_bad_steps_in_a_row_end_the_run(
     config = micro(train={"bad_steps": 3, "checkpoint_every": 2})
     with pytest.raises(UserError, match="3 steps in a row had no finite gradient, up to step 3"):
         pretrain(change(config, phase1={"layer_check_every": 100}), corpus, tmp_path / "run", show=False)
-    assert checkpoint.steps_saved(tmp_path / "run") == [2]
+    assert RunFolder(tmp_path / "run").checkpoint_steps == [2]
 
 
 def test_noise_recordings_are_used(corpus: Path, tmp_path: Path, micro: Make) -> None:

@@ -11,7 +11,7 @@ import torch
 from sjepa.analysis.missing import analyse_missing
 from sjepa.audio.io import read_audio
 from sjepa.audio.mfcc import MfccConfig, mfcc
-from sjepa.config import Config, differences, load_preset, load_toml
+from sjepa.config import Config, differences, load_preset
 from sjepa.data.synthetic import synthesise_corpus
 from sjepa.errors import UserError
 from sjepa.evaluate.probes import (
@@ -25,6 +25,7 @@ from sjepa.evaluate.probes import (
 from sjepa.model.encoder import Encoder
 from sjepa.progress import track
 from sjepa.report.page import write_page
+from sjepa.runs.folder import RunFolder
 from sjepa.train.loop import pretrain
 from sjepa.train.run import Run
 
@@ -39,16 +40,16 @@ ABOUT = {
 def demo(out: Path) -> bool:
     """Synthesise, pre-train, compare, and say what was learned; False when the training was stopped."""
     began = time.monotonic()
-    config, made = load_preset("tiny"), out / "run" / "config.toml"
-    if made.is_file() and differences(load_toml(made), config):
+    config, run = load_preset("tiny"), RunFolder(out / "run")
+    if run.exists and differences(run.config(), config):
         raise UserError(f"{out} holds a demo with other settings: remove it, or choose another --out")
     corpus = synthesise_corpus(out / "corpus")
-    if not pretrain(config, corpus, out / "run"):
+    if not pretrain(config, corpus, run.path):
         return False
-    results = compare(config, corpus, out / "run")
+    results = compare(config, corpus, run)
     (out / "comparison.json").write_text(json.dumps(results, indent=1) + "\n")
-    analyse_missing(out / "run", corpus, "", utterances=8, heard=100)
-    page = write_page(out / "run", out / "demo.html", results, title="S-JEPA on two CPU cores")
+    analyse_missing(run.path, corpus, "", utterances=8, heard=100)
+    page = write_page(run.path, out / "demo.html", results, title="S-JEPA on two CPU cores")
     print(
         f"\nDone in {(time.monotonic() - began) / 60:.1f} minutes. What was learned (linear probes on frozen features):"
     )
@@ -56,11 +57,11 @@ def demo(out: Path) -> bool:
         line = ", ".join(f"{name} {score:.1%}" for name, score in results[task].items())
         print(f"  {task}: {line} (chance {results['chance'][task]:.1%})")
     print(f"The page with curves and comparison: {page}")
-    print(f"The encoder: {out / 'run' / 'encoder'}")
+    print(f"The encoder: {run.encoder}")
     return True
 
 
-def compare(config: Config, corpus: Path, run: Path) -> dict[str, Any]:
+def compare(config: Config, corpus: Path, run: RunFolder) -> dict[str, Any]:
     """Phone and speaker probes of the trained encoder, the same encoder untrained, and MFCC."""
     labels = [json.loads(line) for line in (corpus / "labels.jsonl").read_text().splitlines()]
     audio = [read_audio(corpus / label["path"]) for label in labels]
@@ -68,8 +69,8 @@ def compare(config: Config, corpus: Path, run: Path) -> dict[str, Any]:
     systems = {
         "MFCC": mfcc_features(config.mfcc),
         "untrained encoder": last_layer(Run.start(config, torch.device("cpu")).model.encoder.eval()),
-        "S-JEPA, phase 1": last_layer(Encoder.from_pretrained(run / "encoder-phase1")),
-        "S-JEPA": last_layer(Encoder.from_pretrained(run / "encoder")),
+        "S-JEPA, phase 1": last_layer(Encoder.from_pretrained(run.phase_encoder(1))),
+        "S-JEPA": last_layer(Encoder.from_pretrained(run.encoder)),
     }
     accuracy: dict[str, Any] = {"phone": {}, "speaker": {}}
     phones: list[np.ndarray] = []

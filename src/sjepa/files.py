@@ -1,23 +1,74 @@
-"""Files that are there whole or not at all, and the folders they go to."""
+"""Files and folders that are there whole or not at all, and checks of the paths they go to."""
 
 import errno
 import json
 import os
-from collections.abc import Mapping
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from sjepa.errors import UserError
 
-if TYPE_CHECKING:  # verbs that need no torch do without it
+if TYPE_CHECKING:  # commands that need no torch do without it
     from torch import Tensor
+
+
+@contextmanager
+def atomic_file(path: Path) -> Iterator[Path]:
+    """A path to write to. The file takes the name `path` when the block ends; after an error nothing of it is left."""
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        yield partial
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def atomic_folder(folder: Path, existing: Literal["refuse", "replace", "merge"] = "refuse") -> Iterator[Path]:
+    """A folder to write into. It takes the name `folder` when the block ends; after an error nothing of it is left.
+
+    `existing` is about a folder of that name. `refuse` accepts an empty one only, `replace` removes it, and `merge`
+    replaces files of the same name and keeps the others.
+    """
+    folder = folder.absolute()
+    partial = folder.with_name(f".{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)  # left by a kill
+    try:
+        partial.mkdir(parents=True)
+        yield partial
+        for path in partial.rglob("*"):
+            if path.is_file():
+                flush(path)
+        if existing == "merge" and folder.exists():
+            for path in sorted(partial.iterdir()):
+                os.replace(path, folder / path.name)
+        else:
+            if existing == "replace":
+                shutil.rmtree(folder, ignore_errors=True)
+            elif folder.exists():
+                folder.rmdir()
+            os.replace(partial, folder)
+        flush(folder.parent)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def flush(path: Path) -> None:
+    """Ask the disk to keep a file or folder, before a name is given to it."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def write_whole(path: Path, text: str) -> None:
     """Write under another name first, so that a kill or a full disk cannot leave half a file."""
-    partial = path.with_name(f"{path.name}.partial")
-    partial.write_text(text, encoding="utf-8")
-    os.replace(partial, path)
+    with atomic_file(path) as partial:
+        partial.write_text(text, encoding="utf-8")
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -34,17 +85,15 @@ def save_tensors(path: Path, tensors: Mapping[str, "Tensor"], metadata: dict[str
     import safetensors
     import safetensors.torch
 
-    partial = path.with_name(f"{path.name}.partial")
-    partial.touch()
-    mode = partial.stat().st_mode
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    try:
-        safetensors.torch.save_file(plain, partial, metadata=metadata)
-    except safetensors.SafetensorError as error:  # a full disk, for one; the library does not name the file
-        partial.unlink()
-        raise OSError(errno.EIO, str(error), str(path)) from error
-    partial.chmod(mode)
-    os.replace(partial, path)
+    with atomic_file(path) as partial:
+        partial.touch()
+        mode = partial.stat().st_mode
+        try:
+            safetensors.torch.save_file(plain, partial, metadata=metadata)
+        except safetensors.SafetensorError as error:  # a full disk, for one; the library does not name the file
+            raise OSError(errno.EIO, str(error), str(path)) from error
+        partial.chmod(mode)
 
 
 def refuse_below_file(path: Path) -> None:

@@ -1,15 +1,15 @@
-"""A live view of a run in the terminal, from metrics.jsonl alone; config.toml beside it adds how far it will go."""
+"""A live view of a run in the terminal, from its log alone; its settings add how far it will go."""
 
 import time
-import tomllib
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from sjepa.analysis.events import Event, last_step, of_kind, parse
 from sjepa.errors import UserError
-from sjepa.train.alarms import kind
+from sjepa.runs.alarms import kind
+from sjepa.runs.events import Event, last_step, parse_event, select_events
+from sjepa.runs.folder import RunFolder
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 WIDTH = 40
@@ -55,7 +55,7 @@ class Tail:
             whole, _, _ = file.read().rpartition(b"\n")
         if whole:
             lines = whole.split(b"\n")
-            self.events += [parse(line.decode(), str(self.path)) for line in lines]
+            self.events += [parse_event(line.decode(), str(self.path)) for line in lines]
             self.place += len(whole) + 1
             self.last = lines[-1] + b"\n"
         return self.events
@@ -66,7 +66,7 @@ def watch(run: Path, every: float, once: bool) -> None:
     from rich.console import Console
     from rich.live import Live
 
-    console, tail, total = Console(), Tail(run / "metrics.jsonl"), planned_steps(run)
+    console, tail, total = Console(), Tail(RunFolder(run).log), planned_steps(run)
     if once or not console.is_terminal:
         if not run.is_dir():
             raise UserError(f"there is no run {run}")
@@ -91,11 +91,10 @@ def wait_for(run: Path, every: float) -> None:
 
 
 def planned_steps(run: Path) -> int:
-    """Steps of both phases as config.toml says, or 0."""
+    """Steps of all phases; 0 if they are not known or cannot be read, because the view does without."""
     try:
-        config = tomllib.loads((run / "config.toml").read_text("utf-8"))
-        return int(config["phase1"]["steps"]) + int(config["phase2"]["steps"])
-    except (OSError, tomllib.TOMLDecodeError, KeyError, ValueError):
+        return RunFolder(run).planned_steps
+    except (OSError, UserError):
         return 0
 
 
@@ -111,9 +110,9 @@ def view(run: Path, events: Sequence[Event], total: int, age: float) -> Any:
     from rich.table import Table
     from rich.text import Text
 
-    lines = of_kind(events, "train")
+    lines = select_events(events, "train")
     if not lines:
-        begun = of_kind(events, "phase")
+        begun = select_events(events, "phase")
         state = "its targets are fitted, the first line follows" if begun else "nothing is logged yet"
         return Panel(Text(f"{run}: {state}; {ago(age)}" if events else f"{run}: waiting for metrics.jsonl"))
     grid = Table.grid(padding=(0, 2))
@@ -126,7 +125,7 @@ def view(run: Path, events: Sequence[Event], total: int, age: float) -> Any:
             grid.add_row(name, form.format(values[-1]), sparkline(values))
     stopped = events[-1]["step"] if events[-1]["event"] == "stopped" else None
     parts: list[Any] = [Text(progress(lines, total, age, stopped)), Text(), grid]
-    checks = of_kind(events, "layers")
+    checks = select_events(events, "layers")
     if checks:
         parts += [Text(), Text("effective rank (smoothed; * is active)", style="dim"), ranks(checks[-1])]
     recent = {kind(text): (line["step"], text) for line in lines[-20:] for text in line.get("alarms") or []}

@@ -20,8 +20,9 @@ from sjepa.evaluate.superb.tasks import Recipe, Score, SequenceTask
 from sjepa.evaluate.superb.text import Characters, Phones
 from sjepa.evaluate.upstream import Upstream, load_upstream
 from sjepa.progress import bar, track
+from sjepa.runs.folder import RunFolder
+from sjepa.seeds import seed_from
 from sjepa.targets.layer import effective_rank
-from sjepa.train.run import seed_from
 
 Labels = Literal["phones", "words"]
 BATCH, CLIP = 16, 1.0
@@ -42,9 +43,9 @@ def calibrate(
     device: Device = "auto",
 ) -> dict[str, Any]:
     """Error rate of a head on every layer of the encoder as phase 1 left it, beside the layers' effective ranks."""
-    folder = run / "encoder-phase1"
+    folder = RunFolder(run).phase_encoder(1)
     if not folder.is_dir():
-        raise UserError(f"{run} has no encoder-phase1: the calibration needs a run that has finished phase 1")
+        raise UserError(f"{run} has no {folder.name}: the calibration needs a run that has finished phase 1")
     upstream = load_upstream(str(folder), device)
     corpus = read_labelled(data, subset)
     train, held_out = divide(corpus, labels, seed)

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from sjepa.analysis.events import Event, of_kind, phase_start, read_events
 from sjepa.analysis.restored import Restored
 from sjepa.analysis.style import GRID, MUTED, TARGET, WARNING, Found, figure
 from sjepa.audio.io import read_audio
@@ -14,20 +13,22 @@ from sjepa.evaluate.labelled import Labelled
 from sjepa.evaluate.superb.records import some
 from sjepa.evaluate.units import agreement
 from sjepa.progress import bar
+from sjepa.runs.events import Event, phase_start, select_events
+from sjepa.runs.folder import RunFolder
 
 DEAD = 0.01  # of an even share, as in metrics.jsonl
 
 
 def analyse_clusters(run: Path) -> Found:
     """Shares of the components whenever they were logged, by phase; a phase has components of its own."""
-    found = occupancies(read_events(run))
+    found = occupancies(RunFolder(run).events())
     missing = None if found else "this run logged no shares of components: it was made by a version without them"
     return {"subject": "clusters", "occupancy": found, "missing": missing, "phones": None}
 
 
 def occupancies(events: Sequence[Event]) -> list[dict[str, Any]]:
     """Shares of every phase that logged them."""
-    logged = of_kind(events, "clusters")
+    logged = select_events(events, "clusters")
     return [
         occupancy([event for event in logged if event["phase"] == phase], phase_start(events, phase))
         for phase in sorted({event["phase"] for event in logged})

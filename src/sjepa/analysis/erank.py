@@ -3,15 +3,16 @@
 from pathlib import Path
 from typing import Any
 
-from sjepa.analysis.events import active_layers, decay_switches, last_step, of_kind, read_events, spans
 from sjepa.analysis.style import INK, MASKED, MUTED, RULE, SHADE, Found, figure, ramp
 from sjepa.errors import UserError
+from sjepa.runs.events import active_layers, decay_switches, last_step, phase_spans, select_events
+from sjepa.runs.folder import RunFolder
 
 
 def analyse_erank(run: Path) -> Found:
     """Ranks of every layer at every check, the active layer and the decay's switches, from metrics.jsonl."""
-    events = read_events(run)
-    checks = of_kind(events, "layers")
+    events = RunFolder(run).events()
+    checks = select_events(events, "layers")
     if not checks:
         raise UserError(
             f"{run} has no layer check yet: effective ranks are logged every phase1.layer_check_every steps"
@@ -24,7 +25,7 @@ def analyse_erank(run: Path) -> Found:
         "smoothed": [check["smoothed"] for check in checks],
         "active": [list(stretch) for stretch in active_layers(events)],
         "decay_switches": [list(switch) for switch in decay_switches(events)],
-        "phases": [list(span) for span in spans(events)],
+        "phases": [list(span) for span in phase_spans(events)],
         "last_step": last_step(events),
         "calibration": None,
     }

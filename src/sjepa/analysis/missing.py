@@ -10,6 +10,7 @@ from sjepa.analysis.style import file_name, keep
 from sjepa.analysis.utterance import analyse_utterance
 from sjepa.device import Device
 from sjepa.progress import say, track
+from sjepa.runs.folder import RunFolder
 
 SECONDS = 20.0  # longest utterance in the explorer
 HEARD = 200  # utterances for entropies and clusters; `sjepa analyze` takes 500
@@ -19,7 +20,7 @@ def analyse_missing(
     run: Path, data: Path, subset: str, utterances: int, device: Device = "auto", heard: int = HEARD
 ) -> None:
     """Utterances, entropies and the clusters' phones, each unless it lies in RUN/analysis already."""
-    out, restored = run / "analysis", None
+    out, restored = RunFolder(run).analysis, None
     if any(out.glob("utterance-*.json")):
         say(f"The utterances of the explorer stay as they are: delete {out} to make all of it anew")
     else:

@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sjepa.config import load_toml
 from sjepa.device import Device, choose_device
 from sjepa.errors import UserError
 from sjepa.model.frontend import RECEPTIVE_FIELD, STRIDE, frame_count
 from sjepa.progress import say
+from sjepa.runs.folder import RunFolder
 from sjepa.train.compute import autocast
 from sjepa.train.run import Run
 
@@ -34,14 +34,12 @@ class Restored:
     """Encoder, cluster head and targets of a run, for looking at."""
 
     def __init__(self, folder: Path, device: Device = "cpu", head_input: HeadInput = "encoder"):
-        if not (folder / "config.toml").is_file():
-            raise UserError(f"{folder} is not a run: give the --out of `sjepa pretrain`")
-        place = choose_device(device)
-        config = load_toml(folder / "config.toml")
+        run, place = RunFolder(folder), choose_device(device)
+        config = run.config()
         # Utterances have many lengths; compiling for each would take longer than it saves.
         config = dataclasses.replace(config, train=dataclasses.replace(config.train, compile=False))
         self.run = Run.start(config, place)
-        if not self.run.restore(folder, say):
+        if not self.run.restore(run, say):
             raise UserError(f"{folder} has no checkpoint yet: wait for the first, or lower train.checkpoint_every")
         self.run.model.eval()
         self.run.targets.eval()

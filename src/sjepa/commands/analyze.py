@@ -9,6 +9,7 @@ import tyro
 
 from sjepa.errors import UserError
 from sjepa.files import refuse_file
+from sjepa.runs.folder import RunFolder
 from sjepa.verbs import choose
 
 Device = Literal["auto", "cpu", "cuda"]
@@ -186,7 +187,7 @@ def pareto(command: Pareto, out: Path) -> None:
     if not found["ours"]:
         print(
             f"no SUPERB result of ours yet: "
-            f"sjepa superb asr --encoder {command.run} --data LibriSpeech --out {command.run}/results/asr"
+            f"sjepa superb asr --encoder {command.run} --data LibriSpeech --out {RunFolder(command.run).results}/asr"
         )
     for kind in found["not_comparable"]:
         print(f"left out, because it does not compare with what others reported: {kind}")
@@ -230,7 +231,7 @@ def run(arguments: list[str]) -> None:
     command = tyro.cli(kind, prog=f"sjepa analyze {subject}", args=arguments[1:])
     if not command.run.is_dir():
         raise UserError(f"there is no run {command.run}")
-    out = command.out or command.run / "analysis"
+    out = command.out or RunFolder(command.run).analysis
     refuse_file(out)
     work(command, out)
     print(f"written to {out}")

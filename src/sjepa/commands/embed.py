@@ -92,13 +92,13 @@ def run(arguments: list[str]) -> None:
 def load_network(command: Embed) -> "Network":
     from sjepa.device import choose_device
     from sjepa.embed.network import Network, chosen_state, load_encoder
-    from sjepa.train.saved import Saved
+    from sjepa.runs.heads import RunHeads
 
     device = choose_device(command.device)
     encoder = load_encoder(command.encoder)
     state, head = chosen_state(command.layer, encoder.config.layers), None
     if command.what != "features":
-        head = Saved(command.encoder, encoder).head().to(device)
+        head = RunHeads(command.encoder, encoder).cluster_head().to(device)
     return Network(encoder.to(device), state, head, device)
 
 

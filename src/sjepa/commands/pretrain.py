@@ -5,8 +5,9 @@ from pathlib import Path
 
 import tyro
 
-from sjepa.config import Config, from_command_line, load_preset, load_toml, preset_names, with_config
+from sjepa.config import Config, from_command_line, load_preset, preset_names, with_config
 from sjepa.errors import UserError
+from sjepa.runs.folder import RunFolder
 from sjepa.verbs import option
 
 
@@ -35,26 +36,23 @@ def starting_config(arguments: list[str]) -> Config:
     if preset:
         return load_preset(preset)
     for run in (option(arguments, "--out"), option(arguments, "--branch-from")):
-        if run and (Path(run) / "config.toml").exists():
-            return load_toml(Path(run) / "config.toml")
+        if run and RunFolder(run).exists:
+            return RunFolder(run).config()
     return Config()
 
 
 def run(arguments: list[str]) -> None:
     command = tyro.cli(with_config(Pretrain, starting_config(arguments)), prog="sjepa pretrain", args=arguments)
-    known = command.out / "run.json"
-    if command.branch_from and not known.exists():
-        known = command.branch_from / "run.json"
-        if not known.exists():
+    folder = RunFolder(command.out)
+    known = folder
+    if command.branch_from and not folder.exists:
+        known = RunFolder(command.branch_from)
+        if not known.exists:
             raise UserError(f"--branch-from {command.branch_from}: this is not a run")
-    if not command.preset and not known.exists():
+    if not command.preset and not known.exists:
         presets = " | ".join(preset_names())
         raise UserError(f"there is no run in {command.out}; to begin one, choose a preset: --preset {presets}")
-    data = command.data
-    if not data and known.exists():
-        from sjepa.train.run import data_of
-
-        data = data_of(known.parent)
+    data = command.data or known.data
     if not data:
         raise UserError("say which audio to train on: --data FOLDER")
     from sjepa import distributed
@@ -65,4 +63,4 @@ def run(arguments: list[str]) -> None:
             raise SystemExit(130)  # stopped in good order, but what follows in a script should not start
         return
     if distributed.is_main():
-        print(f"The encoder is in {command.out / 'encoder'}: sjepa.Encoder.from_pretrained loads it")
+        print(f"The encoder is in {folder.encoder}: sjepa.Encoder.from_pretrained loads it")

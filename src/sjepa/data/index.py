@@ -27,7 +27,7 @@ from sjepa.audio.io import SAMPLE_RATE, BadAudioError, one_line, shown
 from sjepa.data.corpus import Corpus
 from sjepa.data.storage import Place, is_url, read_bytes
 from sjepa.errors import UserError
-from sjepa.files import write_whole
+from sjepa.files import atomic_file, write_whole
 
 FORMAT = "sjepa index 1"
 AUDIO = {"file": "int32", "byte_offset": "int64", "byte_size": "int64", "start": "int64", "length": "int32"}
@@ -78,10 +78,12 @@ def write_part(path: Path, rows: list[Row], refused: list[str]) -> None:
     columns |= {name: pa.array([getattr(row, name) for row in rows], pa.string()) for name in LABELS}
     columns |= {"key": pa.array([key_of(row.id) for row in rows], pa.uint64())}
     table = pa.table(columns).replace_schema_metadata({"refused": json.dumps(refused)})
-    partial = path.with_name(f"{path.name}.partial")
-    with pa.OSFile(str(partial), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+    with (
+        atomic_file(path) as partial,
+        pa.OSFile(str(partial), "wb") as sink,
+        pa.ipc.new_file(sink, table.schema) as writer,
+    ):
         writer.write_table(table)
-    os.replace(partial, path)
 
 
 def key_of(identifier: str) -> int:

@@ -8,7 +8,6 @@ bucket and a batch reads runs of bytes.
 import hashlib
 import io
 import json
-import os
 import signal
 import tarfile
 import wave
@@ -24,7 +23,7 @@ from sjepa.data.corpus import Corpus
 from sjepa.data.index import LABELS, Row, merge_parts, open_index, read_facts, read_labels, write_part, writing
 from sjepa.data.storage import is_url
 from sjepa.errors import UserError
-from sjepa.files import is_used
+from sjepa.files import atomic_file, is_used
 from sjepa.progress import Bar, bar, say
 
 Encoding = Literal["flac", "int16"]
@@ -87,10 +86,13 @@ def write_shard(
     """One tar and its part of the index; damaged utterances are left out and named."""
     rows: list[Row] = []
     refused: list[str] = []
-    partial = path.with_name(f"{path.name}.partial")
     encode = encode_flac if encoding == "flac" else encode_wav
     try:
-        with partial.open("wb") as file, tarfile.open(fileobj=file, mode="w", format=tarfile.USTAR_FORMAT) as tar:
+        with (
+            atomic_file(path) as partial,
+            partial.open("wb") as file,
+            tarfile.open(fileobj=file, mode="w", format=tarfile.USTAR_FORMAT) as tar,
+        ):
             encoded = pool.map(encode, utterances.tolist(), chunksize=8)
             for utterance, result in zip(utterances.tolist(), encoded, strict=True):
                 progress.advance()
@@ -107,7 +109,6 @@ def write_shard(
                 rows.append(Row(path.name, offset + skipped, len(content) - skipped, 0, samples, **known))
     except BrokenProcessPool:
         raise UserError("an encoding process died: is there enough memory? fewer --workers need less") from None
-    os.replace(partial, path)
     write_part(part, rows, refused)
 
 

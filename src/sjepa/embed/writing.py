@@ -1,7 +1,6 @@
 """Tables of any length to npz, safetensors or Parquet, a piece at a time; a file appears when it is whole."""
 
 import json
-import os
 import shutil
 import struct
 import tempfile
@@ -13,6 +12,7 @@ from typing import IO, Any, Literal
 import numpy as np
 
 from sjepa.errors import UserError
+from sjepa.files import atomic_file
 
 Format = Literal["npz", "safetensors", "parquet"]
 SAFETENSORS_TYPES = {"float32": "F32", "float64": "F64", "int32": "I32"}
@@ -22,18 +22,13 @@ COPY_BYTES = 1 << 22
 def write_table(path: Path, kind: Format, pieces: Iterable[dict[str, np.ndarray]], about: dict[str, str]) -> int:
     """Write columns that arrive in pieces, and what the file is about; gives the number of rows."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.partial")
     try:
-        if kind == "parquet":
-            rows = write_parquet(partial, pieces, about)
-        else:
-            rows = write_columns(partial, kind, pieces, about)
-        os.replace(partial, path)
+        with atomic_file(path) as partial:
+            if kind == "parquet":
+                return write_parquet(partial, pieces, about)
+            return write_columns(partial, kind, pieces, about)
     except OSError as error:
         raise UserError(f"{path} cannot be written: {error}") from error
-    finally:
-        partial.unlink(missing_ok=True)
-    return rows
 
 
 def write_parquet(path: Path, pieces: Iterable[dict[str, np.ndarray]], about: dict[str, str]) -> int:

@@ -6,16 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from sjepa.files import refuse_file, write_whole
+from sjepa.runs.folder import find_run
 
 ASIDE = ("encoder", "data", "out", "device")  # options that are in the path already or do not change the outcome
 
 
 def results_root(source: str) -> Path:
     """Where results of an encoder lie unless another place is named: in its run, where there is one, or in `runs`."""
-    path = Path(source.removeprefix("untrained:"))
-    folders = (path, path.parent) if path.is_dir() else ()
-    run = next((folder for folder in folders if (folder / "config.toml").is_file()), None)
-    return run / "results" if run is not None else Path("runs")
+    run = find_run(Path(source.removeprefix("untrained:")))
+    return run.results if run is not None else Path("runs")
 
 
 def results_folder(command: Any, kind: str, encoder: str) -> Path:

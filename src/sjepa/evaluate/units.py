@@ -10,8 +10,8 @@ from torch import nn
 
 from sjepa.errors import UserError
 from sjepa.evaluate.upstream import Upstream
+from sjepa.runs.heads import RunHeads
 from sjepa.targets.kmeans import kmeans, nearest
-from sjepa.train.saved import Saved
 
 KMEANS_PASSES = 20
 BATCH = 65_536  # frames that the head takes at once
@@ -60,9 +60,9 @@ class HeadUnits(nn.Module):
 
     def __init__(self, run: Path, upstream: Upstream, path: HeadPath):
         super().__init__()
-        saved = Saved(run, upstream.network)
-        self.head = saved.head()
-        self.predictor = saved.predictor() if path == "predictor" else None
+        heads = RunHeads(run, upstream.network)
+        self.head = heads.cluster_head()
+        self.predictor = heads.predictor() if path == "predictor" else None
         self.to(upstream.device)
         self.device = upstream.device
 

@@ -13,16 +13,15 @@ import torch
 from torch import Tensor, nn
 
 from sjepa.audio.mfcc import MfccConfig, log_mel, mfcc
-from sjepa.config import load_toml
 from sjepa.device import Device, choose_device
 from sjepa.errors import UserError
 from sjepa.files import read_json
 from sjepa.model.encoder import Encoder
 from sjepa.model.encoder_config import EncoderConfig
-from sjepa.model.formats import fingerprint, from_hugging_face, run_inside
+from sjepa.model.formats import fingerprint, from_hugging_face
 from sjepa.model.frontend import RECEPTIVE_FIELD, STRIDE
 from sjepa.model.utterances import encode
-from sjepa.train.checkpoint import steps_saved
+from sjepa.runs.folder import RunFolder, find_run, name_encoder, suggest_run_inside
 
 ARCHITECTURES = ("hubert", "wavlm", "wav2vec2")  # Hugging Face model types with hidden states at stride 320
 CONTEXT = 5  # frames on each side of `mfcc+context`
@@ -94,7 +93,7 @@ def load_upstream(source: str, device: Device = "cpu") -> Upstream:
         return floor(source, place)
     fresh = source.startswith("untrained:")
     folder = encoder_folder(Path(source.removeprefix("untrained:")))
-    name = ("untrained " if fresh else "") + folder_name(folder)
+    name = ("untrained " if fresh else "") + name_encoder(folder)
     settings = read_json(folder / "config.json")
     if fits_ours(folder, settings):
         return ours(name, folder, settings, fresh, place)
@@ -108,28 +107,13 @@ def load_upstream(source: str, device: Device = "cpu") -> Upstream:
 
 def encoder_folder(path: Path) -> Path:
     """The folder with config.json: the path itself, or the encoder of a run."""
-    for folder in (path, path / "encoder"):
+    for folder in (path, RunFolder(path).encoder):
         if (folder / "config.json").is_file():
             return folder
     if not path.exists():
         raise UserError(f"there is no encoder {path}: give a run, a folder with config.json, or {', '.join(FLOORS)}")
-    raise UserError(f"{path} holds no encoder: neither config.json nor encoder/config.json is there{run_inside(path)}")
-
-
-def folder_name(folder: Path) -> str:
-    """The folder's name, or its run's: `mine/encoder-phase1` is `mine-phase1`, `demo/run/encoder` is `demo`.
-
-    The encoder of a run that is not complete has its step: `mine-step-5000`.
-    """
-    folder = folder.resolve()
-    if not folder.name.startswith("encoder"):
-        return folder.name
-    run = folder.parent
-    name = run.parent.name if run.name == "run" else run.name
-    saved = steps_saved(run) if folder.name == "encoder" and (run / "config.toml").is_file() else []
-    if saved and saved[0] < load_toml(run / "config.toml").steps:
-        return f"{name}-step-{saved[0]}"
-    return name + folder.name.removeprefix("encoder")
+    hint = suggest_run_inside(path)
+    raise UserError(f"{path} holds no encoder: neither config.json nor encoder/config.json is there{hint}")
 
 
 def fits_ours(folder: Path, settings: dict[str, Any]) -> bool:
@@ -146,8 +130,8 @@ def fits_ours(folder: Path, settings: dict[str, Any]) -> bool:
 def ours(name: str, folder: Path, settings: dict[str, Any], fresh: bool, device: torch.device) -> Upstream:
     if fresh:
         torch.manual_seed(0)
-        said = folder.parent / "config.toml"  # of a run: how it started, which config.json does not hold
-        config = load_toml(said).encoder if said.is_file() else EncoderConfig(**from_hugging_face(settings))
+        start = find_run(folder)  # its config says how the encoder started, which config.json does not hold
+        config = start.config().encoder if start is not None else EncoderConfig(**from_hugging_face(settings))
         encoder = Encoder(config).eval()
     else:
         encoder = Encoder.from_pretrained(folder)

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from sjepa.config import Config, load_toml
-from sjepa.errors import UserError
+from sjepa.config import Config
 from sjepa.model.encoder import Encoder
 from sjepa.phases import PhaseConfig
-from sjepa.train.checkpoint import steps_saved
+from sjepa.runs.events import select_events
+from sjepa.runs.folder import RunFolder
 
 Format = Literal["hf", "onnx", "torch"]
 UNKNOWN = "unknown"
@@ -68,24 +68,12 @@ class RunFacts:
 
 def read_facts(run: Path) -> RunFacts:
     """Facts of a run; says what is missing and what makes it."""
-    if not run.is_dir():
-        raise UserError(f"there is no run {run}: `sjepa pretrain --out {run}` makes one")
-    if not (run / "config.toml").is_file():
-        raise UserError(f"{run} is not a run: it has no config.toml; `sjepa pretrain --out FOLDER` makes runs")
-    for name in ("run.json", "metrics.jsonl", "encoder/model.safetensors"):
-        if not (run / name).is_file():
-            raise UserError(
-                f"{run} has no {name}: the first checkpoint makes one; `sjepa pretrain --out {run}` continues"
-            )
-    try:
-        lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-        facts = json.loads((run / "run.json").read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UserError(f"{run} cannot be read: {error}") from error
-    data: dict[str, Any] = next((line for line in lines if line.get("event") == "data"), {})
-    components = {line["phase"]: line["k"] for line in lines if line.get("event") == "phase"}
-    steps = steps_saved(run) or [line["step"] for line in reversed(lines) if line.get("event") == "train"] or [0]
-    return RunFacts(load_toml(run / "config.toml"), facts, data, steps[0], components)
+    folder = RunFolder(run)
+    folder.require(folder.facts_file, folder.log, folder.encoder / "model.safetensors")
+    events = folder.events()
+    data: dict[str, Any] = next(iter(select_events(events, "data")), {})
+    components = {event["phase"]: event["k"] for event in select_events(events, "phase")}
+    return RunFacts(folder.config(), folder.facts, data, folder.step, components)
 
 
 def model_card(

@@ -1,13 +1,11 @@
 """The folder that an export is written to: there whole or not at all."""
 
-import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from sjepa.errors import UserError
-from sjepa.files import is_used
+from sjepa.files import atomic_folder, is_used
 
 
 @contextmanager
@@ -20,15 +18,8 @@ def new_folder(folder: Path, force: bool) -> Iterator[Path]:
         raise UserError(
             f"{folder} exists and is not empty: choose another folder, or replace what is there with --force"
         )
-    partial = folder.absolute().with_name(f".{folder.absolute().name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
     try:
-        partial.mkdir(parents=True)
-        yield partial
-        folder.mkdir(parents=True, exist_ok=True)
-        for file in sorted(partial.iterdir()):
-            os.replace(file, folder / file.name)
+        with atomic_folder(folder, "merge") as partial:
+            yield partial
     except OSError as error:
         raise UserError(f"{folder} cannot be written: {error}") from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)

@@ -17,6 +17,7 @@ from sjepa.files import read_json, save_tensors, write_whole
 from sjepa.model.encoder_config import EncoderConfig
 from sjepa.model.foreign import fields_from_shapes, to_our_names
 from sjepa.model.frontend import KERNELS, STRIDES
+from sjepa.runs.folder import RunFolder, suggest_run_inside
 
 # Our config field -> Hugging Face's.
 FIELDS = {
@@ -105,14 +106,15 @@ def read_encoder(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         return weights, from_hugging_face(settings) if known else fields_from_shapes(weights, str(path))
     if not path.exists():
         raise UserError(f"there is no encoder {path}: give a run, a Hugging Face folder, or a file of weights")
-    folder = path / "encoder" if (path / "encoder" / "config.json").is_file() else path  # of a run
-    if (path / "config.toml").is_file() and folder == path:
+    run = RunFolder(path)
+    folder = run.encoder if (run.encoder / "config.json").is_file() else path
+    if run.exists and folder == path:
         raise UserError(
             f"{path} is a run without an encoder yet: its first checkpoint brings one; `sjepa pretrain --out {path}` "
             "continues it"
         )
     if not (folder / "config.json").is_file():
-        raise UserError(f"{folder} is not an encoder folder: it has no config.json{run_inside(folder)}")
+        raise UserError(f"{folder} is not an encoder folder: it has no config.json{suggest_run_inside(folder)}")
     settings = read_json(folder / "config.json")
     try:
         fields = from_hugging_face(settings)
@@ -122,11 +124,6 @@ def read_encoder(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     if file is None:
         raise UserError(f"{folder} is not an encoder folder: it has no {' or '.join(WEIGHT_FILES)}")
     return to_our_names(read_weights(file), str(file)), fields
-
-
-def run_inside(folder: Path) -> str:
-    """A hint where a folder holds a run, as that of the demo does."""
-    return f"; did you mean {folder / 'run'}?" if (folder / "run" / "config.toml").is_file() else ""
 
 
 def read_weights(file: Path) -> dict[str, Tensor]:

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from sjepa.analysis.events import Event, active_layers, decay_switches, endings, last_step, of_kind, spans
 from sjepa.analysis.style import GRID, INK, MASKED, MUTED, PLAIN, PREDICTOR, RULE, SHADE, TARGET, VISIBLE, WARNING, ramp
+from sjepa.runs.events import Event, active_layers, decay_switches, last_step, phase_spans, schedule_ends, select_events
 
 Chart = dict[str, Any]
 """`data` and `layout`, as Plotly.newPlot takes them."""
@@ -28,7 +28,7 @@ def loss(events: Sequence[Event]) -> Chart:
 
 def with_encoder(events: Sequence[Event]) -> bool:
     """Whether the encoder's own prediction at masked frames is in the loss."""
-    return any(event.get("kl_encoder") is not None for event in of_kind(events, "train"))
+    return any(event.get("kl_encoder") is not None for event in select_events(events, "train"))
 
 
 def accuracy(events: Sequence[Event]) -> Chart:
@@ -41,7 +41,7 @@ def accuracy(events: Sequence[Event]) -> Chart:
 
 def effective_ranks(events: Sequence[Event]) -> Chart:
     """Every layer's rank (dots: measured; lines: smoothed) over a strip that shows the active layer."""
-    checks = of_kind(events, "layers")
+    checks = select_events(events, "layers")
     steps = [check["step"] for check in checks]
     colours = ramp(len(checks[-1]["smoothed"]))
     traces = []
@@ -82,8 +82,8 @@ def effective_ranks(events: Sequence[Event]) -> Chart:
 
 def decay(events: Sequence[Event]) -> Chart:
     """The target encoder's decay; a logged line tells of the steps before it, hence the shape `vh`."""
-    used = [line for line in of_kind(events, "train") if line.get("decay") is not None]
-    start = next((start for phase, start, _ in spans(events) if phase == used[0]["phase"]), used[0]["step"])
+    used = [line for line in select_events(events, "train") if line.get("decay") is not None]
+    start = next((start for phase, start, _ in phase_spans(events) if phase == used[0]["phase"]), used[0]["step"])
     steps, values = [start, *(line["step"] for line in used)], [used[0]["decay"], *(line["decay"] for line in used)]
     trace = scatter(steps, values, "", PLAIN, form=".6~g") | {"mode": "lines"}
     trace["line"]["shape"] = "vh"
@@ -170,7 +170,7 @@ def curve(
     x: list[int] = []
     y: list[float | None] = []
     phase = None
-    for line in of_kind(events, "train"):
+    for line in select_events(events, "train"):
         if x and line.get("phase") != phase:
             x.append(x[-1])
             y.append(None)
@@ -184,7 +184,7 @@ def curve(
 
 def average_line(events: Sequence[Event]) -> Event:
     """What a network reaches that hears nothing."""
-    lines = [line | {"average": average_loss(line)} for line in of_kind(events, "train")]
+    lines = [line | {"average": average_loss(line)} for line in select_events(events, "train")]
     return curve(lines, "average", "always the average", RULE, width=1.4, dash="dash")
 
 
@@ -204,7 +204,7 @@ def components_line(events: Sequence[Event], name: str, height: Any, form: str) 
     """What K components allow at most, as a dotted level in each phase."""
     x: list[int] = []
     y: list[float | None] = []
-    for phase, (_, start, end) in zip(of_kind(events, "phase"), spans(events), strict=True):
+    for phase, (_, start, end) in zip(select_events(events, "phase"), phase_spans(events), strict=True):
         x += [start, end, end]
         y += [height(phase["k"]), height(phase["k"]), None]
     trace = scatter(x, y, name, RULE, form, width=1.4) | {"mode": "lines"}
@@ -247,14 +247,14 @@ def over_steps(
     layout["yaxis"]["title"] = layout["yaxis"]["title"] | given.pop("title", {})
     layout["yaxis"] |= given
     shapes, notes = [], []
-    for index, (number, start, end) in enumerate(spans(events)):
+    for index, (number, start, end) in enumerate(phase_spans(events)):
         if index % 2:
             shade = {"type": "rect", "xref": "x", "yref": "y domain", "x0": start, "x1": end, "y0": 0, "y1": 1}
             shapes += [shade | {"fillcolor": SHADE, "line": {"width": 0}, "layer": "below"}, upright(start)]
         if end > start:
             notes.append(note(start, f"<b>Phase {number}</b>"))
     top = 1.075 if name_endings else 1  # their names stand above those of the phases
-    for step, ended in endings(events).items():
+    for step, ended in schedule_ends(events).items():
         shapes.append(upright(step, "dot", top=top))
         if name_endings:
             text = " and ".join(ended) + (" end" if len(ended) > 1 else " ends")

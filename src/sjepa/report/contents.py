@@ -1,14 +1,13 @@
 """What a run directory holds, read for a page: settings, facts, events, results and analyses."""
 
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sjepa.analysis.events import Event, of_kind, read_events
-from sjepa.errors import UserError
 from sjepa.evaluate.table import find_results
 from sjepa.files import read_json
+from sjepa.runs.events import Event, select_events
+from sjepa.runs.folder import RunFolder, planned_steps
 
 ANALYSES = ("entropy", "erank", "pareto", "clusters")
 
@@ -32,12 +31,11 @@ class Report:
     @property
     def name(self) -> str:
         """The folder's name; `demo/run` is `demo`."""
-        folder = self.folder.resolve()
-        return folder.parent.name if folder.name == "run" else folder.name
+        return RunFolder(self.folder).name
 
     @property
     def lines(self) -> list[Event]:
-        return of_kind(self.events, "train")
+        return select_events(self.events, "train")
 
     @property
     def tasks(self) -> dict[str, dict[str, float]]:
@@ -47,7 +45,7 @@ class Report:
     @property
     def components(self) -> int | None:
         """K of the last phase."""
-        begun = of_kind(self.events, "phase")
+        begun = select_events(self.events, "phase")
         return begun[-1]["k"] if begun else None
 
     @property
@@ -55,18 +53,18 @@ class Report:
         """Accuracy of always giving the fullest component, where shares are logged; else of a guess among all."""
         if not self.lines or not self.components:
             return None
-        shares = [e["share"] for e in of_kind(self.events, "clusters") if e["phase"] == self.lines[-1]["phase"]]
+        shares = [e["share"] for e in select_events(self.events, "clusters") if e["phase"] == self.lines[-1]["phase"]]
         return max(shares[-1]) if shares else 1 / self.components
 
     @property
     def hours(self) -> float | None:
         """Length of the corpus."""
-        known = [event["hours"] for event in of_kind(self.events, "data") if event.get("hours") is not None]
+        known = [event["hours"] for event in select_events(self.events, "data") if event.get("hours") is not None]
         return known[-1] if known else None
 
     @property
     def planned_steps(self) -> int:
-        return sum(self.config.get(phase, {}).get("steps", 0) for phase in ("phase1", "phase2"))
+        return planned_steps(self.config)
 
     @property
     def audio_heard(self) -> float:
@@ -82,19 +80,10 @@ class Report:
 def read_report(
     run: Path, title: str = "", comparison: dict[str, Any] | None = None, more_results: tuple[Path, ...] = ()
 ) -> Report:
-    events = read_events(run)
-    analysis = run / "analysis"
+    folder = RunFolder(run)
+    events, analysis = folder.events(), folder.analysis
     found = {name: read_json(analysis / f"{name}.json") for name in ANALYSES if (analysis / f"{name}.json").is_file()}
     utterances = [read_json(path) for path in sorted(analysis.glob("utterance-*.json"))]
     results = find_results([run, *more_results])
-    facts = read_json(run / "run.json") if (run / "run.json").is_file() else {}
-    return Report(title, run, events, read_config(run), facts, comparison or {}, results, found, utterances)
-
-
-def read_config(run: Path) -> dict[str, Any]:
-    """The settings as plain tables, so that a run of another version can be shown as well."""
-    path = run / "config.toml"
-    try:
-        return tomllib.loads(path.read_text("utf-8")) if path.is_file() else {}
-    except tomllib.TOMLDecodeError as error:
-        raise UserError(f"{path} is not valid TOML: {error}") from error
+    # Plain settings, so that a run of another version can be shown as well.
+    return Report(title, run, events, folder.settings, folder.facts, comparison or {}, results, found, utterances)

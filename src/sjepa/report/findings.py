@@ -6,7 +6,6 @@ from html import escape
 
 from sjepa.analysis.clusters import occupancies
 from sjepa.analysis.entropy import verdict
-from sjepa.analysis.events import of_kind
 from sjepa.analysis.pareto import analyse_pareto
 from sjepa.evaluate.table import FULL, Section, build_sections, section_of
 from sjepa.evaluate.tabular import cell, heading, size
@@ -14,6 +13,7 @@ from sjepa.report import charts, findings_charts
 from sjepa.report.blocks import figure, note, section, table
 from sjepa.report.contents import Report
 from sjepa.report.training import accuracy_of
+from sjepa.runs.events import select_events
 
 
 def results(report: Report) -> str:
@@ -50,7 +50,7 @@ def results_table(part: Section) -> str:
 
 def layers(report: Report) -> str:
     title = "How rich every layer is"
-    if not of_kind(report.events, "layers"):
+    if not select_events(report.events, "layers"):
         return section("layers", title, "", note("No effective rank is logged yet."))
     ranks = figure(
         "ranks",
@@ -174,7 +174,7 @@ def gaps(report: Report) -> str:
             f"sjepa superb asr --encoder {run} --data LibriSpeech",
         ),
         "Occupancy of the components": (
-            bool(of_kind(report.events, "clusters")),
+            bool(select_events(report.events, "clusters")),
             "this run's version did not log it; a new run does",
         ),
     }

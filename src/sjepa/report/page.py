@@ -1,6 +1,5 @@
 """The page of a run, or of several beside each other: one HTML file that needs nothing else."""
 
-import os
 import re
 from collections.abc import Sequence
 from html import escape
@@ -10,6 +9,7 @@ from string import Template
 from typing import Any
 
 from sjepa.errors import UserError
+from sjepa.files import write_whole
 from sjepa.report import compare
 from sjepa.report.contents import Report, read_report
 from sjepa.report.explorer import explorer
@@ -72,9 +72,7 @@ def write_html(title: str, parts: Sequence[str], out: Path) -> Path:
         body=body,
     )
     out.parent.mkdir(parents=True, exist_ok=True)
-    partial = out.with_name(out.name + ".partial")
-    partial.write_text(html, "utf-8")
-    os.replace(partial, out)
+    write_whole(out, html)
     return out
 
 

@@ -2,11 +2,11 @@
 
 from html import escape
 
-from sjepa.analysis.events import of_kind, spans
 from sjepa.report import charts
 from sjepa.report.blocks import card, duration, figure, note, pairs, section
 from sjepa.report.contents import Report
-from sjepa.train.alarms import kind
+from sjepa.runs.alarms import kind
+from sjepa.runs.events import phase_spans, select_events
 
 
 def header(report: Report) -> str:
@@ -69,7 +69,7 @@ def headline_numbers(report: Report) -> list[str]:
         cards.append(card(accuracy_of(task), f"{scores[names[-1]]:.1%}", ", ".join(beside), "result"))
     if report.lines:
         last, planned = report.lines[-1], report.planned_steps
-        parts = " + ".join(f"{end - start:,}" for _, start, end in spans(report.events))
+        parts = " + ".join(f"{end - start:,}" for _, start, end in phase_spans(report.events))
         done = f"of {planned:,} planned" if planned > last["step"] else f"{parts} by phase"
         cards.append(card("Steps", f"{last['step']:,}", done))
         pace = report.audio_heard / max(report.seconds_trained, 1e-9)
@@ -87,7 +87,7 @@ def accuracy_of(task: str) -> str:
 def learning(report: Report) -> str:
     kinds = "; ".join(
         f"in phase {phase['phase']} they come from {phase['targets']} with K = {phase['k']:,}"
-        for phase in of_kind(report.events, "phase")
+        for phase in select_events(report.events, "phase")
     )
     both = charts.with_encoder(report.events)
     encoders = " To it is added what the encoder itself says at masked frames." if both else ""

@@ -12,10 +12,11 @@ from sjepa.data.loader import BatchReader, load
 from sjepa.data.sampler import BatchPlan
 from sjepa.phases import Phase
 from sjepa.progress import bar, say
+from sjepa.seeds import seed_from
 from sjepa.targets.reservoir import Reservoir
 from sjepa.train.compute import autocast
 from sjepa.train.metrics import Log
-from sjepa.train.run import Run, seed_from
+from sjepa.train.run import Run
 
 ANCHOR_HOURS = 1.0  # of audio, when the mixture moves to another layer: about as many frames as the reservoir keeps
 

@@ -20,17 +20,19 @@ from sjepa.errors import UserError
 from sjepa.model.frontend import STRIDE
 from sjepa.phases import Phase
 from sjepa.progress import Bar, bar, say
+from sjepa.runs.alarms import alarms, new_of
+from sjepa.runs.folder import RunFolder
+from sjepa.seeds import seed_from
+from sjepa.stopping import stop_agreed, stop_requests
 from sjepa.targets.fit import require_frames
 from sjepa.targets.kinds import KINDS
 from sjepa.targets.layer import measure_ranks
-from sjepa.train.alarms import alarms, new_of
 from sjepa.train.boundary import begin_phase, change_layer
 from sjepa.train.branch import branch, check_directory
 from sjepa.train.compute import autocast
 from sjepa.train.metrics import Log, Speed
-from sjepa.train.run import Run, data_of, held, open_directory, seed_from
+from sjepa.train.run import Run
 from sjepa.train.step import train_step
-from sjepa.train.stopping import stop_agreed, stop_requests
 
 MUCH_CROPPED = 0.5  # share of an epoch's audio that crops may leave out before it is worth a word
 CLUSTERS_EVERY = 10  # logged lines between lines with every component's share
@@ -40,32 +42,32 @@ def pretrain(
     config: Config, data: str | Path, out: str | Path, show: bool = True, branch_from: Path | None = None
 ) -> bool:
     """Train an encoder on a folder of audio, or continue; True when the run is complete, False when it was stopped."""
-    out, settings = Path(out), config.batches
+    folder, settings = RunFolder(out), config.batches
     device = distributed.setup(config.train.device)
-    distributed.in_main_rank(lambda: prepare(out, config, branch_from))
+    distributed.in_main_rank(lambda: prepare(folder, config, branch_from))
     if device.type == "cpu" and config.encoder.hidden_size >= 512:
         say("There is no GPU here: an encoder of this size trains very slowly; --preset tiny is made for a CPU")
     run = Run.start(config, device)
-    if run.restore(out, say):
+    if run.restore(folder, say):
         done = run.step >= config.steps
         say(f"{out} is complete" if done else f"Continuing {out} at step {run.step:,}")
-        if done and data_of(out) == str(data):  # nothing to read it for; other audio is read and refused
+        if done and folder.data == str(data):  # nothing to read it for; other audio is read and refused
             return True
     elif config.init_from:
         run.begin_from(config.init_from)
         say(f"The encoder starts from {config.init_from}")
     corpus = open_corpus(data, settings.max_seconds, settings.cache, settings.memory_gb, show)
     check_components(config, corpus.hours)
-    distributed.in_main_rank(lambda: open_directory(out, config, str(data), corpus.fingerprint()))
+    distributed.in_main_rank(lambda: open_folder(folder, config, str(data), corpus.fingerprint()))
     with ExitStack() as holding:
-        distributed.in_main_rank(lambda: holding.enter_context(held(out)))
-        return train(run, corpus, out, show)
+        distributed.in_main_rank(lambda: holding.enter_context(folder.lock()))
+        return train(run, corpus, folder, show)
 
 
-def train(run: Run, corpus: Corpus | Mixture, out: Path, show: bool) -> bool:
+def train(run: Run, corpus: Corpus | Mixture, folder: RunFolder, show: bool) -> bool:
     """From where the run is to its end; True when it is complete, False when it was stopped."""
     config = run.config
-    log = Log(out, run.log_bytes, run.step)
+    log = Log(folder, run.log_bytes, run.step)
     noise = load_noise(config, run.device, show)
     complete = True
     with (
@@ -75,7 +77,7 @@ def train(run: Run, corpus: Corpus | Mixture, out: Path, show: bool) -> bool:
     ):
         for phase in config.schedule():
             if run.step < phase.end and complete:
-                complete = train_phase(run, phase, corpus, noise, out, log, stop, progress, show)
+                complete = train_phase(run, phase, corpus, noise, folder, log, stop, progress, show)
     return complete
 
 
@@ -84,7 +86,7 @@ def train_phase(
     phase: Phase,
     corpus: Corpus | Mixture,
     noise: Tensor | None,
-    out: Path,
+    folder: RunFolder,
     log: Log,
     stop: list[int],
     progress: Bar,
@@ -112,7 +114,7 @@ def train_phase(
             speed.launched()
             run.step, run.position = step + 1, batch.position
             run.meter.add_crop(batch.cropped, batch.available)
-            count_bad(run, batch, corpus, out)
+            count_bad(run, batch, corpus, folder)
 
             if phase.layer_check(step):
                 before = run.layer.active
@@ -126,7 +128,7 @@ def train_phase(
                 write_line(run, phase, log, speed, progress, batch)
             if run.step % config.train.checkpoint_every == 0 or last or stopping:
                 run.log_bytes = log.bytes
-                run.save(out, phase.number if last else None)
+                run.save(folder, phase.number if last else None)
             if stopping and run.step < config.steps:
                 log.write("stopped", run.step)  # gone again when the run continues
                 say(f"Stopped at step {run.step:,} of {config.steps:,}; the same command continues")
@@ -143,12 +145,20 @@ def check_components(config: Config, hours: float) -> None:
             require_frames(phase.k, frames)
 
 
-def prepare(out: Path, config: Config, branch_from: Path | None) -> None:
+def prepare(folder: RunFolder, config: Config, branch_from: Path | None) -> None:
     """Branch where that is asked for and not done yet; refuse a directory that is not for this run."""
-    if branch_from is not None and not (out / "config.toml").exists():
-        branch(branch_from, out, config)
-        say(f"{out} branches from {branch_from} at the end of its first phase")
-    check_directory(out, config)
+    if branch_from is not None and not folder.exists:
+        branch(branch_from, folder.path, config)
+        say(f"{folder} branches from {branch_from} at the end of its first phase")
+    check_directory(folder, config)
+
+
+def open_folder(folder: RunFolder, config: Config, data: str, corpus: str) -> None:
+    """Make the run's directory, or check that the run was trained on this audio."""
+    if folder.exists:
+        folder.check_corpus(corpus)
+    else:
+        folder.create(config, data, corpus)
 
 
 def check_layers(run: Run, clean: Tensor, log: Log) -> None:
@@ -231,9 +241,9 @@ def against_crops(corpus: Corpus | Mixture) -> list[str]:
     return ways
 
 
-def count_bad(run: Run, batch: Batch, corpus: Corpus | Mixture, out: Path) -> None:
+def count_bad(run: Run, batch: Batch, corpus: Corpus | Mixture, folder: RunFolder) -> None:
     """List what was left out, a file and its reason once, and stop when there are too many damaged utterances."""
-    listed = out / "refused.txt"
+    listed = folder.refused
     # The main rank begins the list; another that is before it writes all of it too.
     if batch.bad or (corpus.refused and distributed.is_main() and not listed.exists()):
         known = set(listed.read_text(encoding="utf-8").split("\n")) if listed.exists() else set()

@@ -1,16 +1,16 @@
-"""What a run tells of itself: sums kept on the device, lines in metrics.jsonl, the pace."""
+"""What a run tells of itself: sums kept on the device, lines in its log, the pace."""
 
 import json
 import math
 import os
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from sjepa import distributed
+from sjepa.runs.folder import RunFolder
 from sjepa.train.compute import graphs_compiled
 from sjepa.train.loss import SUMS
 
@@ -93,19 +93,19 @@ class Meter:
 
 
 class Log:
-    """metrics.jsonl and, where tensorboard is installed, its events. Written by the main rank."""
+    """The run's log and, where tensorboard is installed, its events. Written by the main rank."""
 
-    def __init__(self, folder: Path, keep_bytes: int, step: int):
+    def __init__(self, folder: RunFolder, keep_bytes: int, step: int):
         """Continue the log after `keep_bytes`: what a stopped run wrote after its last checkpoint is written again."""
         self.board = None
         if not distributed.is_main():
             return
-        self.file = (folder / "metrics.jsonl").open("a+b")
+        self.file = folder.log.open("a+b")
         self.file.truncate(min(keep_bytes, self.file.seek(0, os.SEEK_END)))
         try:
             from torch.utils.tensorboard import SummaryWriter
 
-            self.board = SummaryWriter(str(folder / "tensorboard"), purge_step=step or None)
+            self.board = SummaryWriter(str(folder.tensorboard), purge_step=step or None)
         except ImportError:
             pass
 

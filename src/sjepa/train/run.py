@@ -1,49 +1,30 @@
-"""A run's moving parts and its directory: what starts, is saved and continues together."""
+"""A run's moving parts: what starts, is saved and continues together."""
 
-import json
-import platform
-import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from sjepa import distributed
 from sjepa.audio.augment import augment
-from sjepa.config import Config, to_toml
+from sjepa.config import Config
+from sjepa.cuda_graphs import StepGraphs
 from sjepa.errors import UserError
-from sjepa.files import write_whole
 from sjepa.model import formats
 from sjepa.model.sjepa import SJEPA
 from sjepa.phases import Phase
+from sjepa.runs import checkpoint
+from sjepa.runs.folder import RunFolder
+from sjepa.seeds import seed_from
 from sjepa.targets.kinds import Source
 from sjepa.targets.layer import LayerChoice
 from sjepa.targets.targets import Targets
-from sjepa.train import checkpoint
 from sjepa.train.compute import Beside, compile_parts, compiles
-from sjepa.train.graphs import StepGraphs
 from sjepa.train.loss import frame_sums, masked_kl
 from sjepa.train.metrics import Meter
-
-README = """This folder holds one S-JEPA pre-training run.
-
-config.toml            every setting of the run; `sjepa pretrain --out` with this folder continues it
-run.json               data, versions, command
-metrics.jsonl          one JSON object a line: training intervals, layer checks, phases, fits
-tensorboard/           the same for TensorBoard, where it was installed
-checkpoints/step-N/    all state at step N (safetensors and JSON)
-gmm-phase1.safetensors the mixture (or codebook) of phase 1; the other phases have their own
-refused.txt            audio that was left out, whole or in part, and why, where there was any
-encoder/               the encoder as of the last checkpoint, for use: sjepa.Encoder.from_pretrained, or
-                       transformers.HubertModel.from_pretrained
-encoder-phase1/        the encoder at the end of phase 1; so for every phase but the last
-"""
 
 
 @dataclass
@@ -148,7 +129,7 @@ class Run:
         else:
             group["lr"] = rate
 
-    def save(self, folder: Path, ended: int | None = None) -> None:
+    def save(self, folder: RunFolder, ended: int | None = None) -> None:
         """Write the encoder and a checkpoint from the main rank; all ranks wait for it, and all hear of it if it fails.
 
         `ended` is the phase that ends here, if one does.
@@ -188,7 +169,7 @@ class Run:
         if failure:
             raise UserError(failure)
 
-    def restore(self, folder: Path, say: Any) -> bool:
+    def restore(self, folder: RunFolder, say: Any) -> bool:
         """Continue from the newest sound checkpoint of a run directory, if there is one."""
         found = checkpoint.load_latest(folder, say)
         if found is None:
@@ -207,14 +188,14 @@ class Run:
                 value.copy_(parts["optimizer"][f"{name}/{key}"])
         return True
 
-    def export(self, folder: Path, ended: int | None) -> None:
+    def export(self, folder: RunFolder, ended: int | None) -> None:
         """Write the encoder as it is now, and at the end of a phase what stays of it."""
         try:
-            self.model.encoder.save_pretrained(folder / "encoder")
+            self.model.encoder.save_pretrained(folder.encoder)
             if ended is not None:
-                self.targets.codebook.save(folder / f"gmm-phase{ended}.safetensors")
-            if ended is not None and ended < len(self.config.phases):
-                self.model.encoder.save_pretrained(folder / f"encoder-phase{ended}")
+                self.targets.codebook.save(folder.codebook(ended))
+                if ended < len(self.config.phases):
+                    self.model.encoder.save_pretrained(folder.phase_encoder(ended))
         except OSError as error:
             raise checkpoint.cannot_write("the encoder", self.step, folder, error) from error
 
@@ -235,55 +216,3 @@ def make_optimizer(config: Config, model: SJEPA, device: torch.device) -> torch.
         zeros = {key: torch.zeros_like(p, requires_grad=False) for key in ("exp_avg", "exp_avg_sq")}
         optimizer.state[p] = {"step": torch.zeros((), device=p.device), **zeros}
     return optimizer
-
-
-def seed_from(*keys: int) -> int:
-    """One well-mixed seed from several numbers."""
-    return int(np.random.SeedSequence(keys).generate_state(1, np.uint64)[0] >> np.uint64(1))
-
-
-def data_of(folder: Path) -> str:
-    """The audio that a run was given, as it was named."""
-    return str(json.loads((folder / "run.json").read_text())["data"])
-
-
-@contextmanager
-def held(folder: Path) -> Iterator[None]:
-    """Keep a run to one process, which loses its hold however it ends."""
-    with (folder / "run.json").open() as file:
-        try:
-            import fcntl
-
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(f"another process is training {folder}: wait for it, or choose another --out") from None
-        except (ImportError, OSError):  # Windows, or a disk without locks
-            pass
-        yield
-
-
-def open_directory(folder: Path, config: Config, data: str, corpus: str) -> None:
-    """Make the run's directory, or check that it was trained on this audio."""
-    facts: dict[str, Any] = {"data": data, "corpus": corpus}
-    if (folder / "config.toml").exists():
-        known = json.loads((folder / "run.json").read_text())
-        if known["corpus"] != corpus:
-            raise UserError(
-                f"{folder} was trained on other audio ({known['data']}): choose another --out, or give the same data"
-            )
-        return
-    folder.mkdir(parents=True, exist_ok=True)
-    import sjepa
-
-    facts |= {
-        "sjepa": sjepa.__version__,
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "command": " ".join(sys.argv),
-        "started": time.strftime("%Y-%m-%d %H:%M:%S"),
-        "ranks": distributed.world_size(),
-    }
-    (folder / "run.json").write_text(json.dumps(facts, indent=1) + "\n")
-    (folder / "README.txt").write_text(README)
-    # Last, because its presence makes the folder a run.
-    write_whole(folder / "config.toml", to_toml(config))

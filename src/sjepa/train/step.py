@@ -11,8 +11,9 @@ from sjepa.audio.augment import align_targets, student_samples
 from sjepa.config import Config
 from sjepa.data.loader import Batch, to_float
 from sjepa.phases import Phase
+from sjepa.seeds import seed_from
 from sjepa.train.compute import autocast
-from sjepa.train.run import Run, seed_from
+from sjepa.train.run import Run
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,8 @@ from sjepa.evaluate.superb.tasks import LOWER_IS_BETTER, SequenceTask, Task
 from sjepa.evaluate.upstream import Upstream, about, check_unchanged
 from sjepa.files import write_whole
 from sjepa.progress import Bar, bar, say, track
-from sjepa.train.run import seed_from
-from sjepa.train.stopping import stop_requests
+from sjepa.seeds import seed_from
+from sjepa.stopping import stop_requests
 
 CLIP = 1.0
 GRID = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7)  # learning rates that the public board tried

@@ -1,4 +1,4 @@
-"""What metrics.jsonl tells: events as they were written, and what follows from several of them."""
+"""The log of a run: its events as they were written, and what follows from several of them."""
 
 import json
 from collections.abc import Sequence
@@ -11,23 +11,23 @@ from sjepa.errors import UserError
 Event = dict[str, Any]
 
 
-def read_events(run: Path) -> list[Event]:
-    """All events of metrics.jsonl; what is not a finite number is read as missing."""
-    path = run / "metrics.jsonl"
-    if not path.is_file():
-        raise UserError(f"{run} has no metrics.jsonl: give the directory of a run that has begun")
-    whole, _, _ = path.read_text("utf-8").rpartition("\n")  # a run that is writing may have begun its next line
-    return [parse(line, f"{path}, line {number}") for number, line in enumerate(whole.splitlines(), 1)]
+def read_events(log: Path) -> list[Event]:
+    """All events of a log; what is not a finite number is read as missing."""
+    if not log.is_file():
+        raise UserError(f"{log.parent} has no {log.name}: give the directory of a run that has begun")
+    whole, _, _ = log.read_text("utf-8").rpartition("\n")  # a run that is writing may have begun its next line
+    return [parse_event(line, f"{log}, line {number}") for number, line in enumerate(whole.splitlines(), 1)]
 
 
-def parse(line: str, where: str) -> Event:
+def parse_event(line: str, where: str) -> Event:
     try:
         return json.loads(line, parse_constant=lambda _: None)
     except json.JSONDecodeError as error:
         raise UserError(f"{where} is not JSON: {error}") from error
 
 
-def of_kind(events: Sequence[Event], kind: str) -> list[Event]:
+def select_events(events: Sequence[Event], kind: str) -> list[Event]:
+    """Events of one kind: data, phase, train, layers, clusters or stopped."""
     return [event for event in events if event.get("event") == kind]
 
 
@@ -35,16 +35,16 @@ def last_step(events: Sequence[Event]) -> int:
     return max(event["step"] for event in events)
 
 
-def spans(events: Sequence[Event]) -> list[tuple[int, int, int]]:
+def phase_spans(events: Sequence[Event]) -> list[tuple[int, int, int]]:
     """Number, first and last step of every phase so far."""
-    begun = of_kind(events, "phase")
+    begun = select_events(events, "phase")
     ends = [phase["step"] for phase in begun[1:]] + [last_step(events)]
     return [(phase["phase"], phase["step"], end) for phase, end in zip(begun, ends, strict=True)]
 
 
 def phase_start(events: Sequence[Event], phase: int) -> int:
     """The step after which a phase began."""
-    return next((event["step"] for event in of_kind(events, "phase") if event["phase"] == phase), 0)
+    return next((event["step"] for event in select_events(events, "phase") if event["phase"] == phase), 0)
 
 
 def active_layers(events: Sequence[Event]) -> list[tuple[int, int, int, bool]]:
@@ -67,15 +67,15 @@ def active_layers(events: Sequence[Event]) -> list[tuple[int, int, int, bool]]:
 
 def decay_switches(events: Sequence[Event]) -> list[tuple[int, float]]:
     """Steps, to the nearest logged line, at which the target encoder's decay changed, and what it became."""
-    used = [line for line in of_kind(events, "train") if line.get("decay") is not None]
+    used = [line for line in select_events(events, "train") if line.get("decay") is not None]
     return [(a["step"], b["decay"]) for a, b in pairwise(used) if a["decay"] != b["decay"]]
 
 
-def endings(events: Sequence[Event]) -> dict[int, list[str]]:
+def schedule_ends(events: Sequence[Event]) -> dict[int, list[str]]:
     """Steps at which the visible loss or augmentation ended, to the nearest logged line."""
     watched = {"visible_loss": "visible loss", "augmented": "augmentation"}
     found: dict[int, list[str]] = {}
-    for before, after in pairwise(of_kind(events, "train")):
+    for before, after in pairwise(select_events(events, "train")):
         ended = [word for key, word in watched.items() if before.get(key) and not after.get(key)]
         if ended:
             found[before["step"]] = ended

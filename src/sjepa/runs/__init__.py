@@ -1,0 +1,1 @@
+"""A run directory: file names, settings, events and checkpoints. Reading a run needs no torch."""

@@ -1,0 +1,274 @@
+"""The directory of a run: what each file is called, how it is read, and how a new run is made.
+
+Nothing else in the package knows these names. Every layer may import this module: it needs only `errors`, `files` and
+`events`, and reading a run needs no torch.
+"""
+
+import json
+import os
+import platform
+import re
+import sys
+import time
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sjepa.errors import UserError
+from sjepa.files import read_json, write_whole
+from sjepa.runs.events import Event, read_events, select_events
+
+if TYPE_CHECKING:
+    from sjepa.config import Config
+
+README = """This folder holds one S-JEPA pre-training run.
+
+config.toml            every setting of the run; `sjepa pretrain --out` with this folder continues it
+run.json               data, versions, command
+metrics.jsonl          one JSON object per line: training intervals, layer checks, phases, fits
+tensorboard/           the same for TensorBoard, if it was installed
+checkpoints/step-N/    all state at step N (safetensors and JSON)
+gmm-phaseN.safetensors the mixture (or codebook) of phase N
+refused.txt            audio that was left out, in whole or in part, and why; only if there was any
+encoder/               the encoder as of the last checkpoint, for use: sjepa.Encoder.from_pretrained, or
+                       transformers.HubertModel.from_pretrained
+encoder-phaseN/        the encoder at the end of phase N, for every phase but the last
+"""
+STEP = re.compile(r"step-(\d+)")
+PHASE = re.compile(r"phase\d+")
+
+
+class RunFolder:
+    """A run directory, which may not exist yet.
+
+    run = RunFolder("runs/mine")
+    print(run.step, "of", run.planned_steps, "steps on", run.data)
+    """
+
+    def __init__(self, path: str | os.PathLike[str]):
+        self.path = Path(path)
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def __repr__(self) -> str:
+        return f"RunFolder({str(self.path)!r})"
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+    # Paths
+
+    @property
+    def config_file(self) -> Path:
+        return self.path / "config.toml"
+
+    @property
+    def facts_file(self) -> Path:
+        return self.path / "run.json"
+
+    @property
+    def log(self) -> Path:
+        """The events, one JSON object per line."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def tensorboard(self) -> Path:
+        return self.path / "tensorboard"
+
+    @property
+    def refused(self) -> Path:
+        """The list of audio that was left out."""
+        return self.path / "refused.txt"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def encoder(self) -> Path:
+        """The encoder as of the newest checkpoint."""
+        return self.path / "encoder"
+
+    @property
+    def results(self) -> Path:
+        """Results of evaluations of the run's encoders."""
+        return self.path / "results"
+
+    @property
+    def analysis(self) -> Path:
+        """What `sjepa analyze` found."""
+        return self.path / "analysis"
+
+    def checkpoint(self, step: int) -> Path:
+        return self.checkpoints / f"step-{step:08d}"
+
+    def phase_encoder(self, phase: int) -> Path:
+        """The encoder at the end of a phase that is not the last one."""
+        return self.path / f"encoder-phase{phase}"
+
+    def codebook(self, phase: int) -> Path:
+        """The mixture, or another codebook, at the end of a phase."""
+        return self.path / f"gmm-phase{phase}.safetensors"
+
+    # Reading
+
+    @property
+    def exists(self) -> bool:
+        """Whether this is a run: config.toml is written last and makes it one."""
+        return self.config_file.is_file()
+
+    @property
+    def name(self) -> str:
+        """The folder's name; `demo/run` is `demo`."""
+        path = self.path.resolve()
+        return path.parent.name if path.name == "run" else path.name
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """config.toml as plain tables, also of a run that another version made; empty without the file."""
+        try:
+            return tomllib.loads(self.config_file.read_text("utf-8")) if self.exists else {}
+        except ValueError as error:  # not TOML, or not even text
+            raise UserError(f"{self.config_file} is not valid TOML: {error}") from error
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """run.json: data, versions, command; empty without the file."""
+        return read_json(self.facts_file) if self.facts_file.is_file() else {}
+
+    @property
+    def data(self) -> str:
+        """The audio that the run was given, as it was named; empty if that is not known."""
+        return str(self.facts.get("data", ""))
+
+    @property
+    def planned_steps(self) -> int:
+        """Steps of all phases; 0 if they are not known."""
+        return planned_steps(self.settings)
+
+    @property
+    def checkpoint_steps(self) -> list[int]:
+        """Steps with a checkpoint, the newest first."""
+        found = [STEP.fullmatch(path.name) for path in self.checkpoints.glob("step-*") if path.is_dir()]
+        return sorted((int(match[1]) for match in found if match), reverse=True)
+
+    @property
+    def step(self) -> int:
+        """Step of the newest checkpoint; of the last logged line if no checkpoint was kept."""
+        steps = self.checkpoint_steps
+        if not steps and self.log.is_file():
+            steps = [line["step"] for line in select_events(self.events(), "train")][-1:]
+        return steps[0] if steps else 0
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the newest checkpoint is the end of the last phase."""
+        steps = self.checkpoint_steps
+        return bool(steps) and steps[0] >= self.planned_steps
+
+    def config(self) -> "Config":
+        """The settings, typed and checked."""
+        self.require()
+        from sjepa.config import load_toml
+
+        return load_toml(self.config_file)
+
+    def events(self) -> list[Event]:
+        """All events of the log."""
+        return read_events(self.log)
+
+    def require(self, *files: Path) -> None:
+        """Refuse what is not a run, or a run without one of these files."""
+        if not self.path.is_dir():
+            raise UserError(f"there is no run {self}: `sjepa pretrain --out {self}` makes one")
+        if not self.exists:
+            raise UserError(f"{self} is not a run: it has no config.toml; `sjepa pretrain --out FOLDER` makes runs")
+        for file in files:
+            if not file.is_file():
+                raise UserError(
+                    f"{self} has no {file.relative_to(self.path).as_posix()}: the first checkpoint makes one; "
+                    f"`sjepa pretrain --out {self}` continues"
+                )
+
+    # Writing
+
+    def create(self, config: "Config", data: str, corpus: str) -> None:
+        """Make the directory of a new run on this audio; `corpus` is its fingerprint."""
+        import torch
+
+        from sjepa import __version__, distributed
+
+        self.path.mkdir(parents=True, exist_ok=True)
+        versions = {"sjepa": __version__, "torch": torch.__version__, "python": platform.python_version()}
+        facts = {"data": data, "corpus": corpus} | versions | describe_process()
+        self.write_start(config, facts | {"ranks": distributed.world_size()})
+
+    def write_start(self, config: "Config", facts: dict[str, Any]) -> None:
+        """Write what a run has from its first moment. The config comes last, because it makes the folder a run."""
+        from sjepa.config import to_toml
+
+        self.facts_file.write_text(json.dumps(facts, indent=1) + "\n")
+        (self.path / "README.txt").write_text(README)
+        write_whole(self.config_file, to_toml(config))
+
+    def check_corpus(self, corpus: str) -> None:
+        """Refuse audio with another fingerprint than the run was trained on."""
+        if self.facts.get("corpus") != corpus:
+            raise UserError(
+                f"{self} was trained on other audio ({self.data}): choose another --out, or give the same data"
+            )
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Keep the run to one process, which loses the lock however it ends."""
+        with self.facts_file.open() as file:
+            try:
+                import fcntl
+
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise UserError(f"another process is training {self}: wait for it, or choose another --out") from None
+            except (ImportError, OSError):  # Windows, or a disk without locks
+                pass
+            yield
+
+
+def planned_steps(settings: dict[str, Any]) -> int:
+    """Steps of all phases in plain settings; 0 if they are not known."""
+    phases = [table for name, table in settings.items() if PHASE.fullmatch(name) and isinstance(table, dict)]
+    return sum(phase["steps"] for phase in phases if isinstance(phase.get("steps"), int))
+
+
+def describe_process() -> dict[str, str]:
+    """The command that starts a run, and when."""
+    return {"command": " ".join(sys.argv), "started": time.strftime("%Y-%m-%d %H:%M:%S")}
+
+
+def find_run(path: Path) -> RunFolder | None:
+    """The run at `path`, or the run that holds the folder `path`."""
+    candidates = (path, path.parent) if path.is_dir() else ()
+    return next((run for run in map(RunFolder, candidates) if run.exists), None)
+
+
+def name_encoder(folder: Path) -> str:
+    """The folder's name, or its run's: `mine/encoder-phase1` is `mine-phase1`, `demo/run/encoder` is `demo`.
+
+    The encoder of a run that is not complete has its step: `mine-step-5000`.
+    """
+    folder = folder.resolve()
+    run = RunFolder(folder.parent)
+    if not folder.name.startswith(run.encoder.name):
+        return folder.name
+    steps = run.checkpoint_steps if folder == run.encoder and run.exists else []
+    if steps and not run.is_complete:
+        return f"{run.name}-step-{steps[0]}"
+    return run.name + folder.name.removeprefix(run.encoder.name)
+
+
+def suggest_run_inside(folder: Path) -> str:
+    """A hint if a folder holds a run, as that of the demo does."""
+    inside = RunFolder(folder / "run")
+    return f"; did you mean {inside}?" if inside.exists else ""
