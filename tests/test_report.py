@@ -206,7 +206,7 @@ def hostile_page(folder: Path) -> Path:
     """A page whose every source of text tries to break out."""
     events = make_events()
     events[0]["targets"] = HOSTILE
-    events[-1]["alarms"] = [HOSTILE]
+    events[-1]["alarms"] = [{"code": "dead-components", "message": HOSTILE}]
     run = make_run(folder / "run", events, {"command": HOSTILE, HOSTILE: 1})
     comparison = {HOSTILE: {HOSTILE: 0.5, "S-JEPA": 0.6}, "about": {HOSTILE: HOSTILE}}
     return write_page(run, folder / "page.html", comparison, HOSTILE)

@@ -311,7 +311,7 @@ def test_an_alarm_is_logged_with_every_line_and_said_once_while_it_lasts(
     uniform = {"temperature": 1e6}
     assert pretrain(micro(phase1=uniform, phase2=uniform), corpus, tmp_path / "run", show=False)
     logged = [line["alarms"] for line in lines(tmp_path / "run", "train")]
-    assert sum(any("uniform" in alarm for alarm in found) for found in logged) == len(logged) > 2
+    assert sum(any(alarm["code"] == "targets-uniform" for alarm in found) for found in logged) == len(logged) > 2
     assert capsys.readouterr().out.count("uniform") == 1
 
 

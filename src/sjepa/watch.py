@@ -9,7 +9,7 @@ from typing import Any
 
 from sjepa.analysis.events import Event, last_step, of_kind, parse
 from sjepa.errors import UserError
-from sjepa.train.alarms import kind
+from sjepa.train.alarms import read_alarms
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 WIDTH = 40
@@ -129,7 +129,7 @@ def view(run: Path, events: Sequence[Event], total: int, age: float) -> Any:
     checks = of_kind(events, "layers")
     if checks:
         parts += [Text(), Text("effective rank (smoothed; * is active)", style="dim"), ranks(checks[-1])]
-    recent = {kind(text): (line["step"], text) for line in lines[-20:] for text in line.get("alarms") or []}
+    recent = {alarm["code"]: (line["step"], alarm["message"]) for line in lines[-20:] for alarm in read_alarms(line)}
     if recent:
         parts += [Text(), Text("alarms", style="bold red")]
         parts += [Text(f"step {step:,}: {text}", style="red") for step, text in recent.values()]

@@ -6,7 +6,7 @@ from sjepa.analysis.events import of_kind, spans
 from sjepa.report import charts
 from sjepa.report.blocks import card, duration, figure, note, pairs, section
 from sjepa.report.contents import Report
-from sjepa.train.alarms import kind
+from sjepa.train.alarms import read_alarms
 
 
 def header(report: Report) -> str:
@@ -173,13 +173,13 @@ def machinery(report: Report) -> str:
 
 
 def alarms(report: Report) -> str:
-    """Alarms of one kind, which differ in their numbers only, are told once."""
-    kinds: dict[str, list[tuple[int, str]]] = {}
+    """One item per code of alarm, with the message of the last."""
+    codes: dict[str, list[tuple[int, str]]] = {}
     for line in report.lines:
-        for text in line.get("alarms") or []:
-            kinds.setdefault(kind(text), []).append((line["step"], text))
+        for alarm in read_alarms(line):
+            codes.setdefault(alarm["code"], []).append((line["step"], alarm["message"]))
     items = ""
-    for (first, text), *more in kinds.values():
+    for (first, text), *more in codes.values():
         when = f"Step {first:,}"
         if more:
             last, text = more[-1]

@@ -23,7 +23,7 @@ from sjepa.progress import Bar, bar, say
 from sjepa.targets.fit import require_frames
 from sjepa.targets.layer import measure_ranks
 from sjepa.targets.providers import components_of
-from sjepa.train.alarms import alarms, new_of
+from sjepa.train.alarms import find_alarms, select_new
 from sjepa.train.boundary import begin_phase, change_layer
 from sjepa.train.branch import branch, check_directory
 from sjepa.train.compute import autocast
@@ -227,14 +227,14 @@ def write_line(run: Run, phase: Phase, log: Log, speed: Speed, progress: Bar, ba
     if run.step % (CLUSTERS_EVERY * run.config.train.log_every) == 0 or run.step == phase.end:
         log.write("clusters", run.step, phase=phase.number, share=share)
     visible_trained = any(each.visible_loss(each.start) for each in run.config.phases())
-    found = alarms(values, run.targets.components, (run.step - phase.start) / phase.config.steps, visible_trained)
+    found = find_alarms(values, run.targets.components, (run.step - phase.start) / phase.config.steps, visible_trained)
     pace = speed.read()
     log.write("train", run.step, **values, alarms=found, speed=pace)
     accuracy = f"masked {values['accuracy_masked']:.0%}  visible {values['accuracy_visible']:.0%}"
     entropy = f"q {values['target_entropy']:.2f} p {values['predictor_entropy']:.2f} bits"
     progress.advance(0, f"loss {values['loss']:.3f}  {accuracy}  {entropy}  {pace['audio_per_second']:,.0f} s/s")
-    for alarm in new_of(found, run.alarms):  # said once while it lasts
-        progress.say(f"step {run.step:,}: {alarm}")
+    for alarm in select_new(found, run.alarms):  # said once while it lasts
+        progress.say(f"step {run.step:,}: {alarm['message']}")
     run.alarms = found
     if values["bad_in_row"] >= run.config.train.bad_steps:
         raise UserError(

@@ -25,6 +25,7 @@ from sjepa.phases import Phase
 from sjepa.targets.layer import LayerChoice
 from sjepa.targets.providers import Targets
 from sjepa.train import checkpoint
+from sjepa.train.alarms import Alarm
 from sjepa.train.compute import Beside, compile_parts, compiles
 from sjepa.train.graphs import StepGraphs
 from sjepa.train.loss import frame_sums, masked_kl
@@ -66,7 +67,7 @@ class Run:
     position: tuple[int, int] = (0, 0)
     bad_utterances: int = 0
     log_bytes: int = 0
-    alarms: list[str] = field(default_factory=list)  # of the last line
+    alarms: list[Alarm] = field(default_factory=list)  # of the last line
 
     @staticmethod
     def start(config: Config, device: torch.device) -> "Run":
