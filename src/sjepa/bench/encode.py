@@ -89,8 +89,7 @@ def hugging_face(encoder: Encoder, device: torch.device) -> Any:
         import transformers
     except ImportError:
         raise UserError("the comparison needs transformers: pip install 'sjepa[superb]'") from None
-    settings: Any = transformers.HubertConfig(**to_hugging_face(encoder.config))
-    settings._attn_implementation = "sdpa"
+    settings: Any = transformers.HubertConfig(**to_hugging_face(encoder.config) | {"attn_implementation": "sdpa"})
     model: Any = transformers.HubertModel(settings)
     missing, unknown = model.load_state_dict(encoder.state_dict(), strict=False)
     assert not unknown

@@ -37,8 +37,7 @@ def hugging_face(config: Config, clean: Tensor, mask: Tensor, device: torch.devi
         import transformers
     except ImportError:
         return "not installed: pip install transformers"
-    settings: Any = transformers.HubertConfig(**to_hugging_face(config.encoder))
-    settings._attn_implementation = "sdpa"
+    settings: Any = transformers.HubertConfig(**to_hugging_face(config.encoder) | {"attn_implementation": "sdpa"})
     model: Any = transformers.HubertModel(settings)
     model.to(device).train()
 

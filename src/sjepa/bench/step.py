@@ -24,7 +24,8 @@ from sjepa.data.loader import Batch, on_device
 from sjepa.data.masking import block_mask
 from sjepa.model.frontend import frame_count
 from sjepa.targets.providers import Targets
-from sjepa.train.compute import autocast, graphs_compiled
+from sjepa.torch_private import count_compiled_graphs
+from sjepa.train.compute import autocast
 from sjepa.train.loop import train_step
 from sjepa.train.run import Run
 
@@ -174,7 +175,7 @@ def time_phase(
         "waiting_ms": waited / repeats * 1e3,
         "first_step_s": first,
         "memory_gb": memory,
-        "graphs_compiled": graphs_compiled(),
+        "graphs_compiled": count_compiled_graphs(),
     }
 
 

@@ -23,6 +23,7 @@ from sjepa.progress import Bar, bar, say
 from sjepa.targets.fit import require_frames
 from sjepa.targets.layer import measure_ranks
 from sjepa.targets.providers import components_of
+from sjepa.torch_private import skip_next_step
 from sjepa.train.alarms import find_alarms, select_new
 from sjepa.train.boundary import begin_phase, change_layer
 from sjepa.train.branch import branch, check_directory
@@ -178,8 +179,7 @@ def learn(
     distributed.sum_gradients(model.parameters())
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), config.train.clip)
     finite = torch.isfinite(norm)
-    # The fused optimizer leaves everything as it is where this is set, without the host having to look.
-    run.optimizer.found_inf = (~finite).float()  # type: ignore[attr-defined]
+    skip_next_step(run.optimizer, ~finite)
     run.optimizer.step()
     run.targets.follow(model.encoder, decay)
     run.meter.add(sums, q, loss, norm, finite)

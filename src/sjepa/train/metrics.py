@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from sjepa import distributed
-from sjepa.train.compute import graphs_compiled
+from sjepa.torch_private import count_compiled_graphs
 from sjepa.train.loss import SUMS
 
 STEP = ("gradient_norm", "steps", "skipped")
@@ -166,7 +166,7 @@ class Speed:
             "audio_per_second": self.audio / elapsed,
             "waiting": self.waited / elapsed,
             "memory_gb": memory,
-            "compiled": graphs_compiled(),
+            "compiled": count_compiled_graphs(),
             "seconds": elapsed,
         }
         self.restart()
