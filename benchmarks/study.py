@@ -1,6 +1,6 @@
 """The half-hour study's numbers: keep what its runs wrote, and make the tables of its pages from what was kept.
 
-python benchmarks/study.py collect runs/study     # runs/half-hour.sh made them -> benchmarks/results/study/*.json
+python benchmarks/study.py collect runs/study     # recipes/half-hour.sh made them -> benchmarks/results/study/*.json
 python benchmarks/study.py tables                 # every table of docs/study.md and docs/study-trials.md, from the JSON
 python benchmarks/study_figures.py                # docs/study*.png, likewise
 """
@@ -51,7 +51,7 @@ Row = Callable[[Found], float | None]
 
 def collect(out: Path) -> None:
     if not out.is_dir():
-        raise SystemExit(f"there is no {out}: runs/half-hour.sh makes it")
+        raise SystemExit(f"there is no {out}: recipes/half-hour.sh makes it")
     refuse_other_audio(out)
     for folder in sorted(path for path in out.iterdir() if path.is_dir()):
         results = {path.parent.name: read_json(path) for path in folder.glob("results/*/results.json")}

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from sjepa import UserError
-from sjepa.bench.data import measure, table
 from sjepa.commands.plan import run, work_of
 from sjepa.config import load_preset
 from sjepa.data.plan import Machine, Work, all_reduce_seconds, all_reduce_share, rates
+from sjepa.speed.data import measure, table
 
 
 def test_the_papers_run_by_hand() -> None:

@@ -2,7 +2,7 @@
 
 from sjepa.verbs import call
 
-# Each subject is the module of its name in sjepa.bench.
+# Each subject is the module of its name in sjepa.speed.
 SUBJECTS = {
     "step": "the training step and its parts, beside other implementations",
     "gmm": "posteriors, online updates and EM, beside the paper's loop and scikit-learn",
@@ -12,4 +12,4 @@ SUBJECTS = {
 
 
 def run(arguments: list[str]) -> None:
-    call("sjepa bench", "subject", SUBJECTS, "sjepa.bench", arguments)
+    call("sjepa bench", "subject", SUBJECTS, "sjepa.speed", arguments)

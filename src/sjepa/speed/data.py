@@ -12,7 +12,6 @@ import tyro
 
 from sjepa.audio.augment import AugmentConfig
 from sjepa.audio.io import SAMPLE_RATE, read_int16, to_int16
-from sjepa.bench.output import processor, save, stage
 from sjepa.data.build import build_index
 from sjepa.data.corpus import Corpus
 from sjepa.data.index import arrow
@@ -22,6 +21,7 @@ from sjepa.data.mixture import Mixture
 from sjepa.data.opening import open_corpus
 from sjepa.data.shards import Encoding, write_shards
 from sjepa.errors import UserError
+from sjepa.speed.output import processor, save, stage
 
 FORMATS = {
     "wav": {"subtype": "PCM_16"},

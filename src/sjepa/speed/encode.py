@@ -10,12 +10,12 @@ import tyro
 from torch import Tensor
 
 from sjepa.audio.io import SAMPLE_RATE
-from sjepa.bench.contest import figures, in_turn
-from sjepa.bench.output import machine, save, show, stage
 from sjepa.config import load_preset
 from sjepa.errors import UserError
 from sjepa.model.encoder import Encoder
 from sjepa.model.formats import to_hugging_face
+from sjepa.speed.contest import figures, in_turn
+from sjepa.speed.output import machine, save, show, stage
 
 
 @dataclass(frozen=True)

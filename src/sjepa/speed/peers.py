@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from sjepa.audio.io import SAMPLE_RATE
-from sjepa.bench.timing import milliseconds
 from sjepa.config import Config
 from sjepa.model.formats import to_hugging_face
+from sjepa.speed.timing import milliseconds
 from sjepa.train.compute import autocast
 
 Figures = dict[str, float] | str
