@@ -17,8 +17,8 @@ from torch import Tensor
 from sjepa.audio.augment import AugmentConfig, draw
 from sjepa.audio.io import SAMPLE_RATE, BadAudioError
 from sjepa.data.corpus import Corpus
+from sjepa.data.corpus_mix import CorpusMix
 from sjepa.data.masking import MaskConfig, block_mask
-from sjepa.data.mixture import Mixture
 from sjepa.data.sampler import BatchPlan, BatchSpec
 from sjepa.data.storage import fetch_ahead
 from sjepa.data.workers import describe_end, find_ended, record_processes, was_stopped
@@ -87,7 +87,7 @@ class BatchReader(torch.utils.data.Dataset):
     """Makes a planned batch; everything random is drawn from (seed, epoch, batch, place in the global batch)."""
 
     def __init__(
-        self, corpus: Corpus | Mixture, mask: MaskConfig, augment: AugmentConfig, *, seed: int, rank: int, ranks: int
+        self, corpus: Corpus | CorpusMix, mask: MaskConfig, augment: AugmentConfig, *, seed: int, rank: int, ranks: int
     ):
         self.corpus, self.mask, self.augment = corpus, mask, augment
         self.seed, self.rank, self.ranks = seed, rank, ranks
@@ -164,7 +164,7 @@ class Messages(torch.utils.data.Dataset):
             return error
 
 
-def plan_batches(corpus: Corpus | Mixture, config: BatchConfig, seed: int, ranks: int) -> BatchPlan:
+def plan_batches(corpus: Corpus | CorpusMix, config: BatchConfig, seed: int, ranks: int) -> BatchPlan:
     return BatchPlan(
         corpus.length,
         seconds=config.seconds,

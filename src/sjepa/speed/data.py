@@ -14,10 +14,10 @@ from sjepa.audio.augment import AugmentConfig
 from sjepa.audio.io import SAMPLE_RATE, read_int16, to_int16
 from sjepa.data.build import build_index
 from sjepa.data.corpus import Corpus
+from sjepa.data.corpus_mix import CorpusMix
 from sjepa.data.index import arrow
 from sjepa.data.loader import BatchConfig, BatchReader, load, plan_batches
 from sjepa.data.masking import MaskConfig
-from sjepa.data.mixture import Mixture
 from sjepa.data.opening import open_corpus
 from sjepa.data.shards import Encoding, write_shards
 from sjepa.errors import UserError
@@ -87,7 +87,7 @@ def measure(data: str, seconds: float, workers: int) -> dict[str, Any]:
     return results
 
 
-def sample(corpus: Corpus | Mixture) -> list[np.ndarray]:
+def sample(corpus: Corpus | CorpusMix) -> list[np.ndarray]:
     """Some utterances of a corpus, the same each time."""
     chosen = np.random.default_rng(0).choice(len(corpus), min(len(corpus), 64), replace=False)
     long_enough = [int(utterance) for utterance in chosen if corpus.length[utterance] >= SAMPLE_RATE]
@@ -125,7 +125,7 @@ def decode_rate(folder: Path, ending: str, recordings: list[np.ndarray]) -> dict
     return {"audio_per_second": rate, "bytes_per_second": sum(path.stat().st_size for path in paths) / audio}
 
 
-def loader_rate(corpus: Corpus | Mixture, workers: int, seconds: float) -> dict[str, Any]:
+def loader_rate(corpus: Corpus | CorpusMix, workers: int, seconds: float) -> dict[str, Any]:
     """Seconds of audio a second: decoded, cropped, masked, in batches of a GPU's share, on the GPU if there is one."""
     import torch
 

@@ -12,8 +12,8 @@ from sjepa import distributed
 from sjepa.audio.io import SAMPLE_RATE
 from sjepa.config import Config
 from sjepa.data.corpus import Corpus
+from sjepa.data.corpus_mix import CorpusMix
 from sjepa.data.loader import Batch, BatchReader, load, plan_batches, to_float
-from sjepa.data.mixture import Mixture
 from sjepa.data.opening import end_to_end, open_corpus
 from sjepa.data.sampler import BatchPlan
 from sjepa.errors import UserError
@@ -62,7 +62,7 @@ def pretrain(
         return train(run, corpus, out, show)
 
 
-def train(run: Run, corpus: Corpus | Mixture, out: Path, show: bool) -> bool:
+def train(run: Run, corpus: Corpus | CorpusMix, out: Path, show: bool) -> bool:
     """From where the run is to its end; True when it is complete, False when it was stopped."""
     config, device, total = run.config, run.device, run.config.phases()[-1].end
     ranks, rank = distributed.world_size(), distributed.rank()
@@ -243,7 +243,7 @@ def write_line(run: Run, phase: Phase, log: Log, speed: Speed, progress: Bar, ba
         )
 
 
-def describe_plan(corpus: Corpus | Mixture, plan: BatchPlan, log: Log) -> None:
+def describe_plan(corpus: Corpus | CorpusMix, plan: BatchPlan, log: Log) -> None:
     """Say and log what an epoch hears of the corpus."""
     epoch = plan.epoch(0)
     available = corpus.length[epoch.utterances].sum(dtype=np.int64) / SAMPLE_RATE
@@ -261,9 +261,9 @@ def describe_plan(corpus: Corpus | Mixture, plan: BatchPlan, log: Log) -> None:
         say(f"  That is much: {', or '.join(against_crops(corpus))}")
 
 
-def against_crops(corpus: Corpus | Mixture) -> list[str]:
+def against_crops(corpus: Corpus | CorpusMix) -> list[str]:
     """What makes crops leave out less, by what the corpus was opened from."""
-    parts = corpus.corpora if isinstance(corpus, Mixture) else (corpus,)
+    parts = corpus.corpora if isinstance(corpus, CorpusMix) else (corpus,)
     ways = ["use longer or more buckets (--batches.buckets)"]
     if not all(part.indexed for part in parts):
         ways.append("cut the files of the folder shorter (--batches.max-seconds)")
@@ -272,7 +272,7 @@ def against_crops(corpus: Corpus | Mixture) -> list[str]:
     return ways
 
 
-def count_bad(run: Run, batch: Batch, corpus: Corpus | Mixture, out: Path) -> None:
+def count_bad(run: Run, batch: Batch, corpus: Corpus | CorpusMix, out: Path) -> None:
     """List what was left out, a file and its reason once, and stop when there are too many damaged utterances."""
     listed = out / "refused.txt"
     # The main rank begins the list; another that is before it writes all of it too.
