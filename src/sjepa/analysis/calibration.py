@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from sjepa.audio.io import probe
+from sjepa.audio.io import read_header
 from sjepa.device import Device
 from sjepa.errors import UserError
 from sjepa.evaluate.labelled import Labelled, corpus_name, read_labelled
@@ -97,7 +97,7 @@ def make_task(train: list[Utterance], held_out: list[Utterance], labels: Labels,
 
 
 def samples_of(utterances: list[Utterance]) -> np.ndarray:
-    return np.array([probe(u.path).samples for u in track(utterances, "Reading headers", len(utterances))])
+    return np.array([read_header(u.path).samples for u in track(utterances, "Reading headers", len(utterances))])
 
 
 def train_heads(

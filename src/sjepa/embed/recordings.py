@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sjepa.audio.io import SAMPLE_RATE, BadAudioError, read_audio, shown
 from sjepa.audio.stream import stream_audio
-from sjepa.data.corpus import audio_files, first_of, header
+from sjepa.data.corpus import audio_files, check_header, first_of
 from sjepa.embed.loudness import moments_of
 from sjepa.embed.network import Network
 from sjepa.embed.readout import Readout
@@ -78,7 +78,9 @@ def find_recordings(given: Sequence[Path], show: bool = True) -> tuple[list[Reco
                 both = f"{shown(paths[name])} and {shown(path)}"
                 raise UserError(f"{both} would be written to one file: give the folder that holds both")
     with ThreadPoolExecutor() as pool:
-        headers = list(track(pool.map(header, paths.values()), "Reading headers", len(paths), show and len(paths) > 1))
+        headers = list(
+            track(pool.map(check_header, paths.values()), "Reading headers", len(paths), show and len(paths) > 1)
+        )
     refused += [info for info in headers if isinstance(info, str)]
     sound = zip(paths.items(), headers, strict=True)
     recordings = [Recording(path, name, info.samples) for (name, path), info in sound if not isinstance(info, str)]

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sjepa.audio.io import probe as header
+from sjepa.audio.io import read_header
 from sjepa.errors import UserError
 from sjepa.evaluate.labelled import Labelled
 from sjepa.evaluate.probes import (
@@ -65,7 +65,7 @@ def extract(
     """Features of the corpus, or without `means` only of the utterances whose frames are wanted."""
     store = FeatureStore(upstream, cache_gb=0.0)
     paths = [item.utterance.path for item in corpus]
-    samples = [info.samples for info in track(store.pool.map(header, paths), "Reading headers", len(paths))]
+    samples = [info.samples for info in track(store.pool.map(read_header, paths), "Reading headers", len(paths))]
     framed = set(enough_utterances([frame_count(n) for n in samples], frames, seed))
     heard = np.arange(len(corpus)) if means else np.array(sorted(framed))
     order = [heard[batch] for batch in testing_batches(np.array(samples)[heard], BATCH)]
