@@ -27,7 +27,7 @@ def compile_parts(encoder: Encoder) -> None:
         part.compile(dynamic=False)
 
 
-class Beside:
+class SideStream:
     """A second stream on a GPU, for work that the stream of the step need not wait for until it joins."""
 
     def __init__(self, device: torch.device):

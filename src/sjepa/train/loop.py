@@ -161,12 +161,12 @@ def learn(
     model.train()
     with autocast(config, run.device):
         features = run.targets.hear(clean)
-        with run.beside():
+        with run.side_stream():
             q = run.targets(features)  # the online mixture is updated here, after its posterior is taken
         z = model.encoder(augmented, mask=mask, keep=keep).last
         logits = model.predict(z, mask)
         direct = model.head(z) if config.train.masked_path == "both" else None
-        run.beside.join()
+        run.side_stream.join()
     kl_masked, kl_visible, sums = run.frame_sums(q, logits, mask)
     masked, visible = sums[4], sums[5]
     # One mean over S of all ranks together; a batch may have drawn no mask at all.

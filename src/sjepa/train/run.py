@@ -26,7 +26,7 @@ from sjepa.targets.layer import LayerChoice
 from sjepa.targets.providers import Targets
 from sjepa.train import checkpoint
 from sjepa.train.alarms import Alarm
-from sjepa.train.compute import Beside, compile_parts, compiles
+from sjepa.train.compute import SideStream, compile_parts, compiles
 from sjepa.train.graphs import StepGraphs
 from sjepa.train.loss import frame_sums, masked_kl
 from sjepa.train.metrics import Meter
@@ -60,7 +60,7 @@ class Run:
     augment: Callable[[Tensor, Tensor, Tensor | None], Tensor] = augment
     targets: Targets = field(init=False)
     meter: Meter = field(init=False)
-    beside: Beside = field(init=False)
+    side_stream: SideStream = field(init=False)
     graphs: StepGraphs | None = None
     phase: int = 0  # the phase whose targets are installed; none at first
     step: int = 0
@@ -75,7 +75,7 @@ class Run:
         model = SJEPA(config.encoder, config.predictor, 1, config.train.visible_path).to(device)
         distributed.broadcast_module(model)
         run = Run(config, model, LayerChoice(config.layer), device, make_optimizer(config, model, device))
-        run.beside = Beside(device)
+        run.side_stream = SideStream(device)
         if compiles(config, device):
             compile_parts(model.encoder)
             model.predict = torch.compile(model.predict, dynamic=False)  # type: ignore[method-assign]
