@@ -65,13 +65,13 @@ def collect(out: Path) -> None:
 
 
 def refuse_other_audio(out: Path) -> None:
-    """Seeds of one name are averaged, so all runs must have heard the same."""
-    heard = {read_json(path).get("facts", {}).get("corpus"): path for path in KEPT.glob("*.json")}
+    """Seeds of one name are averaged, so all runs must have used the same audio."""
+    corpora = {read_json(path).get("facts", {}).get("corpus"): path for path in KEPT.glob("*.json")}
     for file in sorted(out.glob("*/run.json")):
-        heard.setdefault(read_json(file)["corpus"], file)
-    heard.pop(None, None)
-    if len(heard) > 1:
-        raise SystemExit(f"not the same audio: {', '.join(map(str, heard.values()))}; move the older results away")
+        corpora.setdefault(read_json(file)["corpus"], file)
+    corpora.pop(None, None)
+    if len(corpora) > 1:
+        raise SystemExit(f"not the same audio: {', '.join(map(str, corpora.values()))}; move the older results away")
 
 
 def of_run(run: Path) -> Found:

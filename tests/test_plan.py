@@ -15,7 +15,7 @@ from sjepa.speed.data import measure, table
 def test_the_papers_run_by_hand() -> None:
     work = work_of(load_preset("paper"), 83_000)
     assert work.steps == 800_000
-    assert work.heard == 800_000 * 2880
+    assert work.audio_seconds == 800_000 * 2880
     assert work.epochs == pytest.approx(800_000 * 2880 / 83_000 / 3600)
     head = 2 * (768 * 768 + 768) + 768 * 500 + 500
     layer = 4 * (768 * 768 + 768) + 768 * 1536 + 1536 + 1536 * 768 + 768 + 4 * 768
@@ -28,7 +28,7 @@ def test_the_papers_run_by_hand() -> None:
 def test_the_other_presets_are_planned_too(preset: str) -> None:
     config = load_preset(preset)
     work = work_of(config, 13)
-    assert work.heard == (config.phase1.steps + config.phase2.steps) * config.batches.seconds
+    assert work.audio_seconds == (config.phase1.steps + config.phase2.steps) * config.batches.seconds
 
 
 def test_a_ring_sends_twice_the_gradients_less_its_own_part() -> None:

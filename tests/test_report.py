@@ -105,7 +105,7 @@ def test_the_comparison_is_drawn_and_told(whole: tuple[list[dict[str, Any]], Pag
 def test_the_header_adds_up_steps_and_audio(whole: tuple[list[dict[str, Any]], Page]) -> None:
     lines, page = whole
     hours = sum(line["speed"]["audio_per_second"] * 4 for line in lines) / 3600
-    assert f"trained for 1,000 steps and heard {hours:.1f} hours of audio, 10 passes over its corpus" in page.text
+    assert f"trained for 1,000 steps on {hours:.1f} hours of audio, 10 passes over its corpus" in page.text
     assert "600 + 400 by phase" in page.text
 
 

@@ -41,7 +41,7 @@ class Entropy(Computed):
     data: str | None = None
     """Audio that the run did not train on: a folder, an index or shards."""
     utterances: int = 500
-    """How many to hear, at random."""
+    """How many to read, at random."""
     head_input: Literal["encoder", "predictor"] = "encoder"
     """What the cluster head reads."""
     seed: int = 0
@@ -101,7 +101,7 @@ class Clusters(Computed):
     subset: str = "dev-clean"
     """Subset of LibriSpeech."""
     utterances: int = 500
-    """How many to hear, evenly spaced."""
+    """How many to read, evenly spaced."""
 
 
 def entropy(command: Entropy, out: Path) -> None:

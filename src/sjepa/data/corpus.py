@@ -52,7 +52,7 @@ class Corpus:
 
     @property
     def shares(self) -> tuple[tuple[int, float], ...]:
-        """Utterances, and the share of them that an epoch hears."""
+        """Utterances, and the share of them that an epoch uses."""
         return ((len(self), 1.0),)
 
     def fingerprint(self) -> str:
@@ -146,9 +146,8 @@ def scan_folder(folder: str | Path, max_seconds: float, show: bool = True) -> Co
     kept: list[str] = []
     pieces_of_files: list[tuple[int, int, int]] = []  # file, start, length
     with ThreadPoolExecutor(min(16, 4 * (os.cpu_count() or 1))) as pool:
-        for path, info in zip(
-            paths, track(pool.map(check_header, paths), "Reading headers", len(paths), show), strict=True
-        ):
+        headers = track(pool.map(check_header, paths), "Reading headers", len(paths), show)
+        for path, info in zip(paths, headers, strict=True):
             if isinstance(info, str):
                 refused.append(info)
                 continue

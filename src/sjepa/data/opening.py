@@ -38,7 +38,7 @@ def open_corpus(
 
 
 def amount(corpus: Corpus, max_seconds: float) -> str:
-    """How much there is to hear; of a plain folder also how many files were cut into it, where any was long."""
+    """How much audio there is; of a plain folder also how many files were cut into it, where any was long."""
     held = f"{len(corpus):,} utterances"
     if not corpus.indexed and len(corpus) > len(corpus.paths):
         held = f"{len(corpus.paths):,} files, {held} of at most {max_seconds:g} s"

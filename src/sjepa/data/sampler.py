@@ -44,8 +44,8 @@ class EpochPlan:
         """Samples of each batch, in the order of the epoch."""
         return (np.diff(self.offsets) * self.samples)[self.order]
 
-    def heard(self) -> int:
-        """Samples that are left of the epoch's utterances when they are cropped."""
+    def total_samples(self) -> int:
+        """Samples of the epoch's utterances after they are cropped."""
         return int(self.lengths().sum())
 
     def batches_of(self, seconds: float) -> int:
@@ -56,7 +56,7 @@ class EpochPlan:
 class BatchPlan:
     """Batches of equal audio within length buckets; a bucket's batches all have one shape.
 
-    `shares` gives, for each corpus of a mixture, its number of utterances and the share of them that an epoch hears.
+    `shares` gives, for each corpus of a mixture, its number of utterances and the share of them that an epoch uses.
     With `block` above 1 that many neighbours stay together, because they lie side by side in a shard; a rank's part
     of a batch is then made of neighbours too.
     """
@@ -113,10 +113,10 @@ class BatchPlan:
         return EpochPlan(epoch, np.concatenate(chosen), offsets, np.array(samples), generator.permutation(len(sizes)))
 
     def chosen_buckets(self, epoch: int) -> np.ndarray:
-        """Each utterance's bucket; -1 where this epoch does not hear it.
+        """Each utterance's bucket; -1 if this epoch does not use it.
 
-        A corpus of which an epoch hears a share has its utterances on a circle, in an order drawn once; the epochs
-        go round it, so that all are heard equally often.
+        A corpus of which an epoch uses a share has its utterances on a circle, in an order drawn once; the epochs
+        go round it, so that all are used equally often.
         """
         if all(share == 1.0 for _, share in self.shares):
             return self.bucket
@@ -124,8 +124,8 @@ class BatchPlan:
         first = 0
         for number, (count, share) in enumerate(self.shares):
             circle = np.random.default_rng((self.seed, number, count)).random(count, dtype=np.float32)
-            heard = (circle - epoch * share % 1.0) % 1.0 < share
-            chosen[first : first + count][~heard] = -1
+            used = (circle - epoch * share % 1.0) % 1.0 < share
+            chosen[first : first + count][~used] = -1
             first += count
         return chosen
 

@@ -6,7 +6,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
 from torch import Tensor
 
 from sjepa.audio.io import SAMPLE_RATE, BadAudioError, read_audio, shown
@@ -122,10 +121,14 @@ def embed(recordings: Sequence[Recording], out: Path, plan: Embedding, skip: boo
             waveforms, read = [], []
             for recording in batch:
                 try:
-                    waveforms.append(heard(read_audio(recording.path), recording, progress))
-                    read.append(recording)
+                    samples = read_audio(recording.path)
                 except BadAudioError as error:
                     refuse(str(error))
+                    continue
+                if not samples.any():
+                    note_silence(recording, progress)
+                waveforms.append(samples)
+                read.append(recording)
             features = plan.network.features(waveforms) if waveforms else []
             for recording, x in zip(read, features, strict=True):
                 write(recording, lambda x=x: [x])  # type: ignore[misc]
@@ -168,12 +171,6 @@ def frames_of(recording: Recording, plan: Embedding, clock: Clock) -> Iterator[T
     return join(encoded(), plan.window)
 
 
-def heard(samples: np.ndarray, recording: Recording, progress: Bar) -> np.ndarray:
-    """The samples; says so when there is nothing to hear. Silence has features too, though they mean little."""
-    if not samples.any():
-        note_silence(recording, progress)
-    return samples
-
-
 def note_silence(recording: Recording, progress: Bar) -> None:
+    """Warn of a recording whose samples are all zero: it has features too, but they mean little."""
     progress.say(f"{shown(recording.name)}: silence, every sample is zero; its output means little")

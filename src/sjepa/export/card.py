@@ -95,7 +95,9 @@ def model_card(
     size, batches = encoder.config, facts.config.batches
     parameters = sum(p.numel() for p in encoder.parameters())
     hours = facts.data.get("hours")
-    heard = f"{facts.data['utterances']:,} utterances, {hours:,.1f} hours" if hours is not None else "length not logged"
+    amount = (
+        f"{facts.data['utterances']:,} utterances, {hours:,.1f} hours" if hours is not None else "length not logged"
+    )
     said = {key: cell(facts.run.get(key, UNKNOWN)) for key in ("data", "corpus", "sjepa", "torch", "ranks", "started")}
     licensed = f"These weights: {licence}."
     if licence == UNKNOWN:
@@ -121,7 +123,7 @@ A speech encoder pre-trained with S-JEPA: HuBERT's architecture, {size.layers} t
 
 | | |
 | --- | --- |
-| data | {said["data"]} ({heard}; fingerprint {said["corpus"]}) |
+| data | {said["data"]} ({amount}; fingerprint {said["corpus"]}) |
 | start | {f"the encoder {cell(facts.config.init_from)}" if facts.config.init_from else "random weights"} |
 | steps | {facts.step:,} of {facts.config.phases()[-1].end:,} |
 | phase 1 | {phase(facts.config.phase1, facts.components.get(1))} |

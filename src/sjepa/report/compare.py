@@ -75,7 +75,7 @@ def overview(reports: Sequence[Report]) -> str:
             "K": f"{report.components:,}" if report.components else "–",
             "encoder": f"{encoder['layers']} layers, width {encoder['hidden_size']}" if encoder else "–",
             "steps": steps,
-            "audio heard": duration(report.audio_heard),
+            "audio processed": duration(report.audio_seconds),
             "time": duration(report.seconds_trained),
             "accuracy, masked": percent(last.get("accuracy_masked")),
             "accuracy, visible": percent(last.get("accuracy_visible")),

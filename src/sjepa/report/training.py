@@ -29,8 +29,8 @@ def what_was_run(report: Report) -> str:
     size = f" ({encoder['layers']} layers, width {encoder['hidden_size']})" if encoder else ""
     passes = f", {epochs:,} {'passes' if epochs > 1 else 'pass'} over its corpus," if epochs else ""
     return escape(
-        f"An S-JEPA encoder{size} trained for {steps:,} {f'of {planned:,} ' if steps < planned else ''}steps and heard "
-        f"{duration(report.audio_heard)} of audio{passes} in {duration(report.seconds_trained)}."
+        f"An S-JEPA encoder{size} trained for {steps:,} {f'of {planned:,} ' if steps < planned else ''}steps on "
+        f"{duration(report.audio_seconds)} of audio{passes} in {duration(report.seconds_trained)}."
     )
 
 
@@ -52,8 +52,8 @@ def what_was_not(report: Report) -> list[str]:
     average = charts.average_loss(last)
     ends = {line["phase"]: line for line in report.lines}.values()
     never = all(charts.at_average(line, "kl_masked") for line in ends)
-    heard = never and not charts.at_average(last, "kl_visible")
-    elsewhere = ": what was learned comes from visible frames" if heard else ""
+    visible = never and not charts.at_average(last, "kl_visible")
+    elsewhere = ": what was learned comes from visible frames" if visible else ""
     return [
         f"<b>At masked frames it predicts no better than the average so far</b> (masked KL {last['kl_masked']:.2f}, "
         f"always the average {average:.2f} nats){elsewhere}."
@@ -72,8 +72,8 @@ def headline_numbers(report: Report) -> list[str]:
         parts = " + ".join(f"{end - start:,}" for _, start, end in spans(report.events))
         done = f"of {planned:,} planned" if planned > last["step"] else f"{parts} by phase"
         cards.append(card("Steps", f"{last['step']:,}", done))
-        pace = report.audio_heard / max(report.seconds_trained, 1e-9)
-        cards.append(card("Audio heard", duration(report.audio_heard), f"at {pace:,.0f} times real time"))
+        pace = report.audio_seconds / max(report.seconds_trained, 1e-9)
+        cards.append(card("Audio processed", duration(report.audio_seconds), f"at {pace:,.0f} times real time"))
         if last.get("accuracy_masked") is not None:
             among = f"phase {last['phase']}, K = {report.components:,}, chance {report.chance:.1%}"
             cards.append(card("Masked accuracy", f"{last['accuracy_masked']:.1%}", among))

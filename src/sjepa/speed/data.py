@@ -137,10 +137,10 @@ def loader_rate(corpus: Corpus | CorpusMix, workers: int, seconds: float) -> dic
     batches = load(reader, plan, (0, 0), workers, device)
     for _ in range(2 * workers):  # processes start and caches fill
         next(batches)
-    began, heard = time.perf_counter(), 0.0
+    began, audio_seconds = time.perf_counter(), 0.0
     while time.perf_counter() - began < seconds:
-        heard += next(batches).waveforms.numel() / SAMPLE_RATE
-    rate = heard / (time.perf_counter() - began)
+        audio_seconds += next(batches).waveforms.numel() / SAMPLE_RATE
+    rate = audio_seconds / (time.perf_counter() - began)
     batches.close()
     return {"audio_per_second": rate, "workers": workers, "batch_seconds": batch_seconds, "device": device.type}
 

@@ -247,7 +247,7 @@ def describe_plan(corpus: Corpus | CorpusMix, plan: BatchPlan, log: Log) -> None
     """Say and log what an epoch hears of the corpus."""
     epoch = plan.epoch(0)
     available = corpus.length[epoch.utterances].sum(dtype=np.int64) / SAMPLE_RATE
-    heard = epoch.heard() / SAMPLE_RATE
+    heard = epoch.total_samples() / SAMPLE_RATE
     facts = {"utterances": len(corpus), "hours": corpus.hours, "batches": len(epoch), "epoch_hours": heard / 3600}
     # Nothing is padded: a batch has one length.
     loss = {"crop_loss": 1 - heard / available, "padding_waste": 0.0, "too_short": plan.too_short}
