@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from sjepa.errors import UserError
 
-if TYPE_CHECKING:  # verbs that need no torch do without it
+if TYPE_CHECKING:  # commands that need no torch do without it
     from torch import Tensor
 
 

@@ -9,7 +9,7 @@ import tyro
 
 from sjepa.errors import UserError
 from sjepa.files import refuse_file
-from sjepa.verbs import choose
+from sjepa.subcommands import choose
 
 Device = Literal["auto", "cpu", "cuda"]
 

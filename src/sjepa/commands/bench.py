@@ -1,6 +1,6 @@
 """`sjepa bench SUBJECT`: measure this machine."""
 
-from sjepa.verbs import call
+from sjepa.subcommands import call
 
 # Each subject is the module of its name in sjepa.speed.
 SUBJECTS = {

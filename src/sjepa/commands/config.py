@@ -6,7 +6,7 @@ from typing import Annotated
 import tyro
 
 from sjepa.config import Config, load_preset, to_toml
-from sjepa.verbs import option
+from sjepa.subcommands import option
 
 
 @dataclass(frozen=True)

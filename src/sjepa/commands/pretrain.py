@@ -8,7 +8,7 @@ import tyro
 
 from sjepa.config import Config, load_preset, load_toml, preset_names
 from sjepa.errors import UserError
-from sjepa.verbs import option
+from sjepa.subcommands import option
 
 
 @dataclass(frozen=True)
