@@ -59,7 +59,7 @@ def start(folder: str, block: int, epoch: int, index: int) -> dict[str, float]:
     corpus = open_corpus(folder, 15.0, "none", 0.0, show=False)
     corpus.fingerprint()
     opened = time.perf_counter()
-    plan = BatchPlan(corpus.length, seed=0, ranks=RANKS, block=block, **BATCH)  # type: ignore[arg-type]
+    plan = BatchPlan(corpus.length, seed=0, world_size=RANKS, block=block, **BATCH)  # type: ignore[arg-type]
     next(plan.batches(epoch, index))
     done = time.perf_counter()
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
@@ -79,7 +79,7 @@ def epoch_facts(folder: str, block: int) -> dict[str, float]:
     from sjepa.data.sampler import BatchPlan
 
     corpus = open_corpus(folder, 15.0, "none", 0.0, show=False)
-    plan = BatchPlan(corpus.length, seed=0, ranks=RANKS, block=block, **BATCH)  # type: ignore[arg-type]
+    plan = BatchPlan(corpus.length, seed=0, world_size=RANKS, block=block, **BATCH)  # type: ignore[arg-type]
     epoch = plan.epoch(0)
     times = np.bincount(epoch.utterances, minlength=len(corpus))
     rank_samples = np.zeros(RANKS)

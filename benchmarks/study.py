@@ -25,7 +25,7 @@ CURVE = (
     "step", "phase", "loss", "kl_masked", "kl_visible", "accuracy_masked", "accuracy_visible", "target_entropy",
     "predictor_entropy", "target_perplexity", "dead_components", "active_layer", "decay",
 )  # fmt: skip
-FACTS = ("corpus", "sjepa", "torch", "python", "ranks")
+FACTS = ("corpus", "sjepa", "torch", "python", "world_size", "ranks")  # ranks: world_size in older runs
 POINTS = 100  # of a curve
 MARKS = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)  # of a table in a page
 ORDER = (
@@ -97,7 +97,8 @@ def of_run(run: Path) -> Found:
         "entropy": {key: kept[key] for key in ("distributions", "edges", "marks")} if kept else None,
         "curve": [{key: short(line.get(key)) for key in CURVE} for line in lines[thin - 1 :: thin]],
         "ranks": [
-            {"step": e["step"], "ranks": [short(rank) for rank in e["ranks"]]} for e in of_kind(events, "layers")
+            {"step": e["step"], "ranks": [short(rank) for rank in e["effective_ranks"]]}
+            for e in of_kind(events, "layers")
         ],
         "alarms": sum(bool(line["alarms"]) for line in lines),
     }

@@ -115,7 +115,7 @@ def layers_line(step: int, phase: int, draw: np.random.Generator) -> dict[str, A
         "event": "layers",
         "step": step,
         "phase": phase,
-        "ranks": [rank + float(draw.normal()) for rank in smoothed],
+        "effective_ranks": [rank + float(draw.normal()) for rank in smoothed],
         "smoothed": smoothed,
         "active_layer": active,
     }
@@ -150,7 +150,7 @@ def make_run(folder: Path, events: list[dict[str, Any]], facts: dict[str, Any] |
     folder.mkdir(parents=True)
     (folder / "metrics.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
     (folder / "config.toml").write_text(CONFIG)
-    (folder / "run.json").write_text(json.dumps({"data": "/audio", "sjepa": "0.1.0", "ranks": 1} | (facts or {})))
+    (folder / "run.json").write_text(json.dumps({"data": "/audio", "sjepa": "0.1.0", "world_size": 1} | (facts or {})))
     return folder
 
 

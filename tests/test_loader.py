@@ -40,7 +40,7 @@ def deadly_stream(corpus: Path, kind: type[Corpus] = Deadly) -> Iterator[Batch]:
     """Batches of two worker processes, one of which reads the deadly file."""
     scanned = scan_folder(corpus, 2.0, show=False)
     deadly = kind(scanned.paths, scanned.file, scanned.start, scanned.length)
-    reader = BatchReader(deadly, MaskConfig(), AugmentConfig(), seed=0, rank=0, ranks=1)
+    reader = BatchReader(deadly, MaskConfig(), AugmentConfig(), seed=0, rank=0, world_size=1)
     plan = BatchPlan(deadly.length, seconds=3.0, buckets=(1.0,), seed=0)
     return load(reader, plan, (0, 0), 2, torch.device("cpu"))
 

@@ -128,7 +128,7 @@ def view(run: Path, events: Sequence[Event], total: int, age: float) -> Any:
     parts: list[Any] = [Text(progress(lines, total, age, stopped)), Text(), grid]
     checks = of_kind(events, "layers")
     if checks:
-        parts += [Text(), Text("effective rank (smoothed; * is active)", style="dim"), ranks(checks[-1])]
+        parts += [Text(), Text("effective rank (smoothed; * is active)", style="dim"), draw_effective_ranks(checks[-1])]
     recent = {alarm["code"]: (line["step"], alarm["message"]) for line in lines[-20:] for alarm in read_alarms(line)}
     if recent:
         parts += [Text(), Text("alarms", style="bold red")]
@@ -186,8 +186,8 @@ def sparkline(values: Sequence[float | None]) -> str:
     return "".join(" " if m is None else BLOCKS[min(7, int((m - low) / span * 8))] for m in means)
 
 
-def ranks(check: Event) -> Any:
-    """A bar a layer."""
+def draw_effective_ranks(check: Event) -> Any:
+    """One bar per layer."""
     from rich.table import Table
 
     grid = Table.grid(padding=(0, 2))

@@ -51,8 +51,8 @@ def calibrate(
     task = make_task(train, held_out, labels, steps)
     store = FeatureStore(upstream, cache_gb=2.0)
     heads = train_heads(store, task, train, steps, seed)
-    scores, ranks = score(store, task, heads, held_out, frames, seed)
-    spearman, p = rank_correlation(ranks, [-value for value in scores], seed)
+    scores, effective_ranks = score(store, task, heads, held_out, frames, seed)
+    spearman, p = rank_correlation(effective_ranks, [-value for value in scores], seed)
     return {
         "corpus": corpus_name(data, subset),
         "labels": labels,
@@ -62,9 +62,9 @@ def calibrate(
         "held_out_utterances": len(held_out),
         "seed": seed,
         "scores": [round(value, 3) for value in scores],
-        "ranks": [round(value, 3) for value in ranks],
+        "effective_ranks": [round(value, 3) for value in effective_ranks],
         "best_layer": int(np.argmin(scores)),
-        "highest_rank_layer": int(np.argmax(ranks)),
+        "highest_rank_layer": int(np.argmax(effective_ranks)),
         "spearman": round(spearman, 4),
         "p": round(p, 5),
     }

@@ -163,7 +163,8 @@ def erank(command: Erank, out: Path) -> None:
             seed=command.seed,
             device=command.device,
         )
-        for layer, (rank, score) in enumerate(zip(calibration["ranks"], calibration["scores"], strict=True)):
+        measured = zip(calibration["effective_ranks"], calibration["scores"], strict=True)
+        for layer, (rank, score) in enumerate(measured):
             print(f"layer {layer}: effective rank {rank:.1f}, {calibration['metric']} {score:.1f} %")
         print(f"rank correlation {calibration['spearman']:+.2f}, p = {calibration['p']:.2g} (one-sided)")
     elif (out / "erank.json").is_file():  # a calibration takes long and is not thrown away

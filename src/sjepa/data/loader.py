@@ -87,18 +87,25 @@ class BatchReader(torch.utils.data.Dataset):
     """Makes a planned batch; everything random is drawn from (seed, epoch, batch, place in the global batch)."""
 
     def __init__(
-        self, corpus: Corpus | CorpusMix, mask: MaskConfig, augment: AugmentConfig, *, seed: int, rank: int, ranks: int
+        self,
+        corpus: Corpus | CorpusMix,
+        mask: MaskConfig,
+        augment: AugmentConfig,
+        *,
+        seed: int,
+        rank: int,
+        world_size: int,
     ):
         self.corpus, self.mask, self.augment = corpus, mask, augment
-        self.seed, self.rank, self.ranks = seed, rank, ranks
+        self.seed, self.rank, self.world_size = seed, rank, world_size
         self.in_memory = corpus.audio is not None
         self.reading: Tensor | None = None
         """Process and utterance that each worker is at: shared memory, read when a worker has died."""
 
     def __getitem__(self, spec: BatchSpec) -> Batch:
-        places = range(self.rank, len(spec.utterances), self.ranks)
+        places = range(self.rank, len(spec.utterances), self.world_size)
         generators = [np.random.default_rng((self.seed, spec.epoch, spec.index, place)) for place in places]
-        utterances = spec.utterances[self.rank :: self.ranks].tolist()
+        utterances = spec.utterances[self.rank :: self.world_size].tolist()
         if not self.in_memory:
             fetch_ahead(self.corpus.place(utterance) for utterance in utterances)
         waveforms: list[np.ndarray | None] = []
@@ -164,13 +171,13 @@ class Messages(torch.utils.data.Dataset):
             return error
 
 
-def plan_batches(corpus: Corpus | CorpusMix, config: BatchConfig, seed: int, ranks: int) -> BatchPlan:
+def plan_batches(corpus: Corpus | CorpusMix, config: BatchConfig, seed: int, world_size: int) -> BatchPlan:
     return BatchPlan(
         corpus.length,
         seconds=config.seconds,
         buckets=config.buckets,
         seed=seed,
-        ranks=ranks,
+        world_size=world_size,
         shares=corpus.shares,
         block=corpus.block,
     )

@@ -98,7 +98,8 @@ def model_card(
     amount = (
         f"{facts.data['utterances']:,} utterances, {hours:,.1f} hours" if hours is not None else "length not logged"
     )
-    said = {key: cell(facts.run.get(key, UNKNOWN)) for key in ("data", "corpus", "sjepa", "torch", "ranks", "started")}
+    said = {key: cell(facts.run.get(key, UNKNOWN)) for key in ("data", "corpus", "sjepa", "torch", "started")}
+    processes = cell(facts.run.get("world_size", facts.run.get("ranks", UNKNOWN)))  # ranks: in an older run.json
     licensed = f"These weights: {licence}."
     if licence == UNKNOWN:
         licensed = "None is stated for these weights yet: that depends on the audio they were trained on."
@@ -130,7 +131,7 @@ A speech encoder pre-trained with S-JEPA: HuBERT's architecture, {size.layers} t
 | phase 2 | {phase(facts.config.phase2, facts.components.get(2))} |
 | batches | {batches.seconds:,.0f} s of audio, utterances of at most {batches.max_seconds:g} s |
 | seed | {facts.config.seed} |
-| made with | sjepa {said["sjepa"]}, torch {said["torch"]}, processes: {said["ranks"]}, started {said["started"]} |
+| made with | sjepa {said["sjepa"]}, torch {said["torch"]}, processes: {processes}, started {said["started"]} |
 
 ## Results
 

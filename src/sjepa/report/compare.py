@@ -159,8 +159,10 @@ def overlay(reports: Sequence[Report], key: str, form: str) -> Chart:
 
 
 def rank_of(line: dict[str, Any]) -> float | None:
-    ranks, layer = line.get("effective_rank") or [], line.get("active_layer")
-    return (ranks[layer] if layer is not None else max(ranks)) if ranks else None
+    effective_ranks, layer = line.get("effective_rank") or [], line.get("active_layer")
+    if not effective_ranks:
+        return None
+    return effective_ranks[layer] if layer is not None else max(effective_ranks)
 
 
 def softness(reports: Sequence[Report]) -> str:

@@ -131,8 +131,8 @@ def loader_rate(corpus: Corpus | CorpusMix, workers: int, seconds: float) -> dic
 
     # 360 s: a GPU's share of the paper's batch; a small corpus must still give several batches.
     batch_seconds = min(360.0, corpus.hours * 3600 / 8)
-    plan = plan_batches(corpus, BatchConfig(seconds=batch_seconds), seed=0, ranks=1)
-    reader = BatchReader(corpus, MaskConfig(), AugmentConfig(), seed=0, rank=0, ranks=1)
+    plan = plan_batches(corpus, BatchConfig(seconds=batch_seconds), seed=0, world_size=1)
+    reader = BatchReader(corpus, MaskConfig(), AugmentConfig(), seed=0, rank=0, world_size=1)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     batches = load(reader, plan, (0, 0), workers, device)
     for _ in range(2 * workers):  # processes start and caches fill

@@ -65,13 +65,13 @@ def pretrain(
 def train(run: Run, corpus: Corpus | CorpusMix, out: Path, show: bool) -> bool:
     """From where the run is to its end; True when it is complete, False when it was stopped."""
     config, device, total = run.config, run.device, run.config.phases()[-1].end
-    ranks, rank = distributed.world_size(), distributed.rank()
+    world_size, rank = distributed.world_size(), distributed.rank()
     log = Log(out, run.log_bytes, run.step)
     noise = load_noise(config, device, show)
-    plan = plan_batches(corpus, config.batches, config.seed, ranks)
+    plan = plan_batches(corpus, config.batches, config.seed, world_size)
     if not run.step:
         describe_plan(corpus, plan, log)
-    reader = BatchReader(corpus, config.mask, config.augment, seed=config.seed, rank=rank, ranks=ranks)
+    reader = BatchReader(corpus, config.mask, config.augment, seed=config.seed, rank=rank, world_size=world_size)
     speed = Speed(device)
 
     with (
@@ -88,7 +88,7 @@ def train(run: Run, corpus: Corpus | CorpusMix, out: Path, show: bool) -> bool:
             asked = time.perf_counter()
             batch = next(batches)
             speed.waited_since(asked)
-            speed.audio += batch.seconds * ranks
+            speed.audio += batch.seconds * world_size
             train_step(run, phase, batch, noise)
             speed.launched()
             run.step, run.position = step + 1, batch.position
@@ -205,7 +205,12 @@ def check_layers(run: Run, clean: Tensor, log: Log) -> None:
     if run.targets.online or run.targets.target_encoder is None:  # an offline codebook stays with its layer
         run.layer.observe(ranks)
     log.write(
-        "layers", run.step, phase=run.phase, ranks=ranks, smoothed=run.layer.smoothed, active_layer=run.layer.active
+        "layers",
+        run.step,
+        phase=run.phase,
+        effective_ranks=ranks,
+        smoothed=run.layer.smoothed,
+        active_layer=run.layer.active,
     )
 
 

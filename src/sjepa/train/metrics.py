@@ -122,9 +122,10 @@ class Log:
             for name, value in values.items():
                 if isinstance(value, int | float) and not isinstance(value, bool):
                     self.board.add_scalar(f"{event}/{name}", value, step)
-                elif name in ("ranks", "smoothed"):
+                elif name in ("effective_ranks", "smoothed"):
+                    tag = "measured" if name == "effective_ranks" else name
                     for layer, rank in enumerate(value):
-                        self.board.add_scalar(f"effective_rank/{name}_{layer}", rank, step)
+                        self.board.add_scalar(f"effective_rank/{tag}_{layer}", rank, step)
 
     def close(self) -> None:
         if distributed.is_main():

@@ -276,7 +276,7 @@ def open_directory(folder: Path, config: Config, data: str, corpus: str) -> None
         "python": platform.python_version(),
         "command": " ".join(sys.argv),
         "started": time.strftime("%Y-%m-%d %H:%M:%S"),
-        "ranks": distributed.world_size(),
+        "world_size": distributed.world_size(),
     }
     (folder / "run.json").write_text(json.dumps(facts, indent=1) + "\n")
     (folder / "README.txt").write_text(README)
