@@ -32,5 +32,7 @@ lint: .venv/.dev
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
+# What a user trained, in runs/, stays.
 clean:
-	rm -rf .venv runs/*/
+	rm -rf .venv build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find src tests examples benchmarks -name __pycache__ -prune -exec rm -rf {} +

@@ -58,9 +58,9 @@ def main() -> None:
         batches = track(
             (audio[i : i + 4] for i in range(0, len(audio), 4)), f"Hearing with {encoder}", -(-len(audio) // 4)
         )
-        heard = [states.half() for batch in batches for states in upstream.extract(batch)]
+        extracted = [states.half() for batch in batches for states in upstream.extract(batch)]
         for state in range(1, upstream.states):
-            frames = torch.cat([x[state].float() - x[state].float().mean(0) for x in heard])
+            frames = torch.cat([x[state].float() - x[state].float().mean(0) for x in extracted])
             mixture = fit_mixture(frames, 500, GmmConfig(), seed=0)[0]
             keep(found, f"{Path(encoder).name}, layer {state - 1}, centred, K = 500", mixture, frames, phones)
     kept.write_text(json.dumps(found, indent=1) + "\n")

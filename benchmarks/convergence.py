@@ -63,7 +63,7 @@ def curve(
         run.optimizer = make_optimizer(config, run.model, device)
     corpus = open_corpus(data, config.batches.max_seconds, "memory", 0.0, False)
     plan = plan_batches(corpus, config.batches, config.seed, 1)
-    reader = BatchReader(corpus, config.mask, config.augment, seed=config.seed, rank=0, ranks=1)
+    reader = BatchReader(corpus, config.mask, config.augment, seed=config.seed, rank=0, world_size=1)
     phase, losses = config.schedule()[0], []
     with tempfile.TemporaryDirectory() as folder, closing(Log(RunFolder(folder), 0, 0)) as log:
         begin_phase(run, phase, reader, plan, log, False)

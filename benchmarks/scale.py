@@ -59,7 +59,7 @@ def start(folder: str, block: int, epoch: int, index: int) -> dict[str, float]:
     corpus = open_corpus(folder, 15.0, "none", 0.0, show=False)
     corpus.fingerprint()
     opened = time.perf_counter()
-    plan = BatchPlan(corpus.length, seed=0, ranks=RANKS, block=block, **BATCH)  # type: ignore[arg-type]
+    plan = BatchPlan(corpus.length, seed=0, world_size=RANKS, block=block, **BATCH)  # type: ignore[arg-type]
     next(plan.batches(epoch, index))
     done = time.perf_counter()
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
@@ -74,29 +74,29 @@ def start(folder: str, block: int, epoch: int, index: int) -> dict[str, float]:
 
 
 def epoch_facts(folder: str, block: int) -> dict[str, float]:
-    """One epoch's plan for all ranks: how often each utterance is heard, and how much audio each rank hears."""
+    """One epoch's plan for all ranks: how often each utterance comes, and how much audio each rank gets."""
     from sjepa.data.opening import open_corpus
     from sjepa.data.sampler import BatchPlan
 
     corpus = open_corpus(folder, 15.0, "none", 0.0, show=False)
-    plan = BatchPlan(corpus.length, seed=0, ranks=RANKS, block=block, **BATCH)  # type: ignore[arg-type]
+    plan = BatchPlan(corpus.length, seed=0, world_size=RANKS, block=block, **BATCH)  # type: ignore[arg-type]
     epoch = plan.epoch(0)
     times = np.bincount(epoch.utterances, minlength=len(corpus))
-    heard = np.zeros(RANKS)
+    rank_samples = np.zeros(RANKS)
     whole = np.zeros(RANKS)
     for index in range(len(epoch)):
         spec = epoch[index]
         lengths = corpus.length[spec.utterances].reshape(-1, RANKS)
-        heard += spec.samples * len(lengths)
+        rank_samples += spec.samples * len(lengths)
         whole += lengths.sum(axis=0)
     available = corpus.length[epoch.utterances].sum(dtype=np.int64)
     return {
         "batches": len(epoch),
         "most_often": int(times.max()),
         "utterances_heard_share": float((times > 0).mean()),
-        "imbalance_after_crop": float(heard.max() / heard.min() - 1),
+        "imbalance_after_crop": float(rank_samples.max() / rank_samples.min() - 1),
         "imbalance_before_crop": float(whole.max() / whole.min() - 1),
-        "crop_loss": 1 - epoch.heard() / available,
+        "crop_loss": 1 - epoch.total_samples() / available,
     }
 
 

@@ -1,6 +1,6 @@
 """The half-hour study's numbers: keep what its runs wrote, and make the tables of its pages from what was kept.
 
-python benchmarks/study.py collect runs/study     # runs/half-hour.sh made them -> benchmarks/results/study/*.json
+python benchmarks/study.py collect runs/study     # recipes/half-hour.sh made them -> benchmarks/results/study/*.json
 python benchmarks/study.py tables                 # every table of docs/study.md and docs/study-trials.md, from the JSON
 python benchmarks/study_figures.py                # docs/study*.png, likewise
 """
@@ -26,7 +26,7 @@ CURVE = (
     "step", "phase", "loss", "kl_masked", "kl_visible", "accuracy_masked", "accuracy_visible", "target_entropy",
     "predictor_entropy", "target_perplexity", "dead_components", "active_layer", "decay",
 )  # fmt: skip
-FACTS = ("corpus", "sjepa", "torch", "python", "ranks")
+FACTS = ("corpus", "sjepa", "torch", "python", "world_size", "ranks")  # ranks: world_size in older runs
 POINTS = 100  # of a curve
 MARKS = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)  # of a table in a page
 ORDER = (
@@ -52,7 +52,7 @@ Row = Callable[[Found], float | None]
 
 def collect(out: Path) -> None:
     if not out.is_dir():
-        raise SystemExit(f"there is no {out}: runs/half-hour.sh makes it")
+        raise SystemExit(f"there is no {out}: recipes/half-hour.sh makes it")
     refuse_other_audio(out)
     for folder in sorted(path for path in out.iterdir() if path.is_dir()):
         results = {path.parent.name: read_json(path) for path in folder.glob("results/*/results.json")}
@@ -66,13 +66,13 @@ def collect(out: Path) -> None:
 
 
 def refuse_other_audio(out: Path) -> None:
-    """Seeds of one name are averaged, so all runs must have heard the same."""
-    heard = {read_json(path).get("facts", {}).get("corpus"): path for path in KEPT.glob("*.json")}
+    """Seeds of one name are averaged, so all runs must have used the same audio."""
+    corpora = {read_json(path).get("facts", {}).get("corpus"): path for path in KEPT.glob("*.json")}
     for run in map(RunFolder, sorted(out.iterdir())):
-        heard.setdefault(run.facts.get("corpus"), run.facts_file)
-    heard.pop(None, None)
-    if len(heard) > 1:
-        raise SystemExit(f"not the same audio: {', '.join(map(str, heard.values()))}; move the older results away")
+        corpora.setdefault(run.facts.get("corpus"), run.facts_file)
+    corpora.pop(None, None)
+    if len(corpora) > 1:
+        raise SystemExit(f"not the same audio: {', '.join(map(str, corpora.values()))}; move the older results away")
 
 
 def of_run(run: RunFolder) -> Found:
@@ -98,7 +98,8 @@ def of_run(run: RunFolder) -> Found:
         "entropy": {key: kept[key] for key in ("distributions", "edges", "marks")} if kept else None,
         "curve": [{key: short(line.get(key)) for key in CURVE} for line in lines[thin - 1 :: thin]],
         "ranks": [
-            {"step": e["step"], "ranks": [short(rank) for rank in e["ranks"]]} for e in select_events(events, "layers")
+            {"step": e["step"], "ranks": [short(rank) for rank in e["effective_ranks"]]}
+            for e in select_events(events, "layers")
         ],
         "alarms": sum(bool(line["alarms"]) for line in lines),
     }

@@ -42,9 +42,9 @@ def singles(sentences: list[list[str]]) -> dict[str, float]:
     frequent = {word.upper() for word in top_n_list("en", WORDS)}
     vocabulary = {word for word in frequent if set(word) <= letters} | counts.keys()
     elsewhere = {word: word_frequency(word.lower(), "en", minimum=1e-8) for word in vocabulary - {"</s>"}}
-    heard, written = counts.total(), sum(elsewhere.values())
-    ends = counts["</s>"] / heard
-    mixed = {w: 0.5 * counts[w] / heard + 0.5 * (1 - ends) * p / written for w, p in elsewhere.items()}
+    spoken, written = counts.total(), sum(elsewhere.values())
+    ends = counts["</s>"] / spoken
+    mixed = {w: 0.5 * counts[w] / spoken + 0.5 * (1 - ends) * p / written for w, p in elsewhere.items()}
     return mixed | {"</s>": ends}
 
 

@@ -99,9 +99,13 @@ def train_line(step: int, phase: int, draw: np.random.Generator) -> dict[str, An
         "decay": None if phase == 1 else 0.99 if (step - 601) // 100 % 2 == 0 else 0.999,
         "active_layer": None if phase == 1 else 2,
         "effective_rank": [40.0 + layer for layer in range(LAYERS)],
-        "alarms": [f"{step} of 100 components are dead; lower K"] if step in (700, 720, 740) else [],
+        "alarms": [dead_components(step)] if step in (700, 720, 740) else [],
         "speed": {"audio_per_second": 80 + draw.random(), "waiting": 0.01, "memory_gb": 1.0, "seconds": 4.0},
     }
+
+
+def dead_components(count: int) -> dict[str, str]:
+    return {"code": "dead-components", "message": f"{count} of 100 components are dead; lower K"}
 
 
 def layers_line(step: int, phase: int, draw: np.random.Generator) -> dict[str, Any]:
@@ -111,7 +115,7 @@ def layers_line(step: int, phase: int, draw: np.random.Generator) -> dict[str, A
         "event": "layers",
         "step": step,
         "phase": phase,
-        "ranks": [rank + float(draw.normal()) for rank in smoothed],
+        "effective_ranks": [rank + float(draw.normal()) for rank in smoothed],
         "smoothed": smoothed,
         "active_layer": active,
     }
@@ -146,7 +150,7 @@ def make_run(folder: Path, events: list[dict[str, Any]], facts: dict[str, Any] |
     folder.mkdir(parents=True)
     (folder / "metrics.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
     (folder / "config.toml").write_text(CONFIG)
-    (folder / "run.json").write_text(json.dumps({"data": "/audio", "sjepa": "0.1.0", "ranks": 1} | (facts or {})))
+    (folder / "run.json").write_text(json.dumps({"data": "/audio", "sjepa": "0.1.0", "world_size": 1} | (facts or {})))
     return folder
 
 

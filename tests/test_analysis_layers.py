@@ -31,10 +31,16 @@ from sjepa.runs.folder import RunFolder
 def test_ranks_active_layers_and_switches_are_those_of_the_log() -> None:
     found, events = analyse_erank(trained()), RunFolder(trained()).events()
     checks = select_events(events, "layers")
-    assert found["measured"] == [check["ranks"] for check in checks]
+    assert found["measured"] == [check["effective_ranks"] for check in checks]
     assert found["phases"] == [[1, 0, 12], [2, 12, 22]]
     assert found["decay_switches"] == [[16, 0.9999], [20, 0.999]]  # every 4 steps of phase 2, which starts fast
     assert decay_switches(make_events()) == [(700, 0.999), (800, 0.99), (900, 0.999)]
+
+
+def test_older_logs_call_effective_ranks_ranks(tmp_path: Path) -> None:
+    events = make_events()
+    older = [{"ranks" if key == "effective_ranks" else key: event[key] for key in event} for event in events]
+    assert read_events(make_run(tmp_path / "older", older)) == read_events(make_run(tmp_path / "newer", events))
 
 
 def test_a_run_without_layer_checks_says_so(tmp_path: Path) -> None:
@@ -93,10 +99,10 @@ def test_heads_that_train_together_are_the_same_as_alone() -> None:
 def test_a_calibration_has_a_score_and_a_rank_for_every_layer(labels: str, metric: str) -> None:
     found = calibrate(trained(), corpus(), labels=labels, steps=2, device="cpu")  # type: ignore[arg-type]
     assert found["metric"] == metric
-    assert len(found["scores"]) == len(found["ranks"]) == 3
+    assert len(found["scores"]) == len(found["effective_ranks"]) == 3
     assert found["best_layer"] == int(np.argmin(found["scores"]))
     assert found["spearman"] == pytest.approx(
-        rank_correlation(found["ranks"], [-s for s in found["scores"]])[0], abs=1e-4
+        rank_correlation(found["effective_ranks"], [-s for s in found["scores"]])[0], abs=1e-4
     )
 
 

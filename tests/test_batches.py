@@ -23,23 +23,25 @@ BUCKETS = (1.0, 2.0, 4.0, 8.0)
 
 
 def plan_of(lengths: np.ndarray, **settings: object) -> BatchPlan:
-    return BatchPlan(lengths, **{"seconds": 40.0, "buckets": BUCKETS, "seed": 0, "ranks": 1, **settings})  # type: ignore[arg-type]
+    return BatchPlan(lengths, **{"seconds": 40.0, "buckets": BUCKETS, "seed": 0, "world_size": 1, **settings})  # type: ignore[arg-type]
 
 
 @settings(max_examples=60, deadline=None)
-@given(count=st.integers(4, 400), ranks=st.integers(1, 4), seed=st.integers(0, 99), epoch=st.integers(0, 5))
-def test_an_epoch_has_each_utterance_at_most_once_and_crops_fit(count: int, ranks: int, seed: int, epoch: int) -> None:
+@given(count=st.integers(4, 400), world_size=st.integers(1, 4), seed=st.integers(0, 99), epoch=st.integers(0, 5))
+def test_an_epoch_has_each_utterance_at_most_once_and_crops_fit(
+    count: int, world_size: int, seed: int, epoch: int
+) -> None:
     lengths = np.random.default_rng(seed).integers(16_000, 200_000, count)
-    plan = plan_of(lengths, ranks=ranks, seed=seed).epoch(epoch)
+    plan = plan_of(lengths, world_size=world_size, seed=seed).epoch(epoch)
     seen = np.concatenate([plan[i].utterances for i in range(len(plan))])
     assert len(seen) == len(set(seen.tolist())) > 0
     for i in range(len(plan)):
         batch = plan[i]
         assert (lengths[batch.utterances] >= batch.samples).all()
-        assert len(batch.utterances) % ranks == 0
-        assert len(batch.utterances) * batch.samples <= max(40 * 16_000, ranks * batch.samples)
+        assert len(batch.utterances) % world_size == 0
+        assert len(batch.utterances) * batch.samples <= max(40 * 16_000, world_size * batch.samples)
     # What is left out does not fill one more batch of the shortest bucket.
-    assert len(lengths) - len(seen) < max(40 // ranks * ranks, ranks)
+    assert len(lengths) - len(seen) < max(40 // world_size * world_size, world_size)
 
 
 def test_the_plan_is_a_pure_function_of_seed_and_epoch() -> None:
@@ -77,17 +79,17 @@ def test_a_corpus_smaller_than_a_batch_still_trains_and_too_short_ones_are_refus
     with pytest.raises(UserError, match="shorter than the shortest bucket"):
         plan_of(np.array([5000, 9000]))
     with pytest.raises(UserError, match="too few for 4 ranks"):
-        plan_of(np.array([50_000, 20_000]), ranks=4)
+        plan_of(np.array([50_000, 20_000]), world_size=4)
 
 
-def reader_of(folder: Path, rank: int = 0, ranks: int = 1, cached: bool = True) -> BatchReader:
+def reader_of(folder: Path, rank: int = 0, world_size: int = 1, cached: bool = True) -> BatchReader:
     corpus = scan_folder(folder, 2.0, show=False)
     corpus = decode(corpus, show=False) if cached else corpus
-    return BatchReader(corpus, MaskConfig(), AugmentConfig(), seed=5, rank=rank, ranks=ranks)
+    return BatchReader(corpus, MaskConfig(), AugmentConfig(), seed=5, rank=rank, world_size=world_size)
 
 
 def test_ranks_share_a_batch_without_overlap_and_see_what_one_rank_would(corpus: Path) -> None:
-    spec = BatchPlan(reader_of(corpus).corpus.length, seconds=6.0, buckets=(1.0,), seed=0, ranks=2).epoch(0)[0]
+    spec = BatchPlan(reader_of(corpus).corpus.length, seconds=6.0, buckets=(1.0,), seed=0, world_size=2).epoch(0)[0]
     whole = reader_of(corpus)[spec]
     halves = [reader_of(corpus, rank, 2)[spec] for rank in (0, 1)]
     for rank, half in enumerate(halves):

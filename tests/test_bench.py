@@ -11,10 +11,10 @@ import pytest
 import torch
 from test_gmm import random_mixture, slow_posterior
 
-from sjepa.bench import data, encode, gmm, step
-from sjepa.bench.contest import figures, in_turn
-from sjepa.bench.mixtures import draw_frames, naive_posterior, naive_update
 from sjepa.errors import UserError
+from sjepa.speed import data, encode, gmm, step
+from sjepa.speed.contest import figures, in_turn
+from sjepa.speed.mixtures import draw_frames, naive_posterior, naive_update
 
 
 @pytest.fixture(autouse=True)

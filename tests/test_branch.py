@@ -68,7 +68,7 @@ def test_a_branch_of_a_frozen_codebook_keeps_its_size(corpus: Path, tmp_path: Pa
 
 def test_ranks_branch_together(corpus: Path, tmp_path: Path, micro: Make, finished_run: Path) -> None:
     config = micro(phase2={"steps": 2, "visible_loss_until": 2})
-    start = [*command(config, corpus, tmp_path / "branch", tmp_path, ranks=2), "--branch-from", str(finished_run)]
+    start = [*command(config, corpus, tmp_path / "branch", tmp_path, world_size=2), "--branch-from", str(finished_run)]
     done = subprocess.run(start, env=environment(), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert f"branches from {finished_run} at the end of its first phase" in done.stdout

@@ -141,12 +141,14 @@ def test_an_error_that_names_no_file_keeps_its_traceback(monkeypatch: pytest.Mon
         cli.main()
 
 
-@pytest.mark.parametrize("verb", [verb for verb in cli.VERBS if verb not in ("plan", "config", "export", "watch")])
-def test_nothing_is_written_below_a_file(verb: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "command", [name for name in cli.COMMANDS if name not in ("plan", "config", "export", "watch")]
+)
+def test_nothing_is_written_below_a_file(command: str, tmp_path: Path) -> None:
     (tmp_path / "words").write_text("words")
     for out in (["--out", f"{tmp_path}/words/new/x"], [f"--out={tmp_path}/words/x"]):
         with pytest.raises(UserError, match=r"words is a file: nothing can be written below it$"):
-            cli.dispatch([verb, *out])
+            cli.dispatch([command, *out])
 
 
 def test_a_file_in_place_of_a_folder_is_refused_before_the_work(tmp_path: Path) -> None:
@@ -248,11 +250,11 @@ def test_a_folder_in_place_of_a_file_is_refused_before_the_work(call: list[str],
         cli.dispatch([*call, "--out", str(tmp_path)])
 
 
-@pytest.mark.parametrize("verb", ["probe", "superb", "units", "shard", "pretrain"])
-def test_a_seed_is_not_below_0(verb: str) -> None:
+@pytest.mark.parametrize("command", ["probe", "superb", "units", "shard", "pretrain"])
+def test_a_seed_is_not_below_0(command: str) -> None:
     for seed in (["--seed", "-1"], ["--seed=-1"]):
         with pytest.raises(UserError, match="--seed -1: a seed is not below 0"):
-            cli.dispatch([verb, *seed])
+            cli.dispatch([command, *seed])
 
 
 def test_a_demo_with_other_settings_is_not_gone_on_with(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The evaluation verbs as a user calls them, on a run that was just trained."""
+"""The evaluation commands as a user calls them, on a run that was just trained."""
 
 import json
 import sys
@@ -86,9 +86,9 @@ def test_options_that_do_not_go_together_are_refused_in_one_line(tmp_path: Path)
     with pytest.raises(UserError, match="units are of one layer"):
         dispatch(["units", *rest, "--layer", "all"])
     (tmp_path / "file").write_text("")
-    for verb in ("probe", "units"):
+    for command in ("probe", "units"):
         with pytest.raises(UserError, match="file is a file: give a folder"):
-            dispatch([verb, *rest, "--out", str(tmp_path / "file")])
+            dispatch([command, *rest, "--out", str(tmp_path / "file")])
 
 
 def test_another_measurement_has_another_folder() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import shutil
 import subprocess
 import warnings
 from collections.abc import Callable
@@ -94,6 +95,7 @@ def test_the_model_card_says_what_the_run_says(finished_run: Path, tmp_path: Pat
         "61.25 ± 0.50",
         "@article",
         "K = 12",
+        "processes: 1,",
     ):
         assert fact in card
     assert "99.75" not in card
@@ -104,6 +106,15 @@ def test_the_model_card_says_what_the_run_says(finished_run: Path, tmp_path: Pat
     card = (tmp_path / "c" / "README.md").read_text(encoding="utf-8")
     assert "None were at hand" in card
     assert 'license: "unknown"' in card
+
+
+def test_the_model_card_of_an_older_run_tells_its_processes(finished_run: Path, tmp_path: Path) -> None:
+    older = shutil.copytree(finished_run, tmp_path / "older")
+    facts = json.loads((older / "run.json").read_text())
+    facts["ranks"] = facts.pop("world_size") + 1
+    (older / "run.json").write_text(json.dumps(facts))
+    export(older, tmp_path / "card", "--to", "hf")
+    assert "processes: 2," in (tmp_path / "card" / "README.md").read_text(encoding="utf-8")
 
 
 @torch.no_grad()

@@ -433,26 +433,26 @@ def test_indexing_goes_on_where_it_was_interrupted(
     tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(build, "PART", 4)
-    probed = []
-    probe = build.probe
+    opened = []
+    read_header = build.read_header
 
     def counted(source: Any, name: str) -> Any:
-        if len(probed) == 6:
+        if len(opened) == 6:
             raise KeyboardInterrupt
-        probed.append(name)
-        return probe(source, name)
+        opened.append(name)
+        return read_header(source, name)
 
-    build.header.cache_clear()
-    monkeypatch.setattr(build, "probe", counted)
+    build.cached_header.cache_clear()
+    monkeypatch.setattr(build, "read_header", counted)
     with pytest.raises(KeyboardInterrupt):
         index(corpus, out=tmp_path / "index")
     assert not (tmp_path / "index" / "index.json").exists()
     assert len(list((tmp_path / "index" / "parts").glob("*.arrow"))) == 1
-    build.header.cache_clear()
-    monkeypatch.setattr(build, "probe", lambda source, name: probed.append(name) or probe(source, name))
-    before = len(probed)
+    build.cached_header.cache_clear()
+    monkeypatch.setattr(build, "read_header", lambda source, name: opened.append(name) or read_header(source, name))
+    before = len(opened)
     assert index(corpus, out=tmp_path / "index")["utterances"] == 12
-    assert len(probed) - before == 8  # not the four of the first part
+    assert len(opened) - before == 8  # not the four of the first part
     monkeypatch.setattr(build, "PART", 1024)
     index(corpus, out=tmp_path / "at-once")
     assert [row["id"] for row in labels(tmp_path / "index")] == [row["id"] for row in labels(tmp_path / "at-once")]

@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from sjepa.audio.augment import AugmentConfig
 from sjepa.config import Config
 from sjepa.data.build import build_index
 from sjepa.data.corpus import Corpus, scan_folder
-from sjepa.data.loader import BatchReader, load
+from sjepa.data.loader import Batch, BatchReader, load
 from sjepa.data.masking import MaskConfig
 from sjepa.data.opening import open_corpus
 from sjepa.data.sampler import BatchPlan
@@ -28,22 +28,56 @@ from sjepa.train.loop import against_crops, pretrain
 class Deadly(Corpus):
     """A corpus with one file that kills the process that reads it, as a broken decoder would."""
 
+    signal = signal.SIGKILL
+
     def read(self, utterance: int, start: int = 0, samples: int | None = None) -> np.ndarray:
         if self.name(utterance).endswith("07.wav"):
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), self.signal)
         return super().read(utterance, start, samples)
 
 
-def test_a_worker_that_dies_is_reported_with_the_file_it_was_reading(corpus: Path) -> None:
+def deadly_stream(corpus: Path, kind: type[Corpus] = Deadly) -> Iterator[Batch]:
+    """Batches of two worker processes, one of which reads the deadly file."""
     scanned = scan_folder(corpus, 2.0, show=False)
-    deadly = Deadly(scanned.paths, scanned.file, scanned.start, scanned.length)
-    reader = BatchReader(deadly, MaskConfig(), AugmentConfig(), seed=0, rank=0, ranks=1)
+    deadly = kind(scanned.paths, scanned.file, scanned.start, scanned.length)
+    reader = BatchReader(deadly, MaskConfig(), AugmentConfig(), seed=0, rank=0, world_size=1)
     plan = BatchPlan(deadly.length, seconds=3.0, buckets=(1.0,), seed=0)
-    stream = load(reader, plan, (0, 0), 2, torch.device("cpu"))
+    return load(reader, plan, (0, 0), 2, torch.device("cpu"))
+
+
+def test_a_worker_that_dies_is_reported_with_the_file_it_was_reading(corpus: Path) -> None:
     with pytest.raises(
         UserError, match=r"a process that reads audio died at [^,]*07\.wav: .* the same command continues"
-    ):
-        list(stream)
+    ) as raised:
+        list(deadly_stream(corpus))
+    assert "ended with SIGKILL" in str(raised.value)
+
+
+class Terminated(Deadly):
+    signal = signal.SIGTERM
+
+
+class Interrupted(Deadly):
+    signal = signal.SIGINT
+
+
+@pytest.mark.parametrize("kind", [Terminated, Interrupted])
+def test_a_worker_that_is_asked_to_end_blames_no_file(corpus: Path, kind: type[Deadly]) -> None:
+    with pytest.raises(UserError, match="were told to end") as raised:
+        list(deadly_stream(corpus, kind))
+    assert "wav" not in str(raised.value)
+
+
+class Faulty(Corpus):
+    """A corpus whose reading fails by a fault of ours, which is not a worker's death."""
+
+    def read(self, utterance: int, start: int = 0, samples: int | None = None) -> np.ndarray:
+        raise RuntimeError("a fault at 12 in DataLoader worker")
+
+
+def test_an_error_inside_a_worker_that_lives_stays_what_it_is(corpus: Path) -> None:
+    with pytest.raises(RuntimeError, match="a fault at 12"):
+        list(deadly_stream(corpus, Faulty))
 
 
 class CutOff(torch.utils.data.DataLoader):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from sjepa.runs.alarms import alarms, new_of
+from sjepa.runs.alarms import Alarm, find_alarms, read_alarms, select_new
 from sjepa.runs.folder import RunFolder
 from sjepa.train.loss import frame_sums
 from sjepa.train.metrics import Log, Meter
@@ -64,37 +64,50 @@ def test_dead_components_are_those_with_hardly_any_mass() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "code", "words"),
     [
-        ({"target_perplexity": 1.1}, "targets have collapsed"),
-        ({"target_perplexity": 99.5, "target_entropy": 6.5}, "posteriors are nearly uniform"),
-        ({"target_perplexity": 97.0, "accuracy_masked": 0.01, "accuracy_visible": 0.012}, "nothing is learned"),
-        ({"dead_components": 51}, "51 of 100 components are dead"),
-        ({"accuracy_masked": 0.4, "accuracy_visible": 0.2}, "drift to what is easy to predict"),
-        ({"skipped_steps": 2}, "2 steps had no finite gradient"),
+        ({"target_perplexity": 1.1}, "targets-collapsed", "targets have collapsed"),
+        ({"target_perplexity": 99.5, "target_entropy": 6.5}, "targets-uniform", "posteriors are nearly uniform"),
+        (
+            {"target_perplexity": 97.0, "accuracy_masked": 0.01, "accuracy_visible": 0.012},
+            "nothing-learned",
+            "nothing is learned",
+        ),
+        ({"dead_components": 51}, "dead-components", "51 of 100 components are dead"),
+        ({"accuracy_masked": 0.4, "accuracy_visible": 0.2}, "targets-drift", "drift to what is easy to predict"),
+        ({"skipped_steps": 2}, "skipped-steps", "2 steps had no finite gradient"),
     ],
 )
-def test_each_trouble_has_its_own_alarm(change: dict[str, Any], words: str) -> None:
-    assert alarms(HEALTHY, 100, 0.5) == []
-    found = alarms(HEALTHY | change, 100, 0.5)
-    assert len(found) == 1
-    assert words in found[0]
+def test_each_trouble_has_its_own_alarm(change: dict[str, Any], code: str, words: str) -> None:
+    assert find_alarms(HEALTHY, 100, 0.5) == []
+    found = find_alarms(HEALTHY | change, 100, 0.5)
+    assert [alarm["code"] for alarm in found] == [code]
+    assert words in found[0]["message"]
 
 
 def test_predictions_at_chance_are_no_alarm_early_in_a_phase() -> None:
     values = HEALTHY | {"target_perplexity": 97.0, "accuracy_masked": 0.01, "accuracy_visible": 0.01}
-    assert alarms(values, 100, 0.05) == []
+    assert find_alarms(values, 100, 0.05) == []
 
 
 def test_an_alarm_that_lasts_is_new_once_and_again_after_it_was_gone() -> None:
-    lines = [[], ["2 steps were skipped"], ["3 steps were skipped", "dead"], ["dead"], ["1 steps were skipped", "dead"]]
-    news = [new_of(found, before) for before, found in itertools.pairwise(lines)]
-    assert news == [["2 steps were skipped"], ["dead"], [], ["1 steps were skipped"]]
+    dead: Alarm = {"code": "dead-components", "message": "dead"}
+    one, two, three = ({"code": "skipped-steps", "message": f"{n} steps were skipped"} for n in (1, 2, 3))
+    lines = [[], [two], [three, dead], [dead], [one, dead]]
+    news = [select_new(found, before) for before, found in itertools.pairwise(lines)]
+    assert news == [[two], [dead], [], [one]]
+
+
+def test_alarms_of_older_logs_which_are_text_alone_are_read_too() -> None:
+    drift: Alarm = {"code": "targets-drift", "message": "they drift"}
+    assert read_alarms({"alarms": [drift]}) == [drift]
+    assert read_alarms({"alarms": ["they drift"]}) == [{"code": "they drift", "message": "they drift"}]
+    assert read_alarms({}) == read_alarms({"alarms": None}) == []
 
 
 def test_visible_frames_that_were_never_trained_raise_no_alarm() -> None:
     values = HEALTHY | {"accuracy_masked": 0.4, "accuracy_visible": 0.2}
-    assert alarms(values, 100, 0.5, visible_trained=False) == []
+    assert find_alarms(values, 100, 0.5, visible_trained=False) == []
 
 
 def test_the_log_continues_after_the_bytes_it_is_told_to_keep(tmp_path: Path) -> None:

@@ -6,16 +6,16 @@ from pathlib import Path
 import pytest
 
 from sjepa import UserError
-from sjepa.bench.data import measure, table
 from sjepa.commands.plan import run, work_of
 from sjepa.config import load_preset
 from sjepa.data.plan import Machine, Work, all_reduce_seconds, all_reduce_share, rates
+from sjepa.speed.data import measure, table
 
 
 def test_the_papers_run_by_hand() -> None:
     work = work_of(load_preset("paper"), 83_000)
     assert work.steps == 800_000
-    assert work.heard == 800_000 * 2880
+    assert work.audio_seconds == 800_000 * 2880
     assert work.epochs == pytest.approx(800_000 * 2880 / 83_000 / 3600)
     head = 2 * (768 * 768 + 768) + 768 * 500 + 500
     layer = 4 * (768 * 768 + 768) + 768 * 1536 + 1536 + 1536 * 768 + 768 + 4 * 768
@@ -28,7 +28,7 @@ def test_the_papers_run_by_hand() -> None:
 def test_the_other_presets_are_planned_too(preset: str) -> None:
     config = load_preset(preset)
     work = work_of(config, 13)
-    assert work.heard == config.steps * config.batches.seconds
+    assert work.audio_seconds == config.steps * config.batches.seconds
 
 
 def test_a_ring_sends_twice_the_gradients_less_its_own_part() -> None:

@@ -63,10 +63,12 @@ def test_every_layer_has_its_ranks_and_the_strip_its_active_layers(whole: tuple[
     _, page = whole
     checks = [event for event in make_events() if event["event"] == "layers"]
     for layer in range(LAYERS):
-        assert page.series("ranks", f"layer {layer}")[1] == [check["smoothed"][layer] for check in checks]
-        assert page.series("ranks", f"layer {layer}, measured")[1] == [check["ranks"][layer] for check in checks]
+        assert page.series("effective-ranks", f"layer {layer}")[1] == [check["smoothed"][layer] for check in checks]
+        assert page.series("effective-ranks", f"layer {layer}, measured")[1] == [
+            check["effective_ranks"][layer] for check in checks
+        ]
     assert active_layers(make_events()) == [(40, 600, 2, False), (600, 800, 2, True), (800, 1000, 4, True)]
-    strip = [shape for shape in page.charts["ranks"]["layout"]["shapes"] if shape.get("yref") == "y2"]
+    strip = [shape for shape in page.charts["effective-ranks"]["layout"]["shapes"] if shape.get("yref") == "y2"]
     assert [(shape["x0"], shape["x1"]) for shape in strip] == [(40, 600), (600, 800), (800, 1000)]
 
 
@@ -105,7 +107,7 @@ def test_the_comparison_is_drawn_and_told(whole: tuple[list[dict[str, Any]], Pag
 def test_the_header_adds_up_steps_and_audio(whole: tuple[list[dict[str, Any]], Page]) -> None:
     lines, page = whole
     hours = sum(line["speed"]["audio_per_second"] * 4 for line in lines) / 3600
-    assert f"trained for 1,000 steps and heard {hours:.1f} hours of audio, 10 passes over its corpus" in page.text
+    assert f"trained for 1,000 steps on {hours:.1f} hours of audio, 10 passes over its corpus" in page.text
     assert "600 + 400 by phase" in page.text
 
 
@@ -161,7 +163,7 @@ def test_missing_pieces_leave_notes(tmp_path: Path) -> None:
         f"sjepa superb asr --encoder {run} --data LibriSpeech",
     ):
         assert command in page.text
-    assert {"decay", "ranks", "comparison-0"}.isdisjoint(page.charts)
+    assert {"decay", "effective-ranks", "comparison-0"}.isdisjoint(page.charts)
     assert "loss" in page.charts
 
 
@@ -206,7 +208,7 @@ def hostile_page(folder: Path) -> Path:
     """A page whose every source of text tries to break out."""
     events = make_events()
     events[0]["targets"] = HOSTILE
-    events[-1]["alarms"] = [HOSTILE]
+    events[-1]["alarms"] = [{"code": "dead-components", "message": HOSTILE}]
     run = make_run(folder / "run", events, {"command": HOSTILE, HOSTILE: 1})
     comparison = {HOSTILE: {HOSTILE: 0.5, "S-JEPA": 0.6}, "about": {HOSTILE: HOSTILE}}
     return write_page(run, folder / "page.html", comparison, HOSTILE)
@@ -309,7 +311,7 @@ def test_findings_become_charts(tmp_path: Path) -> None:
 def test_a_calibration_and_results_of_the_full_protocol_are_drawn(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", make_events())
     calibration = {"corpus": "a corpus", "labels": "phones", "metric": "per", "steps": 1000, "spearman": 0.5, "p": 0.2}
-    calibration |= {"scores": [30.0, 20.0], "ranks": [50.0, 60.0], "best_layer": 1, "highest_rank_layer": 1}
+    calibration |= {"scores": [30.0, 20.0], "effective_ranks": [50.0, 60.0], "best_layer": 1, "highest_rank_layer": 1}
     (run / "analysis").mkdir()
     (run / "analysis" / "erank.json").write_text(json.dumps({"calibration": calibration}))
     encoder = {"name": "mine", "parameters": 52_000_000, "fingerprint": "f", "states": 7}

@@ -95,7 +95,7 @@ def bucket(server: Any, shards: Path) -> tuple[str, Breakable]:
 def reader_of(where: str) -> tuple[BatchReader, BatchPlan]:
     corpus = open_corpus(where, 15.0, "none", 0.0, show=False)
     plan = BatchPlan(corpus.length, seconds=4.0, buckets=(1.0,), seed=0, block=corpus.block)
-    return BatchReader(corpus, MaskConfig(), AugmentConfig(), seed=0, rank=0, ranks=1), plan
+    return BatchReader(corpus, MaskConfig(), AugmentConfig(), seed=0, rank=0, world_size=1), plan
 
 
 def test_shards_in_a_bucket_are_the_same_as_on_disk(shards: Path, bucket: tuple[str, Breakable]) -> None:

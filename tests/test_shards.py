@@ -145,7 +145,7 @@ def test_an_interruption_keeps_the_shards_that_are_done(
 
 def test_blocks_of_neighbours_stand_together_on_each_rank() -> None:
     lengths = np.full(4096, 20_000, dtype=np.int32)
-    plan = BatchPlan(lengths, seconds=128.0, buckets=(1.0,), seed=0, ranks=4, block=16).epoch(2)
+    plan = BatchPlan(lengths, seconds=128.0, buckets=(1.0,), seed=0, world_size=4, block=16).epoch(2)
     spec = plan[0]
     assert len(spec.utterances) == 128
     for rank in range(4):
@@ -153,14 +153,14 @@ def test_blocks_of_neighbours_stand_together_on_each_rank() -> None:
         assert (np.diff(mine) == 1).sum() >= 29  # 32 in two or three runs
     everything = np.concatenate([plan[n].utterances for n in range(len(plan))])
     assert len(np.unique(everything)) == len(everything) == 4096
-    other = BatchPlan(lengths, seconds=128.0, buckets=(1.0,), seed=0, ranks=4, block=16).epoch(3)
+    other = BatchPlan(lengths, seconds=128.0, buckets=(1.0,), seed=0, world_size=4, block=16).epoch(3)
     assert not np.array_equal(plan[0].utterances, other[0].utterances)
 
 
 def reader_of(where: str) -> tuple[BatchReader, BatchPlan]:
     corpus = open_corpus(where, 15.0, "none", 0.0, show=False)
     plan = BatchPlan(corpus.length, seconds=6.0, buckets=(1.0,), seed=0, block=corpus.block)
-    return BatchReader(corpus, MaskConfig(), AugmentConfig(), seed=0, rank=0, ranks=1), plan
+    return BatchReader(corpus, MaskConfig(), AugmentConfig(), seed=0, rank=0, world_size=1), plan
 
 
 def test_a_shard_that_vanishes_or_is_cut_does_not_lose_the_run(index: Path, tmp_path: Path) -> None:

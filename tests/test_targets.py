@@ -224,6 +224,29 @@ def test_the_target_encoder_follows_by_the_stated_average() -> None:
         assert not new.requires_grad
 
 
+def test_a_target_encoder_that_equals_its_encoder_stays_equal_to_the_last_bit() -> None:
+    encoder = Encoder(SMALL)
+    target = ema.copy_of(encoder)
+    for _ in range(100):
+        ema.follow(target, encoder, 0.9999)
+    for slow, online in zip(target.parameters(), encoder.parameters(), strict=True):
+        assert torch.equal(slow, online)
+
+
+def test_the_target_encoder_follows_for_many_steps_as_in_double_precision() -> None:
+    encoder = Encoder(SMALL)
+    target = ema.copy_of(encoder)
+    exact = [p.detach().double() for p in target.parameters()]
+    for step in range(50):
+        for p in encoder.parameters():
+            p.data.add_(torch.randn_like(p), alpha=0.01)
+        decay = 0.999 if step % 2 else 0.9999
+        ema.follow(target, encoder, decay)
+        exact = [decay * slow + (1 - decay) * p.detach() for slow, p in zip(exact, encoder.parameters(), strict=True)]
+    for slow, expected in zip(target.parameters(), exact, strict=True):
+        torch.testing.assert_close(slow.double(), expected, rtol=1e-5, atol=1e-6)
+
+
 def test_the_decay_starts_fast_and_flips_at_the_cadence() -> None:
     config = ema.EmaConfig(fast=0.9, slow=0.99)
     assert [ema.decay_at(step, 3, config) for step in range(8)] == [0.9] * 3 + [0.99] * 3 + [0.9] * 2

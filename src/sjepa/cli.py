@@ -1,4 +1,4 @@
-"""The front door: `sjepa VERB`, one verb a job."""
+"""The command line: `sjepa COMMAND ...`."""
 
 import errno
 import os
@@ -7,10 +7,10 @@ from pathlib import Path
 
 from sjepa.errors import UserError
 from sjepa.files import refuse_below_file, refuse_folder
-from sjepa.verbs import call, option
+from sjepa.subcommands import call, option
 
-# Each verb is the module of its name in sjepa.commands, imported when it is called.
-VERBS = {
+# Each command is the module of its name in sjepa.commands, imported when it is called.
+COMMANDS = {
     "demo": "the whole way on a small synthetic corpus, in a few minutes",
     "pretrain": "train an encoder on a folder of audio, or continue a run",
     "index": "list the audio of folders, known corpora or manifests, for fast opening at any size",
@@ -28,9 +28,9 @@ VERBS = {
     "report": "one page of a run, or of several beside each other, with an utterance explorer",
     "watch": "a live view of a run in progress",
 }
-# Verbs that keep what is done when they are interrupted: the same command goes on from there.
+# Commands that keep what is done when they are interrupted: the same call goes on from there.
 CONTINUED = ("demo", "pretrain", "index", "shard", "superb", "embed")
-ONE_FILE = ("bench", "report", "table")  # verbs whose --out is a file
+ONE_FILE = ("bench", "report", "table")  # commands whose --out is a file
 
 FULL = (errno.ENOSPC, errno.EDQUOT)  # a disk or a quota; what could not be written is then not named
 
@@ -42,11 +42,11 @@ def dispatch(arguments: list[str]) -> None:
         print(__version__)
     else:
         check(arguments)
-        call("sjepa", "verb", VERBS, "sjepa.commands", arguments)
+        call("sjepa", "command", COMMANDS, "sjepa.commands", arguments)
 
 
 def check(arguments: list[str]) -> None:
-    """What can be refused by the options alone, whichever verb they are for, said before it works."""
+    """Validate options that all commands share, before any work starts."""
     out, seed = option(arguments, "--out"), option(arguments, "--seed")
     refuse_below_file(Path(out))
     if out and arguments[0] in ONE_FILE:

@@ -37,7 +37,8 @@ class StepGraphs:
             self.inputs[shapes] = [torch.empty_like(tensor) for tensor in inputs]
             torch.cuda.empty_cache()
             return
-        torch._foreach_copy_(self.inputs[shapes], inputs)
+        for captured, new in zip(self.inputs[shapes], inputs, strict=True):
+            captured.copy_(new)
         if kind not in self.graphs:
             self.graphs[kind] = self.capture(self.inputs[shapes], work)
             if len(self.graphs) > MOST_GRAPHS:

@@ -48,7 +48,7 @@ def demo(out: Path) -> bool:
         return False
     results = compare(config, corpus, run)
     (out / "comparison.json").write_text(json.dumps(results, indent=1) + "\n")
-    analyse_missing(run.path, corpus, "", utterances=8, heard=100)
+    analyse_missing(run.path, corpus, "", utterances=8, sampled=100)
     page = write_page(run.path, out / "demo.html", results, title="S-JEPA on two CPU cores")
     print(
         f"\nDone in {(time.monotonic() - began) / 60:.1f} minutes. What was learned (linear probes on frozen features):"

@@ -55,13 +55,11 @@ def sum_gradients(parameters: Iterable[nn.Parameter]) -> None:
     """
     if not dist.is_initialized():
         return
-    gradients = [p.grad for p in parameters if p.grad is not None]
-    flat = torch.cat([g.flatten() for g in gradients])
+    trained = [p for p in parameters if p.grad is not None]
+    flat = torch.cat([p.grad.flatten() for p in trained if p.grad is not None])
     dist.all_reduce(flat)
-    torch._foreach_copy_(
-        gradients,
-        [part.view_as(g) for part, g in zip(flat.split([g.numel() for g in gradients]), gradients, strict=True)],
-    )
+    for p, part in zip(trained, flat.split([p.numel() for p in trained]), strict=True):
+        p.grad = part.view_as(p)  # no copy: gradients stay parts of the sum until the step is done
 
 
 def broadcast_module(module: nn.Module) -> None:

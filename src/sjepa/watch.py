@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sjepa.errors import UserError
-from sjepa.runs.alarms import kind
+from sjepa.runs.alarms import read_alarms
 from sjepa.runs.events import Event, last_step, parse_event, select_events
 from sjepa.runs.folder import RunFolder
 
@@ -127,8 +127,8 @@ def view(run: Path, events: Sequence[Event], total: int, age: float) -> Any:
     parts: list[Any] = [Text(progress(lines, total, age, stopped)), Text(), grid]
     checks = select_events(events, "layers")
     if checks:
-        parts += [Text(), Text("effective rank (smoothed; * is active)", style="dim"), ranks(checks[-1])]
-    recent = {kind(text): (line["step"], text) for line in lines[-20:] for text in line.get("alarms") or []}
+        parts += [Text(), Text("effective rank (smoothed; * is active)", style="dim"), draw_effective_ranks(checks[-1])]
+    recent = {alarm["code"]: (line["step"], alarm["message"]) for line in lines[-20:] for alarm in read_alarms(line)}
     if recent:
         parts += [Text(), Text("alarms", style="bold red")]
         parts += [Text(f"step {step:,}: {text}", style="red") for step, text in recent.values()]
@@ -185,8 +185,8 @@ def sparkline(values: Sequence[float | None]) -> str:
     return "".join(" " if m is None else BLOCKS[min(7, int((m - low) / span * 8))] for m in means)
 
 
-def ranks(check: Event) -> Any:
-    """A bar a layer."""
+def draw_effective_ranks(check: Event) -> Any:
+    """One bar per layer."""
     from rich.table import Table
 
     grid = Table.grid(padding=(0, 2))

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from sjepa.audio.io import probe
+from sjepa.audio.io import read_header
 from sjepa.device import Device
 from sjepa.errors import UserError
 from sjepa.evaluate.labelled import Labelled, corpus_name, read_labelled
@@ -52,8 +52,8 @@ def calibrate(
     task = make_task(train, held_out, labels, steps)
     store = FeatureStore(upstream, cache_gb=2.0)
     heads = train_heads(store, task, train, steps, seed)
-    scores, ranks = score(store, task, heads, held_out, frames, seed)
-    spearman, p = rank_correlation(ranks, [-value for value in scores], seed)
+    scores, effective_ranks = score(store, task, heads, held_out, frames, seed)
+    spearman, p = rank_correlation(effective_ranks, [-value for value in scores], seed)
     return {
         "corpus": corpus_name(data, subset),
         "labels": labels,
@@ -63,9 +63,9 @@ def calibrate(
         "held_out_utterances": len(held_out),
         "seed": seed,
         "scores": [round(value, 3) for value in scores],
-        "ranks": [round(value, 3) for value in ranks],
+        "effective_ranks": [round(value, 3) for value in effective_ranks],
         "best_layer": int(np.argmin(scores)),
-        "highest_rank_layer": int(np.argmax(ranks)),
+        "highest_rank_layer": int(np.argmax(effective_ranks)),
         "spearman": round(spearman, 4),
         "p": round(p, 5),
     }
@@ -98,7 +98,7 @@ def make_task(train: list[Utterance], held_out: list[Utterance], labels: Labels,
 
 
 def samples_of(utterances: list[Utterance]) -> np.ndarray:
-    return np.array([probe(u.path).samples for u in track(utterances, "Reading headers", len(utterances))])
+    return np.array([read_header(u.path).samples for u in track(utterances, "Reading headers", len(utterances))])
 
 
 def train_heads(

@@ -43,8 +43,8 @@ def analyse_entropy(run: Restored, data: str, utterances: int = 500, seed: int =
         raise UserError(f"no utterance of {data} could be used: {refused[0] if refused else 'there is none'}")
     for line in refused[:5]:
         say(f"  left out: {line}")
-    heard = {"data": data, "utterances": len(parts["predictor"]), "left_out": len(refused), "seed": seed}
-    return {"subject": "entropy", "run": run.about | heard} | describe(parts, run.components, seed)
+    facts = {"data": data, "utterances": len(parts["predictor"]), "left_out": len(refused), "seed": seed}
+    return {"subject": "entropy", "run": run.about | facts} | describe(parts, run.components, seed)
 
 
 def describe(parts: dict[str, list[np.ndarray]], components: int, seed: int = 0) -> Found:

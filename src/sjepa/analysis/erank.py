@@ -10,7 +10,7 @@ from sjepa.runs.folder import RunFolder
 
 
 def analyse_erank(run: Path) -> Found:
-    """Ranks of every layer at every check, the active layer and the decay's switches, from metrics.jsonl."""
+    """Effective ranks of every layer at every check, the active layer and the decay's switches, from metrics.jsonl."""
     events = RunFolder(run).events()
     checks = select_events(events, "layers")
     if not checks:
@@ -21,7 +21,7 @@ def analyse_erank(run: Path) -> Found:
         "subject": "erank",
         "steps": [check["step"] for check in checks],
         "phase": [check["phase"] for check in checks],
-        "measured": [check["ranks"] for check in checks],
+        "measured": [check["effective_ranks"] for check in checks],
         "smoothed": [check["smoothed"] for check in checks],
         "active": [list(stretch) for stretch in active_layers(events)],
         "decay_switches": [list(switch) for switch in decay_switches(events)],
@@ -32,22 +32,22 @@ def analyse_erank(run: Path) -> Found:
 
 
 def draw_erank(found: Found, stem: Path) -> None:
-    """Ranks over steps above a strip of the active layer; the calibration beside it."""
+    """Effective ranks over steps above a strip of the active layer; the calibration beside it."""
     calibration = found["calibration"]
     with figure(10.5 if calibration else 7.5, 4.2, stem) as fig:
         left, right = fig.subfigures(1, 2, width_ratios=(1.9, 1)) if calibration else (fig, None)
-        draw_ranks(left, found)
+        draw_effective_ranks(left, found)
         if right is not None:
             draw_calibration(right, calibration)
 
 
-def draw_ranks(fig: Any, found: Found) -> None:
+def draw_effective_ranks(fig: Any, found: Found) -> None:
     axes, strip = fig.subplots(2, 1, sharex=True, height_ratios=(9, 1))
     steps, layers = found["steps"], len(found["smoothed"][-1])
     colours = ramp(layers)
     for layer, colour in enumerate(colours):
-        axes.plot(steps, [ranks[layer] for ranks in found["measured"]], ".", color=colour, alpha=0.3, ms=4)
-        values = [ranks[layer] for ranks in found["smoothed"]]
+        axes.plot(steps, [check[layer] for check in found["measured"]], ".", color=colour, alpha=0.3, ms=4)
+        values = [check[layer] for check in found["smoothed"]]
         axes.plot(steps, values, color=colour, label=f"layer {layer}", marker=MARKERS[layer % len(MARKERS)], ms=3.5)
     for index, (number, start, end) in enumerate(found["phases"]):
         if index % 2:
@@ -75,12 +75,15 @@ MARKERS = "osD^vP*X"  # so that layers can be told apart in grey
 
 def draw_calibration(fig: Any, calibration: dict[str, Any]) -> None:
     axes = fig.subplots()
-    ranks, scores = calibration["ranks"], calibration["scores"]
-    for layer, colour in enumerate(ramp(len(ranks))):
-        axes.plot(ranks[layer], scores[layer], MARKERS[layer % len(MARKERS)], color=colour, ms=8)
-        axes.annotate(str(layer), (ranks[layer], scores[layer]), xytext=(7, 3), textcoords="offset points", color=INK)
+    effective_ranks = calibration.get("effective_ranks", calibration.get("ranks", []))  # ranks: in older files
+    scores = calibration["scores"]
+    for layer, colour in enumerate(ramp(len(effective_ranks))):
+        axes.plot(effective_ranks[layer], scores[layer], MARKERS[layer % len(MARKERS)], color=colour, ms=8)
+        axes.annotate(
+            str(layer), (effective_ranks[layer], scores[layer]), xytext=(7, 3), textcoords="offset points", color=INK
+        )
     best = min(range(len(scores)), key=scores.__getitem__)
-    axes.plot(ranks[best], scores[best], "o", ms=16, mfc="none", mec=MASKED, mew=1.2)
+    axes.plot(effective_ranks[best], scores[best], "o", ms=16, mfc="none", mec=MASKED, mew=1.2)
     axes.set(
         xlabel="effective rank at the end of phase 1", ylabel=f"{calibration['metric'].upper()} (%), lower is better"
     )

@@ -13,11 +13,11 @@ from sjepa.progress import say, track
 from sjepa.runs.folder import RunFolder
 
 SECONDS = 20.0  # longest utterance in the explorer
-HEARD = 200  # utterances for entropies and clusters; `sjepa analyze` takes 500
+SAMPLED = 200  # utterances for entropies and clusters; `sjepa analyze` takes 500
 
 
 def analyse_missing(
-    run: Path, data: Path, subset: str, utterances: int, device: Device = "auto", heard: int = HEARD
+    run: Path, data: Path, subset: str, utterances: int, device: Device = "auto", sampled: int = SAMPLED
 ) -> None:
     """Utterances, entropies and the clusters' phones, each unless it lies in RUN/analysis already."""
     out, restored = RunFolder(run).analysis, None
@@ -34,10 +34,10 @@ def analyse_missing(
             keep(found, out, f"utterance-{file_name(found['name'])}")
     if not (out / "entropy.json").is_file():
         restored = restored or Restored(run, device)
-        keep(analyse_entropy(restored, str(data), heard), out, "entropy")
+        keep(analyse_entropy(restored, str(data), sampled), out, "entropy")
     if not (out / "clusters.json").is_file():
         labels = [item for item in read_labels(data, subset) if item.phones or item.segments]
         if labels:
             found = analyse_clusters(run)
-            found["phones"] = analyse_phones(restored or Restored(run, device), labels, heard)
+            found["phones"] = analyse_phones(restored or Restored(run, device), labels, sampled)
             keep(found, out, "clusters")

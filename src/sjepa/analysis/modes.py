@@ -115,7 +115,11 @@ def design_effect(utterances: list[np.ndarray]) -> float:
 
 
 def dip(x: np.ndarray) -> float:
-    """Hartigan's dip of sorted values, by algorithm AS 217 (with its correction of 1991)."""
+    """Hartigan's dip of sorted values, by algorithm AS 217 (with its correction of 1991).
+
+    The package diptest computes the same numbers. It is not used because its licence is the GPL, and because on ARM
+    machines with Linux it must be compiled.
+    """
     n, values = len(x), x.tolist()
     if n < 2 or values[0] == values[-1]:
         return 0.5 / n

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sjepa.audio.io import SAMPLE_RATE, probe, read_audio, shown
+from sjepa.audio.io import SAMPLE_RATE, read_audio, read_header, shown
 from sjepa.data.corpus import audio_files
 from sjepa.errors import UserError
 from sjepa.evaluate.labelled import Labelled, read_labelled
@@ -66,7 +66,7 @@ def choose(data: Path | None, files: list[Path], count: int, subset: str) -> lis
 
 def read_speech(path: Path, label: Labelled | None, start: float, seconds: float) -> Speech:
     """A stretch of a file; of a longer one only so many seconds are read, and that is said."""
-    duration = probe(path).samples / SAMPLE_RATE
+    duration = read_header(path).samples / SAMPLE_RATE
     if start >= duration:
         raise UserError(f"--start {start:g}: {shown(path)} is {duration:.2f} seconds long")
     wanted = min(seconds, duration - start)

@@ -38,7 +38,7 @@ def open_sound(source: str | Path | BinaryIO) -> Any:
     return soundfile.SoundFile(os.fsencode(source) if isinstance(source, str | Path) else source)
 
 
-def probe(source: str | Path | BinaryIO, name: str = "") -> AudioInfo:
+def read_header(source: str | Path | BinaryIO, name: str = "") -> AudioInfo:
     """Length, rate and channels from the header; the last sample must decode, because a header can promise too much."""
     with decoding(source, name) as file:
         if file.frames <= 0 or file.samplerate <= 0:

@@ -1,1 +1,1 @@
-"""The verbs of the command line: a file each, with its options as a dataclass and `run(arguments)`."""
+"""One module per command, with its options as a dataclass and `run(arguments)`."""

@@ -10,7 +10,7 @@ import tyro
 from sjepa.errors import UserError
 from sjepa.files import refuse_file
 from sjepa.runs.folder import RunFolder
-from sjepa.verbs import choose
+from sjepa.subcommands import choose
 
 Device = Literal["auto", "cpu", "cuda"]
 
@@ -42,7 +42,7 @@ class Entropy(Computed):
     data: str | None = None
     """Audio that the run did not train on: a folder, an index or shards."""
     utterances: int = 500
-    """How many to hear, at random."""
+    """How many to read, at random."""
     head_input: Literal["encoder", "predictor"] = "encoder"
     """What the cluster head reads."""
     seed: int = 0
@@ -102,7 +102,7 @@ class Clusters(Computed):
     subset: str = "dev-clean"
     """Subset of LibriSpeech."""
     utterances: int = 500
-    """How many to hear, evenly spaced."""
+    """How many to read, evenly spaced."""
 
 
 def entropy(command: Entropy, out: Path) -> None:
@@ -164,7 +164,8 @@ def erank(command: Erank, out: Path) -> None:
             seed=command.seed,
             device=command.device,
         )
-        for layer, (rank, score) in enumerate(zip(calibration["ranks"], calibration["scores"], strict=True)):
+        measured = zip(calibration["effective_ranks"], calibration["scores"], strict=True)
+        for layer, (rank, score) in enumerate(measured):
             print(f"layer {layer}: effective rank {rank:.1f}, {calibration['metric']} {score:.1f} %")
         print(f"rank correlation {calibration['spearman']:+.2f}, p = {calibration['p']:.2g} (one-sided)")
     elif (out / "erank.json").is_file():  # a calibration takes long and is not thrown away

@@ -1,8 +1,8 @@
 """`sjepa bench SUBJECT`: measure this machine."""
 
-from sjepa.verbs import call
+from sjepa.subcommands import call
 
-# Each subject is the module of its name in sjepa.bench.
+# Each subject is the module of its name in sjepa.speed.
 SUBJECTS = {
     "step": "the training step and its parts, beside other implementations",
     "gmm": "posteriors, online updates and EM, beside the paper's loop and scikit-learn",
@@ -12,4 +12,4 @@ SUBJECTS = {
 
 
 def run(arguments: list[str]) -> None:
-    call("sjepa bench", "subject", SUBJECTS, "sjepa.bench", arguments)
+    call("sjepa bench", "subject", SUBJECTS, "sjepa.speed", arguments)

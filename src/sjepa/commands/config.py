@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import tyro
 
 from sjepa.config import from_command_line, load_preset, to_toml, with_config
-from sjepa.verbs import option
+from sjepa.subcommands import option
 
 
 @dataclass(frozen=True)

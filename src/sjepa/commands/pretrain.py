@@ -8,7 +8,7 @@ import tyro
 from sjepa.config import Config, from_command_line, load_preset, preset_names, with_config
 from sjepa.errors import UserError
 from sjepa.runs.folder import RunFolder
-from sjepa.verbs import option
+from sjepa.subcommands import option
 
 
 @dataclass(frozen=True)

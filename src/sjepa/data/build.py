@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from sjepa.audio.io import SAMPLE_RATE, AudioInfo, BadAudioError, one_line, open_sound, probe, shown
+from sjepa.audio.io import SAMPLE_RATE, AudioInfo, BadAudioError, one_line, open_sound, read_header, shown
 from sjepa.data.index import Row, arrow, merge_parts, read_facts, write_part, writing
 from sjepa.data.layouts import Found, Item, Layout, found
 from sjepa.data.silence import Stretch, cut_at_silences, join_voice, loudness
@@ -90,7 +90,7 @@ def rows_of(item: Item | str, limit: int, cut_transcribed: bool) -> list[Row] | 
     if isinstance(item, str):
         return item
     try:
-        info = header(item.place)
+        info = cached_header(item.place)
     except BadAudioError as error:
         return str(error)
     name, start = shown(item.place.path), round(item.offset * SAMPLE_RATE)
@@ -118,8 +118,8 @@ def rows_of(item: Item | str, limit: int, cut_transcribed: bool) -> list[Row] | 
 
 
 @lru_cache(maxsize=256)
-def header(place: Place) -> AudioInfo:
-    return probe(source_of(place), shown(place.path))
+def cached_header(place: Place) -> AudioInfo:
+    return read_header(source_of(place), shown(place.path))
 
 
 def source_of(place: Place) -> str | BinaryIO:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sjepa.audio.io import EXTENSIONS, SAMPLE_RATE, AudioInfo, BadAudioError, probe, read_int16, shown
+from sjepa.audio.io import EXTENSIONS, SAMPLE_RATE, AudioInfo, BadAudioError, read_header, read_int16, shown
 from sjepa.data.storage import Place, is_url, read_bytes
 from sjepa.errors import UserError
 from sjepa.model.frontend import RECEPTIVE_FIELD
@@ -52,7 +52,7 @@ class Corpus:
 
     @property
     def shares(self) -> tuple[tuple[int, float], ...]:
-        """Utterances, and the share of them that an epoch hears."""
+        """Utterances, and the share of them that an epoch uses."""
         return ((len(self), 1.0),)
 
     def fingerprint(self) -> str:
@@ -146,7 +146,8 @@ def scan_folder(folder: str | Path, max_seconds: float, show: bool = True) -> Co
     kept: list[str] = []
     pieces_of_files: list[tuple[int, int, int]] = []  # file, start, length
     with ThreadPoolExecutor(min(16, 4 * (os.cpu_count() or 1))) as pool:
-        for path, info in zip(paths, track(pool.map(header, paths), "Reading headers", len(paths), show), strict=True):
+        headers = track(pool.map(check_header, paths), "Reading headers", len(paths), show)
+        for path, info in zip(paths, headers, strict=True):
             if isinstance(info, str):
                 refused.append(info)
                 continue
@@ -164,10 +165,10 @@ def first_of(reasons: list[str]) -> str:
     return reasons[0] + (f" (and {len(reasons) - 1} more like it)" if len(reasons) > 1 else "")
 
 
-def header(path: str) -> AudioInfo | str:
+def check_header(path: str) -> AudioInfo | str:
     """The header, or why the file is refused."""
     try:
-        info = probe(path)
+        info = read_header(path)
     except BadAudioError as error:
         return str(error)
     if info.samples < RECEPTIVE_FIELD:

@@ -1,15 +1,13 @@
 """Batches ready for a training step: decoded, cropped, masked, and on the device ahead of time."""
 
 import copy
-import multiprocessing
 import os
 import queue
-import re
 import threading
-import time
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from multiprocessing.process import BaseProcess
 from typing import Annotated, Literal
 
 import numpy as np
@@ -20,10 +18,11 @@ from sjepa.audio.augment import AugmentConfig, draw, student_samples
 from sjepa.audio.io import SAMPLE_RATE, BadAudioError
 from sjepa.bounds import NOT_NEGATIVE, POSITIVE, SHARE, WORKERS
 from sjepa.data.corpus import Corpus
+from sjepa.data.corpus_mix import CorpusMix
 from sjepa.data.masking import MaskConfig, block_mask
-from sjepa.data.mixture import Mixture
 from sjepa.data.sampler import BatchPlan, BatchSpec
 from sjepa.data.storage import fetch_ahead
+from sjepa.data.workers import describe_end, find_ended, record_processes, was_stopped
 from sjepa.errors import UserError
 from sjepa.model.frontend import frame_count
 
@@ -89,18 +88,25 @@ class BatchReader(torch.utils.data.Dataset):
     """Makes a planned batch; everything random is drawn from (seed, epoch, batch, place in the global batch)."""
 
     def __init__(
-        self, corpus: Corpus | Mixture, mask: MaskConfig, augment: AugmentConfig, *, seed: int, rank: int, ranks: int
+        self,
+        corpus: Corpus | CorpusMix,
+        mask: MaskConfig,
+        augment: AugmentConfig,
+        *,
+        seed: int,
+        rank: int,
+        world_size: int,
     ):
         self.corpus, self.mask, self.augment = corpus, mask, augment
-        self.seed, self.rank, self.ranks = seed, rank, ranks
+        self.seed, self.rank, self.world_size = seed, rank, world_size
         self.in_memory = corpus.audio is not None
         self.reading: Tensor | None = None
         """Process and utterance that each worker is at: shared memory, read when a worker has died."""
 
     def __getitem__(self, spec: BatchSpec) -> Batch:
-        places = range(self.rank, len(spec.utterances), self.ranks)
+        places = range(self.rank, len(spec.utterances), self.world_size)
         generators = [np.random.default_rng((self.seed, spec.epoch, spec.index, place)) for place in places]
-        utterances = spec.utterances[self.rank :: self.ranks].tolist()
+        utterances = spec.utterances[self.rank :: self.world_size].tolist()
         if not self.in_memory:
             fetch_ahead(self.corpus.place(utterance) for utterance in utterances)
         waveforms: list[np.ndarray | None] = []
@@ -145,21 +151,12 @@ class BatchReader(torch.utils.data.Dataset):
                 continue
         raise UserError(f"every file of a batch is damaged, and so are {OTHERS} others: {bad[0]}")
 
-    def last_read(self, dead: list[int]) -> str:
+    def last_read(self, dead: Sequence[BaseProcess]) -> str:
         """What these worker processes were reading."""
         rows = self.reading.tolist() if self.reading is not None else []
-        names = [self.corpus.name(utterance) for process, utterance in rows if process in dead]
+        numbers = [process.pid for process in dead]
+        names = [self.corpus.name(utterance) for process, utterance in rows if process in numbers]
         return ", ".join(names) or "the first file"
-
-    def gone(self) -> list[int]:
-        """Workers that have ended; one whose end was just noticed may take a moment more."""
-        started = [process for process, _ in self.reading.tolist() if process] if self.reading is not None else []
-        for _ in range(20):
-            alive = {child.pid for child in multiprocessing.active_children()}
-            if dead := [process for process in started if process not in alive]:
-                return dead
-            time.sleep(0.05)
-        return []
 
 
 class Messages(torch.utils.data.Dataset):
@@ -175,13 +172,13 @@ class Messages(torch.utils.data.Dataset):
             return error
 
 
-def plan_batches(corpus: Corpus | Mixture, config: BatchConfig, seed: int, ranks: int) -> BatchPlan:
+def plan_batches(corpus: Corpus | CorpusMix, config: BatchConfig, seed: int, world_size: int) -> BatchPlan:
     return BatchPlan(
         corpus.length,
         seconds=config.seconds,
         buckets=config.buckets,
         seed=seed,
-        ranks=ranks,
+        world_size=world_size,
         shares=corpus.shares,
         block=corpus.block,
     )
@@ -221,26 +218,40 @@ def from_workers(reader: BatchReader, specs: Iterator[BatchSpec], workers: int) 
     """Batches made in worker processes; one that dies is reported with what it was reading."""
     reader = copy.copy(reader)  # with a table of its own: frames for a phase's targets are read beside training
     reader.reading = torch.zeros(workers, 2, dtype=torch.int64).share_memory_()
+    context, processes = record_processes()
     batches = torch.utils.data.DataLoader(
-        Messages(reader), sampler=specs, batch_size=None, num_workers=workers, prefetch_factor=4
+        Messages(reader),
+        sampler=specs,
+        batch_size=None,
+        num_workers=workers,
+        prefetch_factor=4,
+        multiprocessing_context=context,
     )
     try:
         for batch in batches:
             if isinstance(batch, UserError):
                 raise batch
             yield batch
-    except (RuntimeError, EOFError, ConnectionError) as error:
-        # Torch names the dead, but not one that died while it handed a batch over: that only breaks the line to it.
-        if not isinstance(error, RuntimeError):
-            dead = reader.gone()
-        else:
-            dead = [int(n) for n in re.findall(r"\d+", str(error))] if "DataLoader worker" in str(error) else []
-        if not dead:
+    except (RuntimeError, EOFError, OSError):
+        # RuntimeError: torch found a dead worker. The others: it died while it handed a batch over.
+        ended = find_ended(processes)
+        if not ended:
             raise
-        raise UserError(
-            f"a process that reads audio died at {reader.last_read(dead)}: remove that file if it is to blame, "
-            "or lower batches.workers if memory ran out; the same command continues"
-        ) from None
+        raise worker_error(reader, ended) from None
+
+
+def worker_error(reader: BatchReader, ended: Sequence[BaseProcess]) -> UserError:
+    """Why there are no more batches: workers crashed, or were asked to end together with the run."""
+    crashed = [process for process in ended if not was_stopped(process)]
+    if not crashed:
+        return UserError(
+            "the processes that read audio were told to end (SIGTERM or SIGINT); the same command continues"
+        )
+    ends = ", ".join(sorted({describe_end(process) for process in crashed}))
+    return UserError(
+        f"a process that reads audio died at {reader.last_read(crashed)}: it ended with {ends}. Remove that file if it "
+        "is to blame, or lower batches.workers if memory ran out; the same command continues"
+    )
 
 
 def prefetched(items: Iterable[Batch], depth: int) -> Generator[Batch, None, None]:

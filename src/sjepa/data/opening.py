@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from sjepa.data.corpus import Corpus, decode, scan_folder
-from sjepa.data.mixture import Mixture
+from sjepa.data.corpus_mix import CorpusMix
 from sjepa.data.storage import is_url
 from sjepa.errors import UserError
 from sjepa.progress import say
@@ -14,7 +14,7 @@ from sjepa.progress import say
 
 def open_corpus(
     data: str | Path, max_seconds: float, cache: str, memory_gb: float, show: bool = True
-) -> Corpus | Mixture:
+) -> Corpus | CorpusMix:
     """The corpus of a folder of audio, an index or shards (folder or URL), or of several as `a=0.7,b=0.3`.
 
     It is decoded in memory where it fits, and what was left out is said. Only a plain folder's long files are cut
@@ -34,11 +34,11 @@ def open_corpus(
             say(f"  and {len(corpus.refused) - 5} more")
     if len(corpora) == 1:
         return corpora[0]
-    return Mixture.of(corpora, [weight for _, weight in parts])
+    return CorpusMix.of(corpora, [weight for _, weight in parts])
 
 
 def amount(corpus: Corpus, max_seconds: float) -> str:
-    """How much there is to hear; of a plain folder also how many files were cut into it, where any was long."""
+    """How much audio there is; of a plain folder also how many files were cut into it, where any was long."""
     held = f"{len(corpus):,} utterances"
     if not corpus.indexed and len(corpus) > len(corpus.paths):
         held = f"{len(corpus.paths):,} files, {held} of at most {max_seconds:g} s"
@@ -69,7 +69,7 @@ def open_one(where: str, max_seconds: float, show: bool) -> Corpus:
     return scan_folder(where, max_seconds, show)
 
 
-def end_to_end(corpus: Corpus | Mixture) -> np.ndarray:
+def end_to_end(corpus: Corpus | CorpusMix) -> np.ndarray:
     """All samples of a decoded corpus in one row, to cut noise from."""
     assert corpus.audio is not None
     return np.concatenate([samples for samples in corpus.audio if not isinstance(samples, str)])

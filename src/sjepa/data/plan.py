@@ -34,12 +34,12 @@ class Work:
     statistics_bytes: int  # of the online mixture, all-reduced in a step of phase 2
 
     @property
-    def heard(self) -> float:
+    def audio_seconds(self) -> float:
         return self.steps * self.batch_seconds
 
     @property
     def epochs(self) -> float:
-        return self.heard / (self.hours * 3600)
+        return self.audio_seconds / (self.hours * 3600)
 
 
 def all_reduce_seconds(size: float, gpus: int, bandwidth: float) -> float:
@@ -81,8 +81,8 @@ def table(work: Work, machine: Machine, shard_hours: float) -> list[str]:
     lines = [
         f"{work.hours:,.0f} hours on {where}",
         f"  steps     {work.steps:,} of {work.batch_seconds:,.0f} s",
-        f"  epochs    {work.epochs:.2f}: {work.heard / 3600:,.0f} hours heard",
-        f"  time      {clock(work.heard / pace)} at {pace:,.0f} s of audio a second",
+        f"  epochs    {work.epochs:.2f}: {work.audio_seconds / 3600:,.0f} hours of audio",
+        f"  time      {clock(work.audio_seconds / pace)} at {pace:,.0f} s of audio a second",
         f"  storage   {flac} as flac shards, {int16} as int16",
         f"  shards    {shards:,} of {shard_hours:g} hours",
         f"  network   {needed * FLAC_BYTES * 8 / 1e9:.2f} Gb/s a node keep the GPUs busy from flac shards, "

@@ -1,7 +1,7 @@
 """The plan of batches: which utterances stand together, cropped to which length, in which order.
 
-An epoch's plan is a pure function of (lengths, shares, seed, epoch, ranks), made in one pass of array operations, so a
-run continues at any batch in the time it takes to start.
+An epoch's plan is a pure function of (lengths, shares, seed, epoch, world_size), made in one pass of array operations,
+so a run continues at any batch in the time it takes to start.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ from sjepa.errors import UserError
 
 @dataclass(frozen=True)
 class BatchSpec:
-    """One batch of all ranks together; rank r reads every `ranks`-th utterance from the r-th on."""
+    """One batch of all ranks together; rank r reads every `world_size`-th utterance from the r-th on."""
 
     epoch: int
     index: int
@@ -44,8 +44,8 @@ class EpochPlan:
         """Samples of each batch, in the order of the epoch."""
         return (np.diff(self.offsets) * self.samples)[self.order]
 
-    def heard(self) -> int:
-        """Samples that are left of the epoch's utterances when they are cropped."""
+    def total_samples(self) -> int:
+        """Samples of the epoch's utterances after they are cropped."""
         return int(self.lengths().sum())
 
     def batches_of(self, seconds: float) -> int:
@@ -56,7 +56,7 @@ class EpochPlan:
 class BatchPlan:
     """Batches of equal audio within length buckets; a bucket's batches all have one shape.
 
-    `shares` gives, for each corpus of a mixture, its number of utterances and the share of them that an epoch hears.
+    `shares` gives, for each corpus of a mixture, its number of utterances and the share of them that an epoch uses.
     With `block` above 1 that many neighbours stay together, because they lie side by side in a shard; a rank's part
     of a batch is then made of neighbours too.
     """
@@ -68,11 +68,11 @@ class BatchPlan:
         seconds: float,
         buckets: tuple[float, ...],
         seed: int,
-        ranks: int = 1,
+        world_size: int = 1,
         shares: Sequence[tuple[int, float]] = (),
         block: int = 1,
     ):
-        self.seed, self.ranks, self.block = seed, ranks, block
+        self.seed, self.world_size, self.block = seed, world_size, block
         self.shares = shares or ((len(lengths), 1.0),)
         self.edges = np.array(sorted(round(length * SAMPLE_RATE) for length in buckets), dtype=lengths.dtype)
         # -1: shorter than the shortest bucket. One byte each, because there may be 25 million.
@@ -83,10 +83,10 @@ class BatchPlan:
                 f"every utterance is shorter than the shortest bucket ({min(buckets)} s): "
                 "lower batches.buckets, or join short files"
             )
-        if len(lengths) - self.too_short < ranks:
-            raise UserError(f"{len(lengths) - self.too_short} utterances are too few for {ranks} ranks")
+        if len(lengths) - self.too_short < world_size:
+            raise UserError(f"{len(lengths) - self.too_short} utterances are too few for {world_size} ranks")
         sizes = (seconds * SAMPLE_RATE / self.edges).astype(int)
-        self.sizes = np.maximum(sizes // ranks * ranks, ranks)
+        self.sizes = np.maximum(sizes // world_size * world_size, world_size)
 
     def epoch(self, epoch: int) -> EpochPlan:
         generator = np.random.default_rng((self.seed, epoch))
@@ -104,7 +104,7 @@ class BatchPlan:
             left = members[count * size :]
             # A corpus smaller than one batch still trains: on one batch of all it has.
             if bucket == 0 and not sizes:
-                size = len(left) // self.ranks * self.ranks
+                size = len(left) // self.world_size * self.world_size
                 if not size:
                     raise UserError(f"the corpora's weights leave {len(left)} utterances an epoch: give the rare more")
                 chosen.append(left[:size])
@@ -113,10 +113,10 @@ class BatchPlan:
         return EpochPlan(epoch, np.concatenate(chosen), offsets, np.array(samples), generator.permutation(len(sizes)))
 
     def chosen_buckets(self, epoch: int) -> np.ndarray:
-        """Each utterance's bucket; -1 where this epoch does not hear it.
+        """Each utterance's bucket; -1 if this epoch does not use it.
 
-        A corpus of which an epoch hears a share has its utterances on a circle, in an order drawn once; the epochs
-        go round it, so that all are heard equally often.
+        A corpus of which an epoch uses a share has its utterances on a circle, in an order drawn once; the epochs
+        go round it, so that all are used equally often.
         """
         if all(share == 1.0 for _, share in self.shares):
             return self.bucket
@@ -124,8 +124,8 @@ class BatchPlan:
         first = 0
         for number, (count, share) in enumerate(self.shares):
             circle = np.random.default_rng((self.seed, number, count)).random(count, dtype=np.float32)
-            heard = (circle - epoch * share % 1.0) % 1.0 < share
-            chosen[first : first + count][~heard] = -1
+            used = (circle - epoch * share % 1.0) % 1.0 < share
+            chosen[first : first + count][~used] = -1
             first += count
         return chosen
 
@@ -140,10 +140,10 @@ class BatchPlan:
         return utterances[order[order < len(utterances)]]
 
     def dealt(self, members: np.ndarray, size: int) -> np.ndarray:
-        """Batches in which each rank's part, every `ranks`-th utterance, is a run of neighbours."""
-        if self.block == 1 or self.ranks == 1:
+        """Batches in which each rank's part, every `world_size`-th utterance, is a run of neighbours."""
+        if self.block == 1 or self.world_size == 1:
             return members
-        return members.reshape(-1, self.ranks, size // self.ranks).swapaxes(1, 2).reshape(-1)
+        return members.reshape(-1, self.world_size, size // self.world_size).swapaxes(1, 2).reshape(-1)
 
     def batches(self, epoch: int, index: int) -> Iterator[BatchSpec]:
         """Batch after batch without end, from a position on."""

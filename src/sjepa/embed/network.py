@@ -34,7 +34,7 @@ class Network:
 
     @torch.inference_mode()
     def window_features(self, samples: np.ndarray, recording: Moments) -> Tensor:
-        """The state's frames (T, D) of a window, heard as part of its recording."""
+        """The state's frames (T, D) of a window, computed as part of its recording."""
         waveform = torch.from_numpy(samples)[None].to(self.device)
         norm = norm_for(self.encoder, waveform, recording)
         output = torch.func.functional_call(self.encoder, norm, (waveform,), {"until": self.state - 1})

@@ -6,12 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
 from torch import Tensor
 
 from sjepa.audio.io import SAMPLE_RATE, BadAudioError, read_audio, shown
 from sjepa.audio.stream import stream_audio
-from sjepa.data.corpus import audio_files, first_of, header
+from sjepa.data.corpus import audio_files, check_header, first_of
 from sjepa.embed.loudness import moments_of
 from sjepa.embed.network import Network
 from sjepa.embed.readout import Readout
@@ -78,7 +77,9 @@ def find_recordings(given: Sequence[Path], show: bool = True) -> tuple[list[Reco
                 both = f"{shown(paths[name])} and {shown(path)}"
                 raise UserError(f"{both} would be written to one file: give the folder that holds both")
     with ThreadPoolExecutor() as pool:
-        headers = list(track(pool.map(header, paths.values()), "Reading headers", len(paths), show and len(paths) > 1))
+        headers = list(
+            track(pool.map(check_header, paths.values()), "Reading headers", len(paths), show and len(paths) > 1)
+        )
     refused += [info for info in headers if isinstance(info, str)]
     sound = zip(paths.items(), headers, strict=True)
     recordings = [Recording(path, name, info.samples) for (name, path), info in sound if not isinstance(info, str)]
@@ -120,10 +121,14 @@ def embed(recordings: Sequence[Recording], out: Path, plan: Embedding, skip: boo
             waveforms, read = [], []
             for recording in batch:
                 try:
-                    waveforms.append(heard(read_audio(recording.path), recording, progress))
-                    read.append(recording)
+                    samples = read_audio(recording.path)
                 except BadAudioError as error:
                     refuse(str(error))
+                    continue
+                if not samples.any():
+                    note_silence(recording, progress)
+                waveforms.append(samples)
+                read.append(recording)
             features = plan.network.features(waveforms) if waveforms else []
             for recording, x in zip(read, features, strict=True):
                 write(recording, lambda x=x: [x])  # type: ignore[misc]
@@ -166,12 +171,6 @@ def frames_of(recording: Recording, plan: Embedding, clock: Clock) -> Iterator[T
     return join(encoded(), plan.window)
 
 
-def heard(samples: np.ndarray, recording: Recording, progress: Bar) -> np.ndarray:
-    """The samples; says so when there is nothing to hear. Silence has features too, though they mean little."""
-    if not samples.any():
-        note_silence(recording, progress)
-    return samples
-
-
 def note_silence(recording: Recording, progress: Bar) -> None:
+    """Warn of a recording whose samples are all zero: it has features too, but they mean little."""
     progress.say(f"{shown(recording.name)}: silence, every sample is zero; its output means little")

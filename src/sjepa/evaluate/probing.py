@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sjepa.audio.io import probe as header
+from sjepa.audio.io import read_header
 from sjepa.errors import UserError
 from sjepa.evaluate.labelled import Labelled
 from sjepa.evaluate.probes import (
@@ -31,7 +31,7 @@ BATCH = 16
 
 @dataclass
 class Extracted:
-    """Of every utterance that was heard the mean, and of some all frames, at the chosen states."""
+    """Of every utterance that is used the mean, and of some all frames, at the chosen states."""
 
     means: np.ndarray  # (utterances, states, dimension)
     framed: list[int]
@@ -65,14 +65,14 @@ def extract(
     """Features of the corpus, or without `means` only of the utterances whose frames are wanted."""
     store = FeatureStore(upstream, cache_gb=0.0)
     paths = [item.utterance.path for item in corpus]
-    samples = [info.samples for info in track(store.pool.map(header, paths), "Reading headers", len(paths))]
+    samples = [info.samples for info in track(store.pool.map(read_header, paths), "Reading headers", len(paths))]
     framed = set(enough_utterances([frame_count(n) for n in samples], frames, seed))
-    heard = np.arange(len(corpus)) if means else np.array(sorted(framed))
-    order = [heard[batch] for batch in testing_batches(np.array(samples)[heard], BATCH)]
+    used = np.arange(len(corpus)) if means else np.array(sorted(framed))
+    order = [used[batch] for batch in testing_batches(np.array(samples)[used], BATCH)]
     plan = (([corpus[i].utterance for i in batch], -1) for batch in order)
     averages: dict[int, np.ndarray] = {}
     kept: dict[int, np.ndarray] = {}
-    with bar(f"Features: {upstream.name}", len(heard)) as progress:
+    with bar(f"Features: {upstream.name}", len(used)) as progress:
         for batch, (_, features) in zip(order, store.batches(plan), strict=True):
             for index, hidden in zip(batch.tolist(), features, strict=True):
                 chosen = as_numpy(hidden[states])
@@ -81,7 +81,7 @@ def extract(
                     kept[index] = chosen
             progress.advance(len(batch), note=f"{store.speed:,.0f} s/s")
     ordered = sorted(kept)
-    return Extracted(np.stack([averages[i] for i in heard]), ordered, [kept[i] for i in ordered], store.speed)
+    return Extracted(np.stack([averages[i] for i in used]), ordered, [kept[i] for i in ordered], store.speed)
 
 
 def as_numpy(states: Tensor) -> np.ndarray:

@@ -83,8 +83,11 @@ def model_card(
     size, batches = encoder.config, facts.config.batches
     parameters = sum(p.numel() for p in encoder.parameters())
     hours = facts.data.get("hours")
-    heard = f"{facts.data['utterances']:,} utterances, {hours:,.1f} hours" if hours is not None else "length not logged"
-    said = {key: cell(facts.run.get(key, UNKNOWN)) for key in ("data", "corpus", "sjepa", "torch", "ranks", "started")}
+    amount = (
+        f"{facts.data['utterances']:,} utterances, {hours:,.1f} hours" if hours is not None else "length not logged"
+    )
+    said = {key: cell(facts.run.get(key, UNKNOWN)) for key in ("data", "corpus", "sjepa", "torch", "started")}
+    processes = cell(facts.run.get("world_size", facts.run.get("ranks", UNKNOWN)))  # ranks: in an older run.json
     phases = "\n".join(
         f"| phase {n} | {phase(settings, facts.components.get(n))} |"
         for n, settings in enumerate(facts.config.phases, 1)
@@ -113,13 +116,13 @@ A speech encoder pre-trained with S-JEPA: HuBERT's architecture, {size.layers} t
 
 | | |
 | --- | --- |
-| data | {said["data"]} ({heard}; fingerprint {said["corpus"]}) |
+| data | {said["data"]} ({amount}; fingerprint {said["corpus"]}) |
 | start | {f"the encoder {cell(facts.config.init_from)}" if facts.config.init_from else "random weights"} |
 | steps | {facts.step:,} of {facts.config.steps:,} |
 {phases}
 | batches | {batches.seconds:,.0f} s of audio, utterances of at most {batches.max_seconds:g} s |
 | seed | {facts.config.seed} |
-| made with | sjepa {said["sjepa"]}, torch {said["torch"]}, processes: {said["ranks"]}, started {said["started"]} |
+| made with | sjepa {said["sjepa"]}, torch {said["torch"]}, processes: {processes}, started {said["started"]} |
 
 ## Results
 

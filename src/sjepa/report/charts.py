@@ -46,7 +46,9 @@ def effective_ranks(events: Sequence[Event]) -> Chart:
     colours = ramp(len(checks[-1]["smoothed"]))
     traces = []
     for layer, colour in enumerate(colours):
-        measured = scatter(steps, [check["ranks"][layer] for check in checks], f"layer {layer}, measured", colour)
+        measured = scatter(
+            steps, [check["effective_ranks"][layer] for check in checks], f"layer {layer}, measured", colour
+        )
         measured |= {"mode": "markers", "marker": {"size": 5, "color": colour, "opacity": 0.35}}
         traces.append(measured | {"showlegend": False, "hoverinfo": "skip", "hovertemplate": None})
         smoothed = [check["smoothed"][layer] for check in checks]

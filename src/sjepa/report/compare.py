@@ -75,7 +75,7 @@ def overview(reports: Sequence[Report]) -> str:
             "K": f"{report.components:,}" if report.components else "–",
             "encoder": f"{encoder['layers']} layers, width {encoder['hidden_size']}" if encoder else "–",
             "steps": steps,
-            "audio heard": duration(report.audio_heard),
+            "audio processed": duration(report.audio_seconds),
             "time": duration(report.seconds_trained),
             "accuracy, masked": percent(last.get("accuracy_masked")),
             "accuracy, visible": percent(last.get("accuracy_visible")),
@@ -159,8 +159,10 @@ def overlay(reports: Sequence[Report], key: str, form: str) -> Chart:
 
 
 def rank_of(line: dict[str, Any]) -> float | None:
-    ranks, layer = line.get("effective_rank") or [], line.get("active_layer")
-    return (ranks[layer] if layer is not None else max(ranks)) if ranks else None
+    effective_ranks, layer = line.get("effective_rank") or [], line.get("active_layer")
+    if not effective_ranks:
+        return None
+    return effective_ranks[layer] if layer is not None else max(effective_ranks)
 
 
 def softness(reports: Sequence[Report]) -> str:

@@ -67,8 +67,8 @@ class Report:
         return planned_steps(self.config)
 
     @property
-    def audio_heard(self) -> float:
-        """Seconds of audio, as the logged lines tell it."""
+    def audio_seconds(self) -> float:
+        """Seconds of audio that were processed, from the logged lines."""
         speeds = [line["speed"] for line in self.lines if "speed" in line]
         return sum(speed["audio_per_second"] * speed["seconds"] for speed in speeds)
 

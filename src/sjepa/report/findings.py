@@ -52,8 +52,8 @@ def layers(report: Report) -> str:
     title = "How rich every layer is"
     if not select_events(report.events, "layers"):
         return section("layers", title, "", note("No effective rank is logged yet."))
-    ranks = figure(
-        "ranks",
+    figures = figure(
+        "effective-ranks",
         "Effective rank",
         charts.effective_ranks(report.events),
         "Dots are measurements, lines their running mean; dark layers are near the audio. Dotted uprights: the target "
@@ -63,7 +63,7 @@ def layers(report: Report) -> str:
     calibration = report.found.get("erank", {}).get("calibration")
     if calibration:
         agree = "the same layer" if calibration["best_layer"] == calibration["highest_rank_layer"] else "not the same"
-        ranks += figure(
+        figures += figure(
             "calibration",
             f"Does rank find the best layer? {calibration['metric'].upper()} against effective rank",
             findings_charts.calibration(calibration),
@@ -73,7 +73,7 @@ def layers(report: Report) -> str:
             f"{calibration['best_layer']} is best and layer {calibration['highest_rank_layer']} has the highest rank: "
             f"{agree}.",
         )
-    return section("layers", title, "Effective rank counts the directions that a layer's features really use.", ranks)
+    return section("layers", title, "Effective rank counts the directions that a layer's features really use.", figures)
 
 
 def entropy(report: Report) -> str:

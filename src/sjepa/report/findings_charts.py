@@ -87,11 +87,12 @@ def entropy_joint(found: dict[str, Any]) -> Chart:
 
 
 def calibration(found: dict[str, Any]) -> Chart:
-    layers = len(found["ranks"])
+    effective_ranks = found.get("effective_ranks", found.get("ranks", []))  # ranks: in older files
+    layers = len(effective_ranks)
     trace = {
         "type": "scatter",
         "mode": "markers+text",
-        "x": found["ranks"],
+        "x": effective_ranks,
         "y": found["scores"],
         "text": [f"layer {layer}" for layer in range(layers)],
         "textposition": "top center",

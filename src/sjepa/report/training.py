@@ -5,7 +5,7 @@ from html import escape
 from sjepa.report import charts
 from sjepa.report.blocks import card, duration, figure, note, pairs, section
 from sjepa.report.contents import Report
-from sjepa.runs.alarms import kind
+from sjepa.runs.alarms import read_alarms
 from sjepa.runs.events import phase_spans, select_events
 
 
@@ -29,8 +29,8 @@ def what_was_run(report: Report) -> str:
     size = f" ({encoder['layers']} layers, width {encoder['hidden_size']})" if encoder else ""
     passes = f", {epochs:,} {'passes' if epochs > 1 else 'pass'} over its corpus," if epochs else ""
     return escape(
-        f"An S-JEPA encoder{size} trained for {steps:,} {f'of {planned:,} ' if steps < planned else ''}steps and heard "
-        f"{duration(report.audio_heard)} of audio{passes} in {duration(report.seconds_trained)}."
+        f"An S-JEPA encoder{size} trained for {steps:,} {f'of {planned:,} ' if steps < planned else ''}steps on "
+        f"{duration(report.audio_seconds)} of audio{passes} in {duration(report.seconds_trained)}."
     )
 
 
@@ -52,8 +52,8 @@ def what_was_not(report: Report) -> list[str]:
     average = charts.average_loss(last)
     ends = {line["phase"]: line for line in report.lines}.values()
     never = all(charts.at_average(line, "kl_masked") for line in ends)
-    heard = never and not charts.at_average(last, "kl_visible")
-    elsewhere = ": what was learned comes from visible frames" if heard else ""
+    visible = never and not charts.at_average(last, "kl_visible")
+    elsewhere = ": what was learned comes from visible frames" if visible else ""
     return [
         f"<b>At masked frames it predicts no better than the average so far</b> (masked KL {last['kl_masked']:.2f}, "
         f"always the average {average:.2f} nats){elsewhere}."
@@ -72,8 +72,8 @@ def headline_numbers(report: Report) -> list[str]:
         parts = " + ".join(f"{end - start:,}" for _, start, end in phase_spans(report.events))
         done = f"of {planned:,} planned" if planned > last["step"] else f"{parts} by phase"
         cards.append(card("Steps", f"{last['step']:,}", done))
-        pace = report.audio_heard / max(report.seconds_trained, 1e-9)
-        cards.append(card("Audio heard", duration(report.audio_heard), f"at {pace:,.0f} times real time"))
+        pace = report.audio_seconds / max(report.seconds_trained, 1e-9)
+        cards.append(card("Audio processed", duration(report.audio_seconds), f"at {pace:,.0f} times real time"))
         if last.get("accuracy_masked") is not None:
             among = f"phase {last['phase']}, K = {report.components:,}, chance {report.chance:.1%}"
             cards.append(card("Masked accuracy", f"{last['accuracy_masked']:.1%}", among))
@@ -173,13 +173,13 @@ def machinery(report: Report) -> str:
 
 
 def alarms(report: Report) -> str:
-    """Alarms of one kind, which differ in their numbers only, are told once."""
-    kinds: dict[str, list[tuple[int, str]]] = {}
+    """One item per code of alarm, with the message of the last."""
+    codes: dict[str, list[tuple[int, str]]] = {}
     for line in report.lines:
-        for text in line.get("alarms") or []:
-            kinds.setdefault(kind(text), []).append((line["step"], text))
+        for alarm in read_alarms(line):
+            codes.setdefault(alarm["code"], []).append((line["step"], alarm["message"]))
     items = ""
-    for (first, text), *more in kinds.values():
+    for (first, text), *more in codes.values():
         when = f"Step {first:,}"
         if more:
             last, text = more[-1]

@@ -21,9 +21,12 @@ def read_events(log: Path) -> list[Event]:
 
 def parse_event(line: str, where: str) -> Event:
     try:
-        return json.loads(line, parse_constant=lambda _: None)
+        event = json.loads(line, parse_constant=lambda _: None)
     except json.JSONDecodeError as error:
         raise UserError(f"{where} is not JSON: {error}") from error
+    if "ranks" in event:  # effective_ranks in older logs
+        event["effective_ranks"] = event.pop("ranks")
+    return event
 
 
 def select_events(events: Sequence[Event], kind: str) -> list[Event]:

@@ -204,7 +204,7 @@ class RunFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         versions = {"sjepa": __version__, "torch": torch.__version__, "python": platform.python_version()}
         facts = {"data": data, "corpus": corpus} | versions | describe_process()
-        self.write_start(config, facts | {"ranks": distributed.world_size()})
+        self.write_start(config, facts | {"world_size": distributed.world_size()})
 
     def write_start(self, config: "Config", facts: dict[str, Any]) -> None:
         """Write what a run has from its first moment. The config comes last, because it makes the folder a run."""

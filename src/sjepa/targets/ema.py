@@ -4,8 +4,7 @@ import copy
 from dataclasses import dataclass
 from typing import Annotated
 
-import torch
-from torch import Tensor
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from sjepa.bounds import SHARE
 from sjepa.model.encoder import Encoder
@@ -31,9 +30,10 @@ def copy_of(encoder: Encoder) -> Encoder:
     return copy.deepcopy(encoder).eval().requires_grad_(False)
 
 
-@torch.no_grad()
 def follow(target: Encoder, encoder: Encoder, decay: float) -> None:
-    """target <- decay target + (1 - decay) encoder."""
-    weights: list[Tensor] = list(target.parameters())
-    torch._foreach_mul_(weights, decay)
-    torch._foreach_add_(weights, list(encoder.parameters()), alpha=1.0 - decay)
+    """target <- decay target + (1 - decay) encoder, as target + (1 - decay) (encoder - target).
+
+    So written, a target that equals its encoder stays equal to the last bit; as a sum of two products it drifts,
+    because the rounded factors do not add up to 1.
+    """
+    get_ema_multi_avg_fn(decay)(list(target.parameters()), list(encoder.parameters()), None)

@@ -7,6 +7,7 @@ import torch
 
 from sjepa.config import Config
 from sjepa.model.encoder import Encoder
+from sjepa.torch_private import disable_padded_buffers, raise_recompile_limit
 
 
 def autocast(config: Config, device: torch.device) -> torch.autocast:
@@ -20,19 +21,13 @@ def compiles(config: Config, device: torch.device) -> bool:
 
 def compile_parts(encoder: Encoder) -> None:
     """Compile part by part: LayerDrop and the active layer then choose among compiled layers without recompiling."""
-    torch._dynamo.config.recompile_limit = 64  # one for each bucket's shape and mode
-    # Up to torch 2.11 a padded buffer can be read with the strides it had before: the position's gradient was garbage.
-    torch._inductor.config.comprehensive_padding = False
+    raise_recompile_limit(64)
+    disable_padded_buffers()
     for part in (encoder.feature_extractor, encoder.feature_projection, encoder.encoder, *encoder.encoder.layers):
         part.compile(dynamic=False)
 
 
-def graphs_compiled() -> int:
-    """Graphs that this process has compiled: it should stop rising once every bucket has been seen."""
-    return int(torch._dynamo.utils.counters["stats"]["unique_graphs"])
-
-
-class Beside:
+class SideStream:
     """A second stream on a GPU, for work that the stream of the step need not wait for until it joins."""
 
     def __init__(self, device: torch.device):

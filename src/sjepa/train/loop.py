@@ -12,15 +12,15 @@ from sjepa import distributed
 from sjepa.audio.io import SAMPLE_RATE
 from sjepa.config import Config
 from sjepa.data.corpus import Corpus
+from sjepa.data.corpus_mix import CorpusMix
 from sjepa.data.loader import Batch, BatchReader, load, plan_batches
-from sjepa.data.mixture import Mixture
 from sjepa.data.opening import end_to_end, open_corpus
 from sjepa.data.sampler import BatchPlan
 from sjepa.errors import UserError
 from sjepa.model.frontend import STRIDE
 from sjepa.phases import Phase
 from sjepa.progress import Bar, bar, say
-from sjepa.runs.alarms import alarms, new_of
+from sjepa.runs.alarms import find_alarms, select_new
 from sjepa.runs.folder import RunFolder
 from sjepa.seeds import seed_from
 from sjepa.stopping import stop_agreed, stop_requests
@@ -64,7 +64,7 @@ def pretrain(
         return train(run, corpus, folder, show)
 
 
-def train(run: Run, corpus: Corpus | Mixture, folder: RunFolder, show: bool) -> bool:
+def train(run: Run, corpus: Corpus | CorpusMix, folder: RunFolder, show: bool) -> bool:
     """From where the run is to its end; True when it is complete, False when it was stopped."""
     config = run.config
     log = Log(folder, run.log_bytes, run.step)
@@ -84,7 +84,7 @@ def train(run: Run, corpus: Corpus | Mixture, folder: RunFolder, show: bool) -> 
 def train_phase(
     run: Run,
     phase: Phase,
-    corpus: Corpus | Mixture,
+    corpus: Corpus | CorpusMix,
     noise: Tensor | None,
     folder: RunFolder,
     log: Log,
@@ -93,11 +93,11 @@ def train_phase(
     show: bool,
 ) -> bool:
     """From where the run is to the end of a phase; False when it was stopped."""
-    config, ranks, rank = run.config, distributed.world_size(), distributed.rank()
-    plan = plan_batches(corpus, config.batches_in(phase.config), config.seed, ranks)
+    config, world_size, rank = run.config, distributed.world_size(), distributed.rank()
+    plan = plan_batches(corpus, config.batches_in(phase.config), config.seed, world_size)
     if not run.step:
         describe_plan(corpus, plan, log)
-    reader = BatchReader(corpus, config.mask, config.augment, seed=config.seed, rank=rank, ranks=ranks)
+    reader = BatchReader(corpus, config.mask, config.augment, seed=config.seed, rank=rank, world_size=world_size)
     if run.phase != phase.number:
         if run.phase and config.batches_in(phase.config) != config.batches_in(config.phases[run.phase - 1]):
             run.position = (run.position[0] + 1, 0)  # the old position means nothing among batches of other sizes
@@ -109,7 +109,7 @@ def train_phase(
             asked = time.perf_counter()
             batch = next(batches)
             speed.waited_since(asked)
-            speed.audio += batch.seconds * ranks
+            speed.audio += batch.seconds * world_size
             train_step(run, phase, batch, noise)
             speed.launched()
             run.step, run.position = step + 1, batch.position
@@ -172,7 +172,12 @@ def check_layers(run: Run, clean: Tensor, log: Log) -> None:
     if run.targets.online or run.targets.target_encoder is None:  # an offline codebook stays with its layer
         run.layer.observe(ranks)
     log.write(
-        "layers", run.step, phase=run.phase, ranks=ranks, smoothed=run.layer.smoothed, active_layer=run.layer.active
+        "layers",
+        run.step,
+        phase=run.phase,
+        effective_ranks=ranks,
+        smoothed=run.layer.smoothed,
+        active_layer=run.layer.active,
     )
 
 
@@ -196,14 +201,14 @@ def write_line(run: Run, phase: Phase, log: Log, speed: Speed, progress: Bar, ba
     if run.step % (CLUSTERS_EVERY * run.config.train.log_every) == 0 or run.step == phase.end:
         log.write("clusters", run.step, phase=phase.number, share=share)
     visible_trained = any(each.visible_loss(each.start) for each in run.config.schedule())
-    found = alarms(values, run.targets.components, (run.step - phase.start) / phase.config.steps, visible_trained)
+    found = find_alarms(values, run.targets.components, (run.step - phase.start) / phase.config.steps, visible_trained)
     pace = speed.read()
     log.write("train", run.step, **values, alarms=found, speed=pace)
     accuracy = f"masked {values['accuracy_masked']:.0%}  visible {values['accuracy_visible']:.0%}"
     entropy = f"q {values['target_entropy']:.2f} p {values['predictor_entropy']:.2f} bits"
     progress.advance(0, f"loss {values['loss']:.3f}  {accuracy}  {entropy}  {pace['audio_per_second']:,.0f} s/s")
-    for alarm in new_of(found, run.alarms):  # said once while it lasts
-        progress.say(f"step {run.step:,}: {alarm}")
+    for alarm in select_new(found, run.alarms):  # said once while it lasts
+        progress.say(f"step {run.step:,}: {alarm['message']}")
     run.alarms = found
     if values["bad_in_row"] >= run.config.train.bad_steps:
         raise UserError(
@@ -212,11 +217,11 @@ def write_line(run: Run, phase: Phase, log: Log, speed: Speed, progress: Bar, ba
         )
 
 
-def describe_plan(corpus: Corpus | Mixture, plan: BatchPlan, log: Log) -> None:
+def describe_plan(corpus: Corpus | CorpusMix, plan: BatchPlan, log: Log) -> None:
     """Say and log what an epoch hears of the corpus."""
     epoch = plan.epoch(0)
     available = corpus.length[epoch.utterances].sum(dtype=np.int64) / SAMPLE_RATE
-    heard = epoch.heard() / SAMPLE_RATE
+    heard = epoch.total_samples() / SAMPLE_RATE
     facts = {"utterances": len(corpus), "hours": corpus.hours, "batches": len(epoch), "epoch_hours": heard / 3600}
     # Nothing is padded: a batch has one length.
     loss = {"crop_loss": 1 - heard / available, "padding_waste": 0.0, "too_short": plan.too_short}
@@ -230,9 +235,9 @@ def describe_plan(corpus: Corpus | Mixture, plan: BatchPlan, log: Log) -> None:
         say(f"  That is much: {', or '.join(against_crops(corpus))}")
 
 
-def against_crops(corpus: Corpus | Mixture) -> list[str]:
+def against_crops(corpus: Corpus | CorpusMix) -> list[str]:
     """What makes crops leave out less, by what the corpus was opened from."""
-    parts = corpus.corpora if isinstance(corpus, Mixture) else (corpus,)
+    parts = corpus.corpora if isinstance(corpus, CorpusMix) else (corpus,)
     ways = ["use longer or more buckets (--batches.buckets)"]
     if not all(part.indexed for part in parts):
         ways.append("cut the files of the folder shorter (--batches.max-seconds)")
@@ -241,7 +246,7 @@ def against_crops(corpus: Corpus | Mixture) -> list[str]:
     return ways
 
 
-def count_bad(run: Run, batch: Batch, corpus: Corpus | Mixture, folder: RunFolder) -> None:
+def count_bad(run: Run, batch: Batch, corpus: Corpus | CorpusMix, folder: RunFolder) -> None:
     """List what was left out, a file and its reason once, and stop when there are too many damaged utterances."""
     listed = folder.refused
     # The main rank begins the list; another that is before it writes all of it too.

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sjepa import distributed
 from sjepa.runs.folder import RunFolder
-from sjepa.train.compute import graphs_compiled
+from sjepa.torch_private import count_compiled_graphs
 from sjepa.train.loss import SUMS
 
 STEP = ("gradient_norm", "steps", "skipped")
@@ -122,9 +122,10 @@ class Log:
             for name, value in values.items():
                 if isinstance(value, int | float) and not isinstance(value, bool):
                     self.board.add_scalar(f"{event}/{name}", value, step)
-                elif name in ("ranks", "smoothed"):
+                elif name in ("effective_ranks", "smoothed"):
+                    tag = "measured" if name == "effective_ranks" else name
                     for layer, rank in enumerate(value):
-                        self.board.add_scalar(f"effective_rank/{name}_{layer}", rank, step)
+                        self.board.add_scalar(f"effective_rank/{tag}_{layer}", rank, step)
 
     def close(self) -> None:
         if distributed.is_main():
@@ -166,7 +167,7 @@ class Speed:
             "audio_per_second": self.audio / elapsed,
             "waiting": self.waited / elapsed,
             "memory_gb": memory,
-            "compiled": graphs_compiled(),
+            "compiled": count_compiled_graphs(),
             "seconds": elapsed,
         }
         self.restart()

@@ -17,12 +17,13 @@ from sjepa.model import formats
 from sjepa.model.sjepa import SJEPA
 from sjepa.phases import Phase
 from sjepa.runs import checkpoint
+from sjepa.runs.alarms import Alarm
 from sjepa.runs.folder import RunFolder
 from sjepa.seeds import seed_from
 from sjepa.targets.kinds import Source
 from sjepa.targets.layer import LayerChoice
 from sjepa.targets.targets import Targets
-from sjepa.train.compute import Beside, compile_parts, compiles
+from sjepa.train.compute import SideStream, compile_parts, compiles
 from sjepa.train.loss import frame_sums, masked_kl
 from sjepa.train.metrics import Meter
 
@@ -41,14 +42,14 @@ class Run:
     augment: Callable[[Tensor, Tensor, Tensor | None, int, bool], Tensor] = augment
     targets: Targets = field(init=False)
     meter: Meter = field(init=False)
-    beside: Beside = field(init=False)
+    side_stream: SideStream = field(init=False)
     graphs: StepGraphs | None = None
     phase: int = 0  # the phase whose targets are installed; none at first
     step: int = 0
     position: tuple[int, int] = (0, 0)
     bad_utterances: int = 0
     log_bytes: int = 0
-    alarms: list[str] = field(default_factory=list)  # of the last line
+    alarms: list[Alarm] = field(default_factory=list)  # of the last line
 
     @staticmethod
     def start(config: Config, device: torch.device) -> "Run":
@@ -56,7 +57,7 @@ class Run:
         model = SJEPA(config.encoder, config.predictor, 1, config.train.visible_path).to(device)
         distributed.broadcast_module(model)
         run = Run(config, model, LayerChoice(config.layer), device, make_optimizer(config, model, device))
-        run.beside = Beside(device)
+        run.side_stream = SideStream(device)
         if compiles(config, device):
             compile_parts(model.encoder)
             model.predict = torch.compile(model.predict, dynamic=False)  # type: ignore[method-assign]

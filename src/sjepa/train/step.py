@@ -12,6 +12,7 @@ from sjepa.config import Config
 from sjepa.data.loader import Batch, to_float
 from sjepa.phases import Phase
 from sjepa.seeds import seed_from
+from sjepa.torch_private import skip_next_step
 from sjepa.train.compute import autocast
 from sjepa.train.run import Run
 
@@ -75,7 +76,7 @@ def learn(run: Run, kind: StepKind, clean: Tensor, mask: Tensor, draws: Tensor, 
     model.train()
     with autocast(config, run.device):
         features = run.targets.frame_features(clean, kind.layer)
-        with run.beside():
+        with run.side_stream():
             q = run.targets(features)  # the online mixture is updated here, after its posterior is taken
         samples = student_samples(clean.shape[1], config.augment.speed)
         student = clean[:, :samples]
@@ -84,7 +85,7 @@ def learn(run: Run, kind: StepKind, clean: Tensor, mask: Tensor, draws: Tensor, 
         z = model.encoder(student, mask=mask, keep=kind.keep, train_frontend=kind.trains_frontend).last
         logits = model.predict(z, mask)
         direct = model.head(z) if config.train.masked_path == "both" else None
-        run.beside.join()
+        run.side_stream.join()
     if samples < clean.shape[1]:
         q = align_targets(q, draws if kind.augments else None, mask.shape[1])
     kl_masked, kl_visible, sums = run.frame_sums(q, logits, mask)
@@ -99,8 +100,7 @@ def learn(run: Run, kind: StepKind, clean: Tensor, mask: Tensor, draws: Tensor, 
     distributed.sum_gradients(model.parameters())
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), config.train.clip)
     finite = torch.isfinite(norm)
-    # The fused optimizer leaves everything as it is where this is set, without the host having to look.
-    run.optimizer.found_inf = (~finite).float()  # type: ignore[attr-defined]
+    skip_next_step(run.optimizer, ~finite)
     run.optimizer.step()
     run.targets.follow(model.encoder, kind.decay)
     run.meter.add(sums, q, loss, norm, finite)

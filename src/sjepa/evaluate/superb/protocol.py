@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from sjepa import __version__
-from sjepa.audio.io import SAMPLE_RATE, probe
+from sjepa.audio.io import SAMPLE_RATE, read_header
 from sjepa.errors import UserError
 from sjepa.evaluate.results import write_results
 from sjepa.evaluate.superb.decode import BeamDecoder
@@ -139,7 +139,7 @@ class Evaluation:
         """Samples of every file, from the headers; a file that is no audio ends the evaluation here."""
         paths = {str(u.path) for fold in self.task.folds for part in (fold.train, fold.dev, fold.test) for u in part}
         ordered = sorted(paths)
-        found = self.store.pool.map(probe, ordered)
+        found = self.store.pool.map(read_header, ordered)
         infos = track(found, "Reading headers", len(ordered))
         self.lengths = {path: info.samples for path, info in zip(ordered, infos, strict=True)}
         say(f"{len(ordered):,} files, {sum(self.lengths.values()) / SAMPLE_RATE / 3600:.2f} hours")

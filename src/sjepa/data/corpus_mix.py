@@ -1,4 +1,4 @@
-"""Several corpora heard in set shares."""
+"""Several corpora, used in set shares."""
 
 import hashlib
 from dataclasses import dataclass
@@ -10,11 +10,11 @@ from sjepa.data.storage import Place
 
 
 @dataclass(frozen=True)
-class Mixture:
-    """Corpora one after another, each with the share of its utterances that an epoch hears.
+class CorpusMix:
+    """Corpora one after another, each with the share of its utterances that an epoch uses.
 
-    An epoch is the most audio in which the weights hold and nothing is heard twice: the corpus that is scarcest for
-    its weight is heard whole, of every other a part, and the next epoch goes on where that part ended.
+    An epoch is the most audio in which the weights hold and no utterance comes twice. The corpus that is scarcest for
+    its weight is used whole, every other in part. The next epoch goes on where that part ended.
     """
 
     corpora: tuple[Corpus, ...]
@@ -24,9 +24,9 @@ class Mixture:
     weights: tuple[float, ...]
 
     @staticmethod
-    def of(corpora: list[Corpus], weights: list[float]) -> "Mixture":
+    def of(corpora: list[Corpus], weights: list[float]) -> "CorpusMix":
         scarcity = [weight / corpus.hours for corpus, weight in zip(corpora, weights, strict=True)]
-        return Mixture(
+        return CorpusMix(
             tuple(corpora),
             np.concatenate([corpus.length for corpus in corpora]),
             np.concatenate([[0], np.cumsum([len(corpus) for corpus in corpora])]),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sjepa import UserError
 from sjepa.data.corpus import Corpus
-from sjepa.data.mixture import Mixture
+from sjepa.data.corpus_mix import CorpusMix
 from sjepa.data.opening import open_corpus, weighted
 from sjepa.data.sampler import BatchPlan
 
@@ -25,22 +25,22 @@ def made_up(count: int, seed: int) -> Corpus:
 @given(weight=st.floats(0.05, 0.95), sizes=st.tuples(st.integers(2_000, 9_000), st.integers(2_000, 9_000)))
 def test_an_epoch_has_the_weights_shares_and_nothing_twice(weight: float, sizes: tuple[int, int]) -> None:
     corpora = [made_up(count, seed) for seed, count in enumerate(sizes)]
-    mixture = Mixture.of(corpora, [weight, 1 - weight])
-    plan = BatchPlan(mixture.length, seconds=60.0, buckets=(1.0, 2.0, 4.0, 8.0), seed=0, shares=mixture.shares)
+    mix = CorpusMix.of(corpora, [weight, 1 - weight])
+    plan = BatchPlan(mix.length, seconds=60.0, buckets=(1.0, 2.0, 4.0, 8.0), seed=0, shares=mix.shares)
     for epoch in (0, 3):
         heard = plan.epoch(epoch).utterances
         assert len(np.unique(heard)) == len(heard)
         first = heard < sizes[0]
-        audio = [mixture.length[heard[part]].sum(dtype=np.int64) for part in (first, ~first)]
+        audio = [mix.length[heard[part]].sum(dtype=np.int64) for part in (first, ~first)]
         assert audio[0] / sum(audio) == pytest.approx(weight, abs=0.04)
     # The corpus that is scarcest for its weight is heard whole.
-    assert max(share for _, share in mixture.shares) == 1.0
+    assert max(share for _, share in mix.shares) == 1.0
 
 
 def test_epochs_go_round_a_corpus_so_that_all_is_heard_equally_often() -> None:
-    mixture = Mixture.of([made_up(1_000, 0), made_up(9_000, 1)], [0.5, 0.5])
-    plan = BatchPlan(mixture.length, seconds=20.0, buckets=(1.0,), seed=0, shares=mixture.shares)
-    times = np.zeros(len(mixture), dtype=int)
+    mix = CorpusMix.of([made_up(1_000, 0), made_up(9_000, 1)], [0.5, 0.5])
+    plan = BatchPlan(mix.length, seconds=20.0, buckets=(1.0,), seed=0, shares=mix.shares)
+    times = np.zeros(len(mix), dtype=int)
     for epoch in range(27):
         times[plan.epoch(epoch).utterances] += 1
     # Less than a batch is left over in each epoch.
@@ -57,18 +57,18 @@ def test_an_utterance_is_read_from_its_own_corpus(tmp_path: Path) -> None:
             soundfile.write(tmp_path / name / f"{n}.wav", babble(1.2, 10 * count + n), 16_000)
     text = f"{tmp_path / 'a'}=0.7, {tmp_path / 'b'}=0.3"
     for cache in ("memory", "none"):
-        mixture = open_corpus(text, 2.0, cache, 1.0, show=False)
-        assert isinstance(mixture, Mixture)
-        assert mixture.hours == pytest.approx(5 * 1.2 / 3600)
+        mix = open_corpus(text, 2.0, cache, 1.0, show=False)
+        assert isinstance(mix, CorpusMix)
+        assert mix.hours == pytest.approx(5 * 1.2 / 3600)
         for utterance in range(5):
             np.testing.assert_allclose(
-                mixture.read(utterance) / 32768,
-                soundfile.read(mixture.name(utterance))[0],
+                mix.read(utterance) / 32768,
+                soundfile.read(mix.name(utterance))[0],
                 atol=1e-4,
             )
-        assert (mixture.audio is None) == (cache == "none")
+        assert (mix.audio is None) == (cache == "none")
     other = open_corpus(text.replace("0.7", "0.6"), 2.0, "none", 1.0, show=False)
-    assert other.fingerprint() != mixture.fingerprint()
+    assert other.fingerprint() != mix.fingerprint()
 
 
 def test_weights_that_make_no_sense_are_one_clear_line(corpus: Path, tmp_path: Path) -> None:

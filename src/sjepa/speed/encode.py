@@ -10,12 +10,12 @@ import tyro
 from torch import Tensor
 
 from sjepa.audio.io import SAMPLE_RATE
-from sjepa.bench.contest import figures, in_turn
-from sjepa.bench.output import machine, save, show, stage
 from sjepa.config import load_preset
 from sjepa.errors import UserError
 from sjepa.model.encoder import Encoder
 from sjepa.model.formats import to_hugging_face
+from sjepa.speed.contest import figures, in_turn
+from sjepa.speed.output import machine, save, show, stage
 
 
 @dataclass(frozen=True)
@@ -89,8 +89,7 @@ def hugging_face(encoder: Encoder, device: torch.device) -> Any:
         import transformers
     except ImportError:
         raise UserError("the comparison needs transformers: pip install 'sjepa[superb]'") from None
-    settings: Any = transformers.HubertConfig(**to_hugging_face(encoder.config))
-    settings._attn_implementation = "sdpa"
+    settings: Any = transformers.HubertConfig(**to_hugging_face(encoder.config) | {"attn_implementation": "sdpa"})
     model: Any = transformers.HubertModel(settings)
     missing, unknown = model.load_state_dict(encoder.state_dict(), strict=False)
     assert not unknown

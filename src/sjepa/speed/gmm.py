@@ -10,11 +10,11 @@ import tyro
 from torch import Tensor
 
 from sjepa.audio.io import SAMPLE_RATE
-from sjepa.bench.contest import figures, in_turn
-from sjepa.bench.mixtures import ScikitLearn, draw_frames, naive_posterior, naive_update
-from sjepa.bench.output import machine, save, show, stage
 from sjepa.errors import UserError
 from sjepa.model.frontend import frame_count
+from sjepa.speed.contest import figures, in_turn
+from sjepa.speed.mixtures import ScikitLearn, draw_frames, naive_posterior, naive_update
+from sjepa.speed.output import machine, save, show, stage
 from sjepa.targets.fit import initial_mixture
 from sjepa.targets.gmm import DiagonalGMM
 from sjepa.targets.kmeans import kmeans

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from sjepa.audio.io import SAMPLE_RATE
-from sjepa.bench.timing import milliseconds
 from sjepa.config import Config
 from sjepa.model.formats import to_hugging_face
+from sjepa.speed.timing import milliseconds
 from sjepa.train.compute import autocast
 
 Figures = dict[str, float] | str
@@ -37,8 +37,7 @@ def hugging_face(config: Config, clean: Tensor, mask: Tensor, device: torch.devi
         import transformers
     except ImportError:
         return "not installed: pip install transformers"
-    settings: Any = transformers.HubertConfig(**to_hugging_face(config.encoder))
-    settings._attn_implementation = "sdpa"
+    settings: Any = transformers.HubertConfig(**to_hugging_face(config.encoder) | {"attn_implementation": "sdpa"})
     model: Any = transformers.HubertModel(settings)
     model.to(device).train()
 

@@ -16,15 +16,16 @@ from torch import Tensor
 
 from sjepa.audio.augment import draw
 from sjepa.audio.io import SAMPLE_RATE
-from sjepa.bench.output import machine, save, show, stage
-from sjepa.bench.peers import PEERS
-from sjepa.bench.timing import captured, encoder_operations, matrix_rate, milliseconds
 from sjepa.config import Config, load_preset
 from sjepa.data.loader import Batch, on_device
 from sjepa.data.masking import block_mask
 from sjepa.model.frontend import frame_count
+from sjepa.speed.output import machine, save, show, stage
+from sjepa.speed.peers import PEERS
+from sjepa.speed.timing import captured, encoder_operations, matrix_rate, milliseconds
 from sjepa.targets.targets import Targets
-from sjepa.train.compute import autocast, graphs_compiled
+from sjepa.torch_private import count_compiled_graphs
+from sjepa.train.compute import autocast
 from sjepa.train.run import Run
 from sjepa.train.step import train_step
 
@@ -175,7 +176,7 @@ def time_phase(
         "waiting_ms": waited / repeats * 1e3,
         "first_step_s": first,
         "memory_gb": memory,
-        "graphs_compiled": graphs_compiled(),
+        "graphs_compiled": count_compiled_graphs(),
     }
 
 

@@ -1,4 +1,4 @@
-"""Choosing a job by a word: `sjepa VERB ...`, and `sjepa bench SUBJECT ...` below it."""
+"""Commands chosen by a word: `sjepa COMMAND ...`, and `sjepa bench SUBJECT ...` below it."""
 
 from collections.abc import Mapping
 from importlib import import_module

@@ -12,16 +12,16 @@ import tyro
 
 from sjepa.audio.augment import AugmentConfig
 from sjepa.audio.io import SAMPLE_RATE, read_int16, to_int16
-from sjepa.bench.output import processor, save, stage
 from sjepa.data.build import build_index
 from sjepa.data.corpus import Corpus
+from sjepa.data.corpus_mix import CorpusMix
 from sjepa.data.index import arrow
 from sjepa.data.loader import BatchConfig, BatchReader, load, plan_batches
 from sjepa.data.masking import MaskConfig
-from sjepa.data.mixture import Mixture
 from sjepa.data.opening import open_corpus
 from sjepa.data.shards import Encoding, write_shards
 from sjepa.errors import UserError
+from sjepa.speed.output import processor, save, stage
 
 FORMATS = {
     "wav": {"subtype": "PCM_16"},
@@ -87,7 +87,7 @@ def measure(data: str, seconds: float, workers: int) -> dict[str, Any]:
     return results
 
 
-def sample(corpus: Corpus | Mixture) -> list[np.ndarray]:
+def sample(corpus: Corpus | CorpusMix) -> list[np.ndarray]:
     """Some utterances of a corpus, the same each time."""
     chosen = np.random.default_rng(0).choice(len(corpus), min(len(corpus), 64), replace=False)
     long_enough = [int(utterance) for utterance in chosen if corpus.length[utterance] >= SAMPLE_RATE]
@@ -125,22 +125,22 @@ def decode_rate(folder: Path, ending: str, recordings: list[np.ndarray]) -> dict
     return {"audio_per_second": rate, "bytes_per_second": sum(path.stat().st_size for path in paths) / audio}
 
 
-def loader_rate(corpus: Corpus | Mixture, workers: int, seconds: float) -> dict[str, Any]:
+def loader_rate(corpus: Corpus | CorpusMix, workers: int, seconds: float) -> dict[str, Any]:
     """Seconds of audio a second: decoded, cropped, masked, in batches of a GPU's share, on the GPU if there is one."""
     import torch
 
     # 360 s: a GPU's share of the paper's batch; a small corpus must still give several batches.
     batch_seconds = min(360.0, corpus.hours * 3600 / 8)
-    plan = plan_batches(corpus, BatchConfig(seconds=batch_seconds), seed=0, ranks=1)
-    reader = BatchReader(corpus, MaskConfig(), AugmentConfig(), seed=0, rank=0, ranks=1)
+    plan = plan_batches(corpus, BatchConfig(seconds=batch_seconds), seed=0, world_size=1)
+    reader = BatchReader(corpus, MaskConfig(), AugmentConfig(), seed=0, rank=0, world_size=1)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     batches = load(reader, plan, (0, 0), workers, device)
     for _ in range(2 * workers):  # processes start and caches fill
         next(batches)
-    began, heard = time.perf_counter(), 0.0
+    began, audio_seconds = time.perf_counter(), 0.0
     while time.perf_counter() - began < seconds:
-        heard += next(batches).waveforms.numel() / SAMPLE_RATE
-    rate = heard / (time.perf_counter() - began)
+        audio_seconds += next(batches).waveforms.numel() / SAMPLE_RATE
+    rate = audio_seconds / (time.perf_counter() - began)
     batches.close()
     return {"audio_per_second": rate, "workers": workers, "batch_seconds": batch_seconds, "device": device.type}
 

@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from sjepa.bench.output import stage
-from sjepa.bench.timing import milliseconds
+from sjepa.speed.output import stage
+from sjepa.speed.timing import milliseconds
 
 
 def in_turn(

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # The half-hour study, from a bare machine with a GPU to its tables.
 #
-#   bash runs/half-hour.sh CORPORA                        # everything, one after the other
-#   bash runs/half-hour.sh CORPORA soft-0 soft-0/heads    # parts of it; several such calls can share a GPU
-#   STUDY=/large/disk bash runs/half-hour.sh CORPORA      # somewhere else than in runs/study
+#   bash recipes/half-hour.sh CORPORA                        # everything, one after the other
+#   bash recipes/half-hour.sh CORPORA soft-0 soft-0/heads    # parts of it; several such calls can share a GPU
+#   STUDY=/large/disk bash recipes/half-hour.sh CORPORA      # somewhere else than in runs/study
 #
 # CORPORA holds LibriSpeech/dev-clean with phones-dev-clean.jsonl.gz beside LibriSpeech, and any of: extra/ (more
 # LibriSpeech), speechocean762/, ravdess/, coffee/, noise/. A part is a recipe and a seed (soft-0), the end of its first
@@ -14,9 +14,9 @@ refuse() {
   echo "$*" >&2
   exit 2
 }
-case ${1:-} in '' | -*) refuse "usage: bash runs/half-hour.sh CORPORA [PART...]; its first lines explain both" ;; esac
+case ${1:-} in '' | -*) refuse "usage: bash recipes/half-hour.sh CORPORA [PART...]; its first lines explain both" ;; esac
 corpora=$(realpath -m "$1")
-out=$(realpath -m "${STUDY:-$(dirname "$0")/study}")
+out=$(realpath -m "${STUDY:-$(dirname "$0")/../runs/study}")
 shift
 cd "$(dirname "$0")/.."
 

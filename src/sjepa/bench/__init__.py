@@ -1,1 +1,0 @@
-"""Measurements of this machine: a module a subject, each with `run(arguments)`."""

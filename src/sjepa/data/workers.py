@@ -1,0 +1,50 @@
+"""The worker processes of a data loader: which have ended, and whether a signal from outside ended them."""
+
+import copy
+import multiprocessing
+import signal
+import time
+from collections.abc import Sequence
+from multiprocessing.context import BaseContext
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+PATIENCE = 1.0  # seconds: a worker whose pipe broke may take a moment to end
+
+
+def record_processes() -> tuple[BaseContext, list[BaseProcess]]:
+    """A context for `DataLoader(multiprocessing_context=...)`, and the list of processes that it starts.
+
+    The loader tells of its workers only in the text of its errors; the processes themselves have exit codes.
+    """
+    started: list[BaseProcess] = []
+    context = copy.copy(multiprocessing.get_context())
+    make = context.Process
+
+    def process(*arguments: Any, **options: Any) -> BaseProcess:
+        started.append(make(*arguments, **options))
+        return started[-1]
+
+    context.Process = process  # type: ignore[assignment, misc]
+    return context, started
+
+
+def find_ended(processes: Sequence[BaseProcess]) -> list[BaseProcess]:
+    """The processes that have ended, or end within a moment."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        ended = [process for process in processes if process.exitcode is not None]
+        if ended or time.monotonic() > deadline:
+            return ended
+        time.sleep(0.05)
+
+
+def was_stopped(process: BaseProcess) -> bool:
+    """Whether an ended worker was asked to end: SIGTERM, or SIGINT, after which it exits with 0 or by the signal."""
+    return process.exitcode in (0, -signal.SIGINT, -signal.SIGTERM)
+
+
+def describe_end(process: BaseProcess) -> str:
+    """The signal that ended a process, or its exit code."""
+    code = process.exitcode or 0
+    return signal.Signals(-code).name if code < 0 else f"exit code {code}"

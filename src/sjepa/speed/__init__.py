@@ -1,0 +1,1 @@
+"""`sjepa bench`: how fast this machine is. One module per subject, each with `run(arguments)`."""

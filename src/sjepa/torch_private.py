@@ -1,0 +1,40 @@
+"""The private parts of torch that training needs. Only this module uses them: a new version of torch may move them."""
+
+import torch
+from torch import Tensor
+
+
+def raise_recompile_limit(limit: int) -> None:
+    """Let torch.compile make this many versions of one function before it gives up and runs it uncompiled.
+
+    Each bucket's shape and mode needs a version, and the default is 8. torch 2.8 has no public setting for it;
+    `torch.compiler.config.recompile_limit` came later.
+    """
+    torch._dynamo.config.recompile_limit = limit
+
+
+def disable_padded_buffers() -> None:
+    """Keep the compiler from padding the strides of its buffers, in all that is compiled from now on.
+
+    Up to torch 2.11 a padded buffer can be read with the strides it had before: the gradient of the position
+    convolution was garbage. The public way, `torch.compile(options={"comprehensive_padding": False})`, must be
+    repeated at every call, and one that forgets it computes wrong gradients without an error.
+    """
+    torch._inductor.config.comprehensive_padding = False
+
+
+def count_compiled_graphs() -> int:
+    """Graphs that this process has compiled: it should stop rising once every bucket has been seen.
+
+    Torch tells this number only in its logs, as text.
+    """
+    return int(torch._dynamo.utils.counters["stats"]["unique_graphs"])
+
+
+def skip_next_step(optimizer: torch.optim.Optimizer, skip: Tensor) -> None:
+    """Let a fused optimizer's next step change nothing where `skip`, a boolean on the device, is true.
+
+    `torch.amp.GradScaler` does the same, but only together with a loss scale. An `if` in Python would make the host
+    wait for the device in every step, and cannot be part of a CUDA graph.
+    """
+    optimizer.found_inf = skip.float()  # type: ignore[attr-defined]
