@@ -40,7 +40,10 @@ def test_ranks_active_layers_and_switches_are_those_of_the_log() -> None:
 def test_older_logs_call_effective_ranks_ranks(tmp_path: Path) -> None:
     events = make_events()
     older = [{"ranks" if key == "effective_ranks" else key: event[key] for key in event} for event in events]
-    assert read_events(make_run(tmp_path / "older", older)) == read_events(make_run(tmp_path / "newer", events))
+    older_run, newer_run = (
+        RunFolder(make_run(tmp_path / name, log)) for name, log in (("older", older), ("newer", events))
+    )
+    assert older_run.events() == newer_run.events()
 
 
 def test_a_run_without_layer_checks_says_so(tmp_path: Path) -> None:
