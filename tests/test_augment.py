@@ -3,7 +3,18 @@
 import numpy as np
 import torch
 
-from sjepa.audio.augment import AugmentConfig, Draws, add_noise, augment, draw, mix_utterances
+from sjepa.audio.augment import (
+    AugmentConfig,
+    Draws,
+    add_noise,
+    align_targets,
+    apply_equalizer,
+    augment,
+    change_speed,
+    draw,
+    mix_utterances,
+    student_samples,
+)
 
 
 def draws(batch: int, seed: int = 0, **settings: float) -> torch.Tensor:
@@ -71,3 +82,57 @@ def test_silence_and_a_batch_of_one_are_harmless() -> None:
     out = augment(torch.zeros(3, 1000), draws(3))
     assert torch.isfinite(out).all()
     assert torch.equal(augment(torch.ones(1, 1000), draws(1, p_noise=0.0)), torch.ones(1, 1000))
+
+
+def test_a_change_of_speed_is_a_resampling() -> None:
+    """Tones below the new Nyquist frequency come out at the frequency that the rate gives them."""
+    time = torch.arange(8000, dtype=torch.float64) / 16_000
+    for rate in (0.87, 1.0, 1.13):
+        for hertz in (150.0, 1000.0, 5000.0):
+            tone = torch.sin(2 * torch.pi * hertz * time).float()[None]
+            found = change_speed(tone, torch.tensor([rate], dtype=torch.float64), 6000)[0]
+            expected = torch.sin(2 * torch.pi * hertz * rate * time[:6000]).float()
+            assert (found - expected)[20:-20].abs().max() < 0.02, (rate, hertz)
+
+
+def test_utterances_of_a_batch_have_their_own_speed() -> None:
+    clean = torch.randn(2, 3000)
+    rates = torch.tensor([0.9, 1.1], dtype=torch.float64)
+    both = change_speed(clean, rates, 2500)
+    for row in range(2):
+        torch.testing.assert_close(both[row], change_speed(clean[row : row + 1], rates[row : row + 1], 2500)[0])
+
+
+def test_targets_follow_the_speed_of_the_audio() -> None:
+    """A click in the middle of frame t of the clean audio is nearest to the frame whose target is t."""
+    drawn = draws(3, speed=0.2)
+    rate = Draws.from_rows(drawn).rate
+    assert (rate - 1).abs().max() > 0.02
+    frames = 49
+    q = torch.eye(frames).expand(3, -1, -1)  # the target of frame t is component t
+    samples = student_samples(320 * frames + 80, 0.2)
+    student_frames = (samples - 400) // 320 + 1
+    aligned = align_targets(q, drawn, student_frames).argmax(2)
+    for row in range(3):
+        for t in range(student_frames):
+            centre = float(rate[row]) * (320 * t + 200)
+            assert abs(320 * int(aligned[row, t]) + 200 - centre) <= 160
+    assert torch.equal(align_targets(q, None, student_frames), q[:, :student_frames])
+
+
+def test_the_equalizer_has_the_drawn_gain_at_its_control_points() -> None:
+    """Eight tones at equal distances on the mel scale, each at the gain of its control point."""
+    bins, samples = 4001, 8000
+    top = np.log1p(8000 / 700)
+    places = [round(700 * np.expm1(top * k / 7) / 2) for k in range(8)]  # bins of 2 Hz
+    gains = torch.tensor([[3.0], [-6.0], [0.0], [5.0], [-2.0], [6.0], [1.0], [-4.0]], dtype=torch.float64)
+    spectrum = torch.zeros(1, bins, dtype=torch.complex64)
+    spectrum[0, places] = 1.0
+    audio = torch.fft.irfft(spectrum, n=samples)
+    found = torch.fft.rfft(apply_equalizer(audio, gains)).abs()[0, places]
+    np.testing.assert_allclose(20 * np.log10(found.numpy()), gains[:, 0].numpy(), atol=0.05)
+
+
+def test_without_noise_mixing_speed_and_equalizer_nothing_changes() -> None:
+    clean = torch.randn(4, 2000)
+    torch.testing.assert_close(augment(clean, draws(4, p_noise=0.0, p_mix=0.0), None, 2000, True), clean)
