@@ -11,6 +11,7 @@ from sklearn.metrics import mutual_info_score
 from sjepa.data.synthetic import synthesise_corpus
 from sjepa.errors import UserError
 from sjepa.evaluate.abx import abx_errors, tokens
+from sjepa.evaluate.agreement import agreement
 from sjepa.evaluate.labelled import Labelled, read_labelled
 from sjepa.evaluate.logistic import fit_logistic
 from sjepa.evaluate.probes import (
@@ -24,7 +25,7 @@ from sjepa.evaluate.probes import (
 )
 from sjepa.evaluate.probing import chosen_states, probe_encoder, state_name
 from sjepa.evaluate.superb.records import Utterance
-from sjepa.evaluate.units import agreement, kmeans_units
+from sjepa.evaluate.units import kmeans_units
 from sjepa.evaluate.upstream import load_upstream
 
 

@@ -12,15 +12,11 @@ import torch
 from sjepa.data.synthetic import VOICES
 from sjepa.errors import UserError
 from sjepa.evaluate.superb import TaskName, librispeech
-from sjepa.evaluate.superb.records import Fold, Label, Utterance, by_group
-from sjepa.evaluate.superb.tasks import (
-    LITE_UTTERANCES,
-    RECIPES,
-    ClassTask,
-    SequenceTask,
-    few_speakers,
-    make_task,
-)
+from sjepa.evaluate.superb.classes import ClassTask
+from sjepa.evaluate.superb.records import LITE_UTTERANCES, Fold, Label, Utterance, by_group
+from sjepa.evaluate.superb.sequences import SequenceTask
+from sjepa.evaluate.superb.tasks import find_entry, make_task
+from sjepa.evaluate.superb.tasks.sid import few_speakers
 from sjepa.evaluate.superb.text import Characters
 
 pytest.importorskip("espeakng_loader")
@@ -310,7 +306,7 @@ def test_labels_are_encoded_once(made: dict[str, Path], monkeypatch: pytest.Monk
 
 
 def test_the_lite_protocol_has_at_most_ten_looks_at_dev() -> None:
-    recipe, _ = RECIPES["sid"]
+    recipe = find_entry("sid").recipe
     assert [recipe.lite(steps).evaluate_every for steps in (1, 10, 15, 1000)] == [1, 1, 2, 100]
     for steps in range(1, 200):
         assert -(-steps // recipe.lite(steps).evaluate_every) <= 10

@@ -11,7 +11,8 @@ import pytest
 
 from sjepa.cli import dispatch
 from sjepa.errors import UserError
-from sjepa.evaluate.table import FULL, LITE, build_sections, find_results
+from sjepa.evaluate.metric import SectionKind
+from sjepa.evaluate.table import TITLES, build_sections, find_results
 from sjepa.evaluate.tabular import as_csv, latex, markdown
 
 
@@ -74,7 +75,8 @@ def test_lite_results_are_never_in_the_same_table_as_full_ones() -> None:
         result("mine", "asr", {"wer": 40.0, "cer": 20.0}, protocol=LITE_PROTOCOL),
     ]
     full, lite = build_sections(results)
-    assert (full.title, lite.title) == (FULL, LITE)
+    assert (full.place.kind, lite.place.kind) == (SectionKind.SUPERB, SectionKind.LITE)
+    assert [section.title for section in (full, lite)] == [TITLES[SectionKind.SUPERB], TITLES[SectionKind.LITE]]
     assert not any("lite" in column for column in full.columns)
     assert lite.columns == ["asr-lite, 3,000 steps, wer", "asr-lite, 3,000 steps, cer"]
     assert not any(row.reported for row in lite.rows)

@@ -12,11 +12,12 @@ from sjepa.audio.io import probe
 from sjepa.device import Device
 from sjepa.errors import UserError
 from sjepa.evaluate.labelled import Labelled, corpus_name, read_labelled
-from sjepa.evaluate.superb import metrics
 from sjepa.evaluate.superb.features import FeatureStore, padded, testing_batches, training_batches
 from sjepa.evaluate.superb.librispeech import SILENCES, phone_sequence
+from sjepa.evaluate.superb.metrics import CER, PER, WER
 from sjepa.evaluate.superb.records import Fold, Utterance, by_group
-from sjepa.evaluate.superb.tasks import Recipe, Score, SequenceTask
+from sjepa.evaluate.superb.sequences import SequenceTask
+from sjepa.evaluate.superb.task import Recipe
 from sjepa.evaluate.superb.text import Characters, Phones
 from sjepa.evaluate.upstream import Upstream, load_upstream
 from sjepa.progress import bar, track
@@ -56,7 +57,7 @@ def calibrate(
     return {
         "corpus": corpus_name(data, subset),
         "labels": labels,
-        "metric": task.selection,
+        "metric": task.selection.name,
         "steps": steps,
         "train_utterances": len(train),
         "held_out_utterances": len(held_out),
@@ -90,10 +91,9 @@ def make_task(train: list[Utterance], held_out: list[Utterance], labels: Labels,
     recipe = Recipe(steps, RATE[labels], BATCH, 1, steps, "calibration")
     fold = Fold("calibration", train, held_out, held_out)
     if labels == "words":
-        scores: dict[str, Score] = {"wer": metrics.word_error_rate, "cer": metrics.character_error_rate}
-        return SequenceTask("calibration", recipe, [fold], Characters(), scores, LSTM)
+        return SequenceTask("calibration", recipe, [fold], (WER, CER), symbols=Characters(), recurrent=LSTM)
     known = sorted({phone for u in train + held_out for phone in str(u.label).split()})
-    return SequenceTask("calibration", recipe, [fold], Phones(tuple(known)), {"per": metrics.word_error_rate})
+    return SequenceTask("calibration", recipe, [fold], (PER,), symbols=Phones(tuple(known)))
 
 
 def samples_of(utterances: list[Utterance]) -> np.ndarray:
@@ -156,7 +156,7 @@ def score(
     together = torch.cat(sampled, dim=1)
     together = together[:, torch.randperm(together.shape[1], generator=generator)[:frames]]
     wanted = [u.label for u in order]
-    scores = [task.score(each, wanted)[task.selection] for each in said]
+    scores = [task.score(each, wanted)[task.selection.name] for each in said]
     return scores, effective_rank(together).tolist()
 
 

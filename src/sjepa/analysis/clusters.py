@@ -10,9 +10,9 @@ from sjepa.analysis.events import Event, of_kind, phase_start, read_events
 from sjepa.analysis.restored import Restored
 from sjepa.analysis.style import GRID, MUTED, TARGET, WARNING, Found, figure
 from sjepa.audio.io import read_audio
+from sjepa.evaluate.agreement import agreement
 from sjepa.evaluate.labelled import Labelled
 from sjepa.evaluate.superb.records import some
-from sjepa.evaluate.units import agreement
 from sjepa.progress import bar
 
 DEAD = 0.01  # of an even share, as in metrics.jsonl

@@ -15,9 +15,7 @@ from sjepa.evaluate.superb import TaskName
 class Superb:
     """Train a SUPERB head on a frozen encoder, select on dev, report on test.
 
-    asr and pr read LibriSpeech, er IEMOCAP, sf Audio SNIPS, ks Speech Commands v0.01, ic Fluent Speech Commands, sid
-    VoxCeleb1. ravdess (emotion) and coffee (slots) are no part of SUPERB and are named as what they are. Run the same
-    command again to continue.
+    docs/evaluate.md lists the tasks with their corpora, heads and scores. Run the same command again to continue.
     """
 
     task: Annotated[TaskName, tyro.conf.Positional]
@@ -56,16 +54,16 @@ def run(arguments: list[str]) -> None:
         raise UserError("--sweep chooses the learning rate; leave --lr out")
     if command.lr is not None and not 0 < command.lr < math.inf:
         raise UserError(f"--lr {command.lr:g}: a learning rate is a finite number above 0")
-    if command.language_model is not None and command.task != "asr":
-        raise UserError("--language-model is for asr")
     from sjepa.evaluate.results import results_root
     from sjepa.evaluate.superb.decode import BOARD, PAPER, BeamDecoder, LanguageModel
-    from sjepa.evaluate.superb.protocol import GRID, Evaluation, in_words
-    from sjepa.evaluate.superb.tasks import make_task
+    from sjepa.evaluate.superb.protocol import in_words
+    from sjepa.evaluate.superb.tasks import all_entries, find_entry, make_task
     from sjepa.evaluate.upstream import load_upstream
     from sjepa.files import refuse_file
     from sjepa.progress import say
 
+    if command.language_model is not None and not find_entry(command.task).language_model:
+        raise UserError(f"--language-model is for {', '.join(e.name for e in all_entries() if e.language_model)}")
     upstream = load_upstream(command.encoder, command.device)
     protocol = f"{command.task}-lite" if command.lite else command.task
     out = command.out or results_root(command.encoder) / "superb" / upstream.name.replace(" ", "-") / protocol
@@ -77,9 +75,8 @@ def run(arguments: list[str]) -> None:
         language = LanguageModel(command.language_model, lexicon)
         decoders = {"paper": BeamDecoder(language, PAPER), "board": BeamDecoder(language, BOARD)}
     say(f"{protocol} on {upstream.name}; what is trained stays in {out}", aside=True)
-    evaluation = Evaluation(task, upstream, out, command.seed, decoders, command.cache_gb)
-    rates = GRID if command.sweep else [task.recipe.lr if command.lr is None else command.lr]
-    results = evaluation.run(rates)
+    evaluation = task.evaluation()(task, upstream, out, command.seed, decoders, command.cache_gb)
+    results = evaluation.run(evaluation.candidates(command.lr, command.sweep))
     scores = in_words(results["metrics"], results["chance"])
     print(f"{protocol} on {upstream.name} ({upstream.parameters:,} parameters): test {scores}")
     for name, decoded in results["decoded"].items():

@@ -43,10 +43,11 @@ def run(arguments: list[str]) -> None:
 
     from sjepa.errors import UserError
     from sjepa.evaluate.abx import abx_errors, fastabx
+    from sjepa.evaluate.agreement import agreement
     from sjepa.evaluate.labelled import corpus_name, read_labelled
     from sjepa.evaluate.probing import chosen_states, extract, state_name
     from sjepa.evaluate.results import results_folder, write_results
-    from sjepa.evaluate.units import HeadUnits, agreement, kmeans_units
+    from sjepa.evaluate.units import HeadUnits, kmeans_units
     from sjepa.evaluate.upstream import frozen, load_upstream
 
     if command.abx:

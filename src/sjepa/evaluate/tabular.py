@@ -4,7 +4,10 @@ import csv
 import io
 from collections.abc import Sequence
 
-from sjepa.evaluate.table import NEITHER, Row, Section, lower_is_better
+from sjepa.evaluate.metric import Better
+from sjepa.evaluate.table import Row, Section
+
+ARROWS = {Better.LOWER: "↓", Better.HIGHER: "↑", Better.NEITHER: ""}
 
 
 def size(row: Row) -> str:
@@ -18,22 +21,17 @@ def cell(section: Section, row: Row, column: str, bold: str, none: str) -> str:
     value, deviation = row.value(column), row.deviation(column)
     if value is None:
         return none
-    text = f"{value:.{digits(column)}f}"
+    digits = section.metrics[column].digits
+    text = f"{value:.{digits}f}"
     if deviation is not None:
-        text += f" ± {deviation:.{digits(column)}f}"
+        text += f" ± {deviation:.{digits}f}"
     if row.seeds(column) > 1:
         text += f" ({row.seeds(column)} seeds)"
     return bold.format(text) if section.is_best(row, column) else text
 
 
-def digits(column: str) -> int:
-    if column.endswith(("purity", "pnmi")):
-        return 3
-    return 0 if column.endswith("units_used") else 2
-
-
-def heading(column: str) -> str:
-    return f"{column} {'' if column.endswith(NEITHER) else '↓' if lower_is_better(column) else '↑'}".strip()
+def heading(section: Section, column: str) -> str:
+    return f"{column} {ARROWS[section.metrics[column].better]}".strip()
 
 
 def markdown(sections: Sequence[Section]) -> str:
@@ -41,7 +39,7 @@ def markdown(sections: Sequence[Section]) -> str:
     for section in sections:
         columns = section.columns
         lines = [f"## {section.title}", "", section.note, ""]
-        lines.append("| encoder | parameters | " + " | ".join(map(heading, columns)) + " |")
+        lines.append("| encoder | parameters | " + " | ".join(heading(section, column) for column in columns) + " |")
         lines.append("| --- | ---: |" + " ---: |" * len(columns))
         for row in section.rows:
             cells = " | ".join(cell(section, row, column, "**{}**", "–") for column in columns)
@@ -54,7 +52,7 @@ def latex(sections: Sequence[Section]) -> str:
     blocks = []
     for section in sections:
         columns = section.columns
-        head = " & ".join(escaped(heading(column)) for column in columns)
+        head = " & ".join(escaped(heading(section, column)) for column in columns)
         lines = [rf"\begin{{tabular}}{{lr{'r' * len(columns)}}}", r"\toprule", rf"encoder & parameters & {head} \\"]
         group = -1
         for row in section.rows:

@@ -57,6 +57,11 @@ def dev_clean_fold(root: Path) -> Fold:
     return Fold("LibriSpeech dev-clean split by speaker", *parts)
 
 
+def protocol_fold(root: Path, lite: bool) -> Fold:
+    """The parts of the full protocol, or of the lite one."""
+    return dev_clean_fold(root) if lite else standard_fold(root)
+
+
 def speaker_sex(root: Path) -> dict[str, str]:
     """Sex of each speaker from SPEAKERS.TXT."""
     for folder in (root, root / "LibriSpeech", root.parent):

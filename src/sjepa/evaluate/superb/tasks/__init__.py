@@ -1,0 +1,25 @@
+"""The tasks, one file each: a file of this folder holds the `ENTRY` of the task of its name."""
+
+import importlib
+from pathlib import Path
+
+from sjepa.evaluate.superb import TASK_NAMES
+from sjepa.evaluate.superb.entry import Entry
+from sjepa.evaluate.superb.task import Task
+
+
+def find_entry(name: str) -> Entry:
+    entry: Entry = importlib.import_module(f"{__name__}.{name}").ENTRY
+    return entry
+
+
+def all_entries() -> list[Entry]:
+    return [find_entry(name) for name in TASK_NAMES]
+
+
+def make_task(
+    name: str, data: Path, *, lite: bool = False, steps: int | None = None, lexicon: Path | None = None
+) -> Task:
+    """Read a task's corpus and settle its protocol; `steps` changes the length of the lite protocol only."""
+    entry = find_entry(name)
+    return entry.build(entry, entry.request(data, lite=lite, steps=steps, lexicon=lexicon))

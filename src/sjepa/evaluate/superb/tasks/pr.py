@@ -1,0 +1,55 @@
+"""Phoneme recognition: LibriSpeech's transcripts, pronounced by a lexicon or aligned."""
+
+from pathlib import Path
+
+from sjepa.errors import UserError
+from sjepa.evaluate.metric import SectionKind
+from sjepa.evaluate.superb import librispeech
+from sjepa.evaluate.superb.entry import Entry, Request
+from sjepa.evaluate.superb.metrics import PER
+from sjepa.evaluate.superb.records import Fold, relabel
+from sjepa.evaluate.superb.sequences import SequenceTask
+from sjepa.evaluate.superb.task import Recipe
+from sjepa.evaluate.superb.text import Phones
+
+
+def build(entry: Entry, request: Request) -> SequenceTask:
+    """SUPERB's phonemes come from a lexicon with stress; the lite protocol also takes aligned ones."""
+    fold = librispeech.protocol_fold(request.data, request.lite)
+    if request.lexicon is not None:
+        fold, phones = pronounce(fold, request.lexicon), Phones()
+    elif request.lite:
+        fold, phones = align(fold, request.data)
+    else:
+        raise UserError("phoneme recognition needs its pronunciations: --lexicon librispeech-lexicon.txt")
+    return entry.task(SequenceTask, request, [fold], symbols=phones)
+
+
+def pronounce(fold: Fold, lexicon: Path) -> Fold:
+    """Words of the labels as the phones of a lexicon."""
+    words = librispeech.read_lexicon(lexicon)
+    missing = {word for u in fold.utterances for word in str(u.label).split()} - words.keys()
+    if missing:
+        raise UserError(f"{lexicon} lacks {len(missing)} words of the transcripts, first {min(missing)}")
+    return relabel(fold, {u.name: " ".join(words[w] for w in str(u.label).split()) for u in fold.utterances})
+
+
+def align(fold: Fold, data: Path) -> tuple[Fold, Phones]:
+    """Phones as they were aligned, without stress, and the set of them."""
+    aligned = librispeech.aligned_phones(data)
+    unlabelled = [u.name for u in fold.utterances if u.name not in aligned]
+    if unlabelled:
+        raise UserError(f"audio without labels: {len(unlabelled)} utterances have no phones, first {unlabelled[0]}")
+    labels = {u.name: librispeech.phone_sequence(aligned[u.name]) for u in fold.utterances}
+    return relabel(fold, labels), Phones(tuple(sorted({p for text in labels.values() for p in text.split()})))
+
+
+ENTRY = Entry(
+    name="pr",
+    title="phoneme recognition",
+    section=SectionKind.SUPERB,
+    recipe=Recipe(steps=100_000, lr=1e-2, batch=16, accumulate=2, evaluate_every=1000),
+    lite_steps=1000,
+    metrics=(PER,),
+    build=build,
+)
