@@ -377,3 +377,17 @@ def test_one_class_leaves_nothing_to_learn_and_an_empty_part_is_refused(copy: Ca
         Fold("x", [None], [], [None])  # type: ignore[list-item]
     with pytest.raises(UserError, match="there is no folder nowhere"):
         make_task("asr", Path("nowhere"))
+
+
+def test_slot_filling_is_augmented_as_recognition_is(made: dict[str, Path]) -> None:
+    """snips.yaml has `adaptive: false`: two stretches of time, whatever the length of the utterance."""
+    x, frames = torch.ones(2, 1500, 768), torch.tensor([1500, 1500])
+    slots, recognition = (
+        make_task(name, made[corpus]).augmentation for name, corpus in (("sf", "sf"), ("asr", "libri"))
+    )
+    assert slots == recognition
+    assert slots is not None
+    for seed in range(5):
+        masked = (slots(x, frames, torch.Generator().manual_seed(seed)) == 0).all(2)
+        begins = masked[:, 1:] & ~masked[:, :-1]
+        assert (begins.sum(1) <= 2).all()

@@ -16,8 +16,7 @@ def build(entry: Entry, request: Request) -> SequenceTask:
     folds = reduce_folds(folds, some) if request.lite else folds
     symbols = SlotCharacters(read_slot_names(snips_folder(request.data) / "slots.txt"))
     width = LITE_WIDTH if request.lite else WIDTH
-    augment = SpecAugment(adaptive=True)
-    return entry.task(SequenceTask, request, folds, symbols=symbols, recurrent=width, augment=augment)
+    return entry.task(SequenceTask, request, folds, symbols=symbols, recurrent=width, augment=SpecAugment())
 
 
 ENTRY = Entry(
