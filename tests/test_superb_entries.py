@@ -13,7 +13,7 @@ from sjepa.evaluate.superb.entry import Entry, Request
 from sjepa.evaluate.superb.protocol import Evaluation
 from sjepa.evaluate.superb.records import Fold, Utterance
 from sjepa.evaluate.superb.task import Recipe
-from sjepa.evaluate.superb.tasks import all_entries
+from sjepa.evaluate.superb.tasks import all_entries, find_entry
 from sjepa.evaluate.table import build_sections
 from sjepa.evaluate.tabular import markdown
 from sjepa.evaluate.upstream import load_upstream
@@ -75,3 +75,12 @@ def test_a_recipe_looks_at_dev_within_its_steps(name: str) -> None:
     (entry,) = [entry for entry in all_entries() if entry.name == name]
     assert 0 < entry.recipe.evaluate_every <= entry.recipe.steps
     assert entry.lite_steps < entry.recipe.steps
+
+
+@pytest.mark.parametrize(
+    ("name", "steps"),
+    [("asr", 2000), ("pr", 1000), ("sf", 2000), ("er", 1000), ("ks", 5000), ("ic", 5000), ("sid", 5000)],
+)
+def test_dev_is_looked_at_as_often_as_in_s3prl(name: str, steps: int) -> None:
+    """`eval_step` in the configurations of s3prl 0.4.10 and the problem classes of 0.4.18."""
+    assert find_entry(name).recipe.evaluate_every == steps

@@ -29,7 +29,7 @@ ENTRY = Entry(
     name="sid",
     title="speaker identification",
     section=SectionKind.SUPERB,
-    recipe=Recipe(steps=200_000, lr=1e-4, batch=8, accumulate=4, evaluate_every=4000),
+    recipe=Recipe(steps=200_000, lr=1e-4, batch=8, accumulate=4, evaluate_every=5000),
     lite_steps=2000,
     metrics=(ACCURACY,),
     build=build,
