@@ -71,12 +71,19 @@ def test_phonemes_come_from_a_lexicon_or_from_alignments(made: dict[str, Path], 
     lexicon = tmp_path / "lexicon.txt"
     lexicon.write_text("ONE\tW AH1 N\nONE\tHH W AH1 N\nTWO\tT UW1\nTHREE\tTH R IY1\nFOUR\tF AO1 R\nFIVE\tF AY1 V\n")
     with pytest.raises(UserError, match=r"lexicon\.txt lacks 1 words of the transcripts, first SIX"):
-        make_task("pr", made["libri"], lexicon=lexicon)
+        make_task("pr", made["libri"], lexicons=[lexicon])
     lexicon.write_text(lexicon.read_text() + "\nSIX\tS IH1 K S\n\n")  # empty lines say nothing
-    task = make_task("pr", made["libri"], lexicon=lexicon)
+    task = make_task("pr", made["libri"], lexicons=[lexicon])
     assert isinstance(task, SequenceTask)
     assert len(task.symbols.symbols) == 74
     assert set(str(task.folds[0].train[0].label).split()) <= set(task.symbols.symbols)
+    first, second = tmp_path / "200k.txt", tmp_path / "allothers.txt"
+    first.write_text("".join(lexicon.read_text().splitlines(keepends=True)[:4]))
+    second.write_text("ONE\tOW1\n" + "".join(lexicon.read_text().splitlines(keepends=True)[4:]))
+    merged = make_task("pr", made["libri"], lexicons=[first, second])
+    assert merged.folds == task.folds  # of a word in both, the first lexicon's pronunciation
+    with pytest.raises(UserError, match=r"200k\.txt lacks \d words"):
+        make_task("pr", made["libri"], lexicons=[first])
     with pytest.raises(UserError, match="needs its pronunciations: --lexicon"):
         make_task("pr", made["libri"])
     assert librispeech.phone_sequence(["SIL", "A", "A", "SIL", "A", "B", "B", "SIL"]) == "A A B"

@@ -36,8 +36,9 @@ class Superb:
     """Try the learning rates 1e-1 to 1e-7 and keep the one that is best on dev."""
     seed: int = 0
     """All randomness follows from it."""
-    lexicon: Path | None = None
-    """pr: pronunciations, a word and its phones a line. asr with a KenLM binary: its words."""
+    lexicon: tyro.conf.UseAppendAction[tuple[Path, ...]] = ()
+    """pr: pronunciations, a word and its phones per line; give it several times to merge lexicons. asr with a KenLM
+    binary: its words."""
     language_model: Path | None = None
     """asr: an ARPA or KenLM binary file; test is then decoded with it too, in the paper's and the board's settings."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -68,11 +69,10 @@ def run(arguments: list[str]) -> None:
     protocol = f"{command.task}-lite" if command.lite else command.task
     out = command.out or results_root(command.encoder) / "superb" / upstream.name.replace(" ", "-") / protocol
     refuse_file(out)
-    lexicon = command.lexicon
-    task = make_task(command.task, command.data, lite=command.lite, steps=command.steps, lexicon=lexicon)
+    task = make_task(command.task, command.data, lite=command.lite, steps=command.steps, lexicons=command.lexicon)
     decoders = {}
     if command.language_model is not None:
-        language = LanguageModel(command.language_model, lexicon)
+        language = LanguageModel(command.language_model, *command.lexicon)
         decoders = {"paper": BeamDecoder(language, PAPER), "board": BeamDecoder(language, BOARD)}
     say(f"{protocol} on {upstream.name}; what is trained stays in {out}", aside=True)
     evaluation = task.evaluation()(task, upstream, out, command.seed, decoders, command.cache_gb)

@@ -1,6 +1,6 @@
 """One entry per task: everything that tells a task from the others."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,7 +20,7 @@ class Request:
     data: Path
     recipe: Recipe
     lite: bool = False
-    lexicon: Path | None = None
+    lexicons: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Entry:
     """Whether a language model can decode its test part."""
 
     def request(
-        self, data: Path, *, lite: bool = False, steps: int | None = None, lexicon: Path | None = None
+        self, data: Path, *, lite: bool = False, steps: int | None = None, lexicons: Sequence[Path] = ()
     ) -> Request:
         """Settle the protocol; `steps` changes the length of the lite protocol only."""
         if not data.is_dir():
@@ -52,7 +52,7 @@ class Entry:
         if steps is not None and steps < 1:
             raise UserError(f"--steps {steps}: at least one step is needed")
         recipe = self.recipe.lite(steps or self.lite_steps) if lite else self.recipe
-        return Request(data, recipe, lite, lexicon)
+        return Request(data, recipe, lite, tuple(lexicons))
 
     def task(self, kind: type[T], request: Request, folds: list[Fold], **more: Any) -> T:
         """A task of a kind, with all that the entry states."""

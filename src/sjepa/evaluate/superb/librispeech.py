@@ -1,5 +1,6 @@
 """LibriSpeech in its own layout: transcripts, speakers and their sex, chapters, aligned phones."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from sjepa.audio.io import EXTENSIONS
@@ -97,13 +98,14 @@ def phone_sequence(labels: list[str]) -> str:
     )
 
 
-def read_lexicon(path: Path) -> dict[str, str]:
-    """Word to phones, the first pronunciation of each word."""
-    if not path.is_file():
-        raise UserError(f"there is no lexicon {path}: lines of a word and its phones")
+def read_lexicons(paths: Sequence[Path]) -> dict[str, str]:
+    """Word to phones, the first pronunciation of each word in the first lexicon that has it."""
     lexicon: dict[str, str] = {}
-    for line in path.read_text(encoding="utf-8").splitlines():
-        if line.strip():
-            word, *phones = line.split()
-            lexicon.setdefault(word, " ".join(phones))
+    for path in paths:
+        if not path.is_file():
+            raise UserError(f"there is no lexicon {path}: lines of a word and its phones")
+        for line in path.read_text(encoding="utf-8").splitlines():
+            if line.strip():
+                word, *phones = line.split()
+                lexicon.setdefault(word, " ".join(phones))
     return lexicon

@@ -1,6 +1,7 @@
 """The tasks, one file each: a file of this folder holds the `ENTRY` of the task of its name."""
 
 import importlib
+from collections.abc import Sequence
 from pathlib import Path
 
 from sjepa.evaluate.superb import TASK_NAMES
@@ -18,8 +19,8 @@ def all_entries() -> list[Entry]:
 
 
 def make_task(
-    name: str, data: Path, *, lite: bool = False, steps: int | None = None, lexicon: Path | None = None
+    name: str, data: Path, *, lite: bool = False, steps: int | None = None, lexicons: Sequence[Path] = ()
 ) -> Task:
     """Read a task's corpus and settle its protocol; `steps` changes the length of the lite protocol only."""
     entry = find_entry(name)
-    return entry.build(entry, entry.request(data, lite=lite, steps=steps, lexicon=lexicon))
+    return entry.build(entry, entry.request(data, lite=lite, steps=steps, lexicons=lexicons))

@@ -1,5 +1,6 @@
 """Phoneme recognition: LibriSpeech's transcripts, pronounced by a lexicon or aligned."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from sjepa.errors import UserError
@@ -12,25 +13,29 @@ from sjepa.evaluate.superb.sequences import SequenceTask
 from sjepa.evaluate.superb.task import Recipe
 from sjepa.evaluate.superb.text import Phones
 
+# s3prl's, one after the other: the second has the words that the first lacks.
+LEXICONS = ("librispeech-lexicon-200k-g2p.txt", "librispeech-lexicon-allothers-g2p.txt")
+
 
 def build(entry: Entry, request: Request) -> SequenceTask:
     """SUPERB's phonemes come from a lexicon with stress; the lite protocol also takes aligned ones."""
     fold = librispeech.protocol_fold(request.data, request.lite)
-    if request.lexicon is not None:
-        fold, phones = pronounce(fold, request.lexicon), Phones()
+    if request.lexicons:
+        fold, phones = pronounce(fold, request.lexicons), Phones()
     elif request.lite:
         fold, phones = align(fold, request.data)
     else:
-        raise UserError("phoneme recognition needs its pronunciations: --lexicon librispeech-lexicon.txt")
+        raise UserError(f"phoneme recognition needs its pronunciations: --lexicon {' --lexicon '.join(LEXICONS)}")
     return entry.task(SequenceTask, request, [fold], symbols=phones)
 
 
-def pronounce(fold: Fold, lexicon: Path) -> Fold:
-    """Words of the labels as the phones of a lexicon."""
-    words = librispeech.read_lexicon(lexicon)
+def pronounce(fold: Fold, lexicons: Sequence[Path]) -> Fold:
+    """Words of the labels as the phones of the lexicons."""
+    words = librispeech.read_lexicons(lexicons)
     missing = {word for u in fold.utterances for word in str(u.label).split()} - words.keys()
     if missing:
-        raise UserError(f"{lexicon} lacks {len(missing)} words of the transcripts, first {min(missing)}")
+        names, verb = " and ".join(map(str, lexicons)), "lacks" if len(lexicons) == 1 else "lack"
+        raise UserError(f"{names} {verb} {len(missing)} words of the transcripts, first {min(missing)}")
     return relabel(fold, {u.name: " ".join(words[w] for w in str(u.label).split()) for u in fold.utterances})
 
 
