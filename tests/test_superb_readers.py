@@ -398,3 +398,37 @@ def test_slot_filling_is_augmented_as_recognition_is(made: dict[str, Path]) -> N
         masked = (slots(x, frames, torch.Generator().manual_seed(seed)) == 0).all(2)
         begins = masked[:, 1:] & ~masked[:, :-1]
         assert (begins.sum(1) <= 2).all()
+
+
+def test_emotions_are_selected_on_the_part_that_s3prl_selects_on(copy: Callable[[str], Path]) -> None:
+    """torch's random_split with seed 0 over the order of s3prl's lists, which is not alphabetical."""
+    root = copy("er")
+    for fold in make_task("er", root).folds:
+        known = sorted(u.name for u in fold.train + fold.dev)
+        assert split_by_torch(known) == {u.name for u in fold.dev}
+    expected = {}
+    for number in range(1, 6):
+        others = [session for session in (4, 2, 1, 5, 3) if session != number]
+        paths = [path for session in others for path in sorted((root / f"Session{session}").rglob("*.wav"))[::-1]]
+        items = [{"path": str(path.relative_to(root)), "label": "neu", "speaker": "Ses01F"} for path in paths]
+        folder = root / "meta_data" / f"Session{number}"
+        folder.mkdir(parents=True)
+        (folder / "train_meta_data.json").write_text(json.dumps({"labels": {}, "meta_data": items}))
+        expected[f"Session{number}"] = split_by_torch([path.stem for path in paths])
+    folds = make_task("er", root).folds
+    assert {fold.name: {u.name for u in fold.dev} for fold in folds} == expected
+    assert all(len(fold.train) + len(fold.dev) == 32 for fold in folds)
+    (root / "meta_data/Session2/train_meta_data.json").write_text('{"meta_data": [{"path": "Session1/none.wav"}]}')
+    with pytest.raises(UserError, match=r"Session2/train_meta_data\.json names none, which has no label"):
+        make_task("er", root)
+    (root / "meta_data/Session2/train_meta_data.json").unlink()
+    with pytest.raises(UserError, match=r"there is no .*Session2/train_meta_data\.json"):
+        make_task("er", root)
+
+
+def split_by_torch(names: list[str]) -> set[str]:
+    """The dev part of some names, as s3prl's emotion expert draws it."""
+    train = int((1 - 0.2) * len(names))
+    torch.manual_seed(0)
+    _, dev = torch.utils.data.random_split(names, [train, len(names) - train])  # type: ignore[arg-type]
+    return {names[index] for index in dev.indices}

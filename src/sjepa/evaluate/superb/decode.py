@@ -63,8 +63,9 @@ class LanguageModel:
         nothing = self.score("<unk>")
         unknown = [word for word in words if scores[word] == nothing]
         if lexicons and len(unknown) > len(words) / 2:
+            names = " and ".join(map(str, lexicons))
             raise UserError(
-                f"{' and '.join(map(str, lexicons))} does not fit {path}: {len(unknown)} of {len(words)} words, such as {unknown[0]!r}, "
+                f"{names} does not fit {path}: {len(unknown)} of {len(words)} words, such as {unknown[0]!r}, "
                 "are unknown to the language model"
             )
         for word, score in scores.items():
