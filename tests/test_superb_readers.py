@@ -14,7 +14,7 @@ from sjepa.errors import UserError
 from sjepa.evaluate.superb import TaskName, librispeech
 from sjepa.evaluate.superb.classes import ClassTask
 from sjepa.evaluate.superb.records import LITE_UTTERANCES, Fold, Label, Utterance, by_group
-from sjepa.evaluate.superb.sequences import SequenceTask
+from sjepa.evaluate.superb.sequences import Batched, SequenceTask
 from sjepa.evaluate.superb.tasks import find_entry, make_task
 from sjepa.evaluate.superb.tasks.sid import few_speakers
 from sjepa.evaluate.superb.text import Characters
@@ -432,3 +432,13 @@ def split_by_torch(names: list[str]) -> set[str]:
     torch.manual_seed(0)
     _, dev = torch.utils.data.random_split(names, [train, len(names) - train])  # type: ignore[arg-type]
     return {names[index] for index in dev.indices}
+
+
+def test_slots_and_phonemes_share_batches_by_label_in_the_full_protocol(made: dict[str, Path], tmp_path: Path) -> None:
+    lexicon = tmp_path / "lexicon.txt"
+    lexicon.write_text("".join(f"{word.upper()} AH1\n" for word in corpora.NUMBERS))
+    full = [make_task("sf", made["sf"]), make_task("pr", made["libri"], lexicons=[lexicon])]
+    others = [make_task("sf", made["sf"], lite=True), make_task("pr", made["libri"], lite=True)]
+    others.append(make_task("asr", made["libri"]))
+    assert [task.batched for task in full if isinstance(task, SequenceTask)] == [Batched.BY_LABEL] * 2
+    assert [task.batched for task in others if isinstance(task, SequenceTask)] == [Batched.BY_LENGTH] * 3

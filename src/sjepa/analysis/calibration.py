@@ -12,7 +12,8 @@ from sjepa.audio.io import probe
 from sjepa.device import Device
 from sjepa.errors import UserError
 from sjepa.evaluate.labelled import Labelled, corpus_name, read_labelled
-from sjepa.evaluate.superb.features import FeatureStore, padded, testing_batches, training_batches
+from sjepa.evaluate.superb.batches import length_batches, testing_batches
+from sjepa.evaluate.superb.features import FeatureStore, padded
 from sjepa.evaluate.superb.librispeech import SILENCES, phone_sequence
 from sjepa.evaluate.superb.metrics import CER, PER, WER
 from sjepa.evaluate.superb.records import Fold, Utterance, by_group
@@ -110,7 +111,7 @@ def train_heads(
         torch.manual_seed(seed)
         heads.append(task.head(upstream.dimension).to(upstream.device))
     optimizer = torch.optim.Adam(heads.parameters(), lr=task.recipe.lr)
-    indices = itertools.islice(training_batches(samples_of(train), BATCH, seed), steps)
+    indices = itertools.islice(length_batches(samples_of(train), BATCH, seed), steps)
     plan = (([train[i] for i in batch], -1) for batch in indices)
     with bar(f"Heads on {len(heads)} layers", steps) as progress:
         for number, (utterances, features) in enumerate(store.batches(plan)):

@@ -20,7 +20,8 @@ from sjepa.evaluate.probes import (
     phone_probe,
     utterance_probe,
 )
-from sjepa.evaluate.superb.features import FeatureStore, testing_batches
+from sjepa.evaluate.superb.batches import testing_batches
+from sjepa.evaluate.superb.features import FeatureStore
 from sjepa.evaluate.upstream import Upstream
 from sjepa.model.frontend import frame_count
 from sjepa.progress import bar, track

@@ -1,15 +1,17 @@
 """Tasks whose label is a class, or one class per slot, of a whole utterance: emotion, keyword, intent, speaker."""
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sjepa.errors import UserError
+from sjepa.evaluate.superb.batches import shuffled_batches
 from sjepa.evaluate.superb.entry import Entry, Request
 from sjepa.evaluate.superb.heads import UtteranceHead
 from sjepa.evaluate.superb.records import Fold, Label, Utterance, reduce_folds, some
@@ -70,9 +72,12 @@ class ClassTask(Task):
         answer = tuple(map(most_frequent, columns)) if self.optional else most_frequent(labels)
         return self.score([answer] * len(fold.test), [u.label for u in fold.test])
 
-    def weights(self, utterances: Sequence[Utterance]) -> list[float] | None:
+    def batches(self, utterances: Sequence[Utterance], samples: np.ndarray, seed: int) -> Iterator[np.ndarray]:
+        if not self.balanced:
+            return super().batches(utterances, samples, seed)
         counts = Counter(u.label for u in utterances)
-        return [1 / counts[u.label] for u in utterances] if self.balanced else None
+        weights = np.array([1 / counts[u.label] for u in utterances])
+        return shuffled_batches(len(utterances), self.recipe.batch, seed, weights, drop_last=True)
 
     def answers(self) -> list[list[str]]:
         return self.classes

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from sjepa.evaluate.superb.features import Batch, padded, testing_batches, training_batches
+from sjepa.evaluate.superb.batches import testing_batches
+from sjepa.evaluate.superb.features import Batch, padded
 from sjepa.evaluate.superb.heads import WeightedSum
 from sjepa.evaluate.superb.records import Fold, Label, Utterance
 from sjepa.evaluate.superb.search import Search
@@ -128,9 +129,7 @@ class Evaluation(Search):
 
     def plan(self, fold: Fold, seed: int, step: int) -> Iterator[tuple[list[Utterance], int]]:
         """Training batches from a step on, each with a seed of its own."""
-        weights = self.task.weights(fold.train)
-        draw = None if weights is None else np.array(weights)
-        indices = training_batches(self.samples(fold.train), self.task.recipe.batch, seed, draw)
+        indices = self.task.batches(fold.train, self.samples(fold.train), seed)
         for number, batch in enumerate(indices):
             if number >= step * self.task.recipe.accumulate:
                 yield [fold.train[i] for i in batch], seed_from(seed, number)

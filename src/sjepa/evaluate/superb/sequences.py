@@ -1,22 +1,35 @@
 """Tasks whose label is a sequence of symbols, trained with CTC: ASR, phoneme recognition, slot filling."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sjepa.evaluate.superb.batches import label_batches, length_batches
 from sjepa.evaluate.superb.decode import greedy
 from sjepa.evaluate.superb.heads import FrameHead, RecurrentHead
-from sjepa.evaluate.superb.records import Label
+from sjepa.evaluate.superb.records import Label, Utterance
 from sjepa.evaluate.superb.specaugment import SpecAugment
 from sjepa.evaluate.superb.task import Task
 from sjepa.evaluate.superb.text import Symbols
 
 WIDTH = 1024  # of each direction of the recurrent head
 LITE_WIDTH = 256
+
+
+class Batched(Enum):
+    """Which utterances share a batch."""
+
+    BY_LENGTH = "length"
+    """Of like length, as s3prl's ASR."""
+    BY_LABEL = "label"
+    """With labels of like length, as s3prl's `ctc` tasks, which halve batches of long utterances. On a small corpus
+    whole batches then hold the same words, so the lite protocols do without."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +40,7 @@ class SequenceTask(Task):
     recurrent: int = 0
     """Width of the recurrent head; 0 has two linear layers instead."""
     augment: SpecAugment | None = None
+    batched: Batched = Batched.BY_LENGTH
     numbers: dict[Label, list[int]] = field(init=False, repr=False)
     """Every label of all parts in symbols: one that they cannot write is refused before any training."""
 
@@ -37,6 +51,12 @@ class SequenceTask(Task):
     @property
     def augmentation(self) -> SpecAugment | None:
         return self.augment
+
+    def batches(self, utterances: Sequence[Utterance], samples: np.ndarray, seed: int) -> Iterator[np.ndarray]:
+        if self.batched is Batched.BY_LENGTH:
+            return length_batches(samples, self.recipe.batch, seed)
+        labels = np.array([len(self.numbers[u.label]) for u in utterances])
+        return label_batches(labels, samples, self.recipe.batch, seed)
 
     def head(self, dimension: int) -> nn.Module:
         outputs = len(self.symbols.symbols)

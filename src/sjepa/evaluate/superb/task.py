@@ -1,14 +1,16 @@
 """What a task is to the protocol: data, a head, a loss, predictions and their scores."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from sjepa.evaluate.metric import Metric, SectionKind
+from sjepa.evaluate.superb.batches import shuffled_batches
 from sjepa.evaluate.superb.records import Fold, Label, Utterance
 from sjepa.evaluate.superb.specaugment import SpecAugment
 
@@ -71,6 +73,10 @@ class Task(ABC):
     def answers(self) -> Any:
         """All that can be answered, as JSON can hold it: a part of the labelling."""
 
+    def batches(self, utterances: Sequence[Utterance], samples: np.ndarray, seed: int) -> Iterator[np.ndarray]:
+        """Places of the utterances of each training batch, without end: shuffled freely."""
+        return shuffled_batches(len(utterances), self.recipe.batch, seed)
+
     def optimizer(self, parameters: Iterable[nn.Parameter], lr: float) -> torch.optim.Optimizer:
         return torch.optim.Adam(parameters, lr=lr)
 
@@ -90,10 +96,6 @@ class Task(ABC):
     def chance(self, fold: Fold) -> dict[str, float]:
         """Scores of the best constant answer; none where no constant answer is a fair guess."""
         return {}
-
-    def weights(self, utterances: Sequence[Utterance]) -> list[float] | None:
-        """How often training draws each utterance, relative to the others; all equally unless given."""
-        return None
 
     def as_text(self, prediction: Any) -> str:
         """A prediction, or a label, on one line."""

@@ -18,7 +18,7 @@ def read_iemocap(root: Path) -> list[Fold]:
     """Four emotions, one fold per session; 20% of the other sessions select.
 
     s3prl draws these 20% from the order of its own lists, `meta_data/SessionN/train_meta_data.json`. Beside the
-    sessions these lists give exactly its split. Without them the same draw is made from the dialogs in alphabetical order.
+    sessions these lists give exactly its split. Without them the same draw is made from dialogs in alphabetical order.
     """
     sessions: dict[int, list[Utterance]] = {}
     for number in range(1, 6):

@@ -9,7 +9,7 @@ from sjepa.evaluate.superb import librispeech
 from sjepa.evaluate.superb.entry import Entry, Request
 from sjepa.evaluate.superb.metrics import PER
 from sjepa.evaluate.superb.records import Fold, relabel
-from sjepa.evaluate.superb.sequences import SequenceTask
+from sjepa.evaluate.superb.sequences import Batched, SequenceTask
 from sjepa.evaluate.superb.task import Recipe
 from sjepa.evaluate.superb.text import Phones
 
@@ -26,7 +26,8 @@ def build(entry: Entry, request: Request) -> SequenceTask:
         fold, phones = align(fold, request.data)
     else:
         raise UserError(f"phoneme recognition needs its pronunciations: --lexicon {' --lexicon '.join(LEXICONS)}")
-    return entry.task(SequenceTask, request, [fold], symbols=phones)
+    batched = Batched.BY_LENGTH if request.lite else Batched.BY_LABEL
+    return entry.task(SequenceTask, request, [fold], symbols=phones, batched=batched)
 
 
 def pronounce(fold: Fold, lexicons: Sequence[Path]) -> Fold:
