@@ -152,7 +152,7 @@ class Evaluation(Search):
             log_probabilities = outputs.log_softmax(-1).cpu() if decoders else ()
             for name, decoder in decoders.items():
                 for row, count, index in zip(log_probabilities, frames.tolist(), batch.tolist(), strict=True):
-                    decoded[name][index] = decoder(row[:count])
+                    decoded[name][index] = self.task.complete(decoder(row[:count]))
             if progress is not None:
                 progress.advance(len(batch))
         ordered = range(len(utterances))

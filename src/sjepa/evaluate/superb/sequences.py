@@ -71,13 +71,19 @@ class SequenceTask(Task):
 
     def predict(self, outputs: Tensor, frames: Tensor) -> list[Label]:
         best = zip(outputs.argmax(-1).tolist(), frames.tolist(), strict=True)
-        return [self.symbols.decode(greedy(row[:count])) for row, count in best]
+        return [self.symbols.transcribe(greedy(row[:count])) for row, count in best]
 
     def score(self, predictions: Sequence[Label], references: Sequence[Label]) -> dict[str, float]:
         # References pass through the symbols: in slot filling a character without one is `<unk>`, all five of them in
         # reference and CER, as in s3prl.
-        wanted = [self.symbols.decode(self.numbers[label]) for label in references]
+        wanted = [self.symbols.transcribe(self.numbers[label]) for label in references]
         return super().score([str(prediction) for prediction in predictions], wanted)
+
+    def complete(self, words: str) -> str:
+        return self.symbols.complete(words)
+
+    def as_text(self, prediction: Label) -> str:
+        return " ".join(str(prediction).split())
 
     def answers(self) -> tuple[str, ...]:
         return self.symbols.symbols

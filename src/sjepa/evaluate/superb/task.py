@@ -97,6 +97,10 @@ class Task(ABC):
         """Scores of the best constant answer; none where no constant answer is a fair guess."""
         return {}
 
+    def complete(self, words: str) -> Any:
+        """The prediction for the words that a decoder found."""
+        return words
+
     def as_text(self, prediction: Any) -> str:
         """A prediction, or a label, on one line."""
         return prediction if isinstance(prediction, str) else ", ".join(prediction)
