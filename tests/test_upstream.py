@@ -182,3 +182,17 @@ def test_what_is_no_encoder_is_refused_in_one_line(tmp_path: Path, folders: dict
     assert "\n" not in str(refusal.value)
     with pytest.raises(UserError, match="100 samples are too few"):
         load_upstream("mfcc").extract([np.zeros(100, np.float32)])
+
+
+@pytest.mark.parametrize("name", ["ours", "hubert-large-like", "wavlm"])
+def test_features_are_fp32_unless_bf16_is_asked_for(
+    name: str, folders: dict[str, Path], utterances: list[np.ndarray]
+) -> None:
+    exact = load_upstream(str(folders[name]))
+    short = load_upstream(str(folders[name]), precision="bf16")
+    assert (exact.precision, short.precision) == ("fp32", "bf16")
+    for a, b in zip(exact.extract(utterances[:2]), short.extract(utterances[:2]), strict=True):
+        assert (a.dtype, b.dtype) == (torch.float32, torch.bfloat16)
+        difference = float((a - b.float()).abs().mean())
+        assert 1e-4 < difference < 0.05
+    assert load_upstream("logmel", precision="bf16").precision == "fp32"

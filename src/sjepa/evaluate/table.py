@@ -27,7 +27,7 @@ DEV_CLEAN, DEV_CLEAN_UTTERANCES = "LibriSpeech dev-clean", 2703
 CLASSES = (90.0, 200.0, math.inf)  # millions of parameters
 MARK = "† reported by others, not measured here"
 # What a result has beside its outcome: results that differ in any of it are not seeds of one measurement.
-SETTINGS = ("protocol", "learning_rate", "data", "units")
+SETTINGS = ("protocol", "learning_rate", "data", "units", "precision")
 NEEDED = {"probe": {"layers", "corpus"}, "units": {"units", "metrics", "corpus"}}
 NEEDED_OF_TASKS = {"protocol", "metrics", "decoded"}
 

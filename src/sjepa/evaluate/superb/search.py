@@ -130,6 +130,7 @@ class Search(ABC):
             "data": data,
             "labels": labels_hash(task),
             "encoder": about(self.upstream),
+            "precision": self.upstream.precision,
             "seed": self.seed,
         }
 
