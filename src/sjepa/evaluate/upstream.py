@@ -161,8 +161,11 @@ def ours(
     else:
         encoder = Encoder.from_pretrained(folder)
     encoder = encoder.to(device).requires_grad_(False)
+    normalize = wants_normalized(folder, settings)
 
     def run(utterances: Sequence[np.ndarray]) -> list[Tensor]:
+        if normalize:
+            utterances = [normalized(samples) for samples in utterances]
         with torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bf16"):
             return encode(encoder, utterances, device, partial(stack, precision=precision))
 
@@ -199,10 +202,8 @@ def hugging_face(
         # These networks have no exact treatment of padding, so only utterances of one length share a batch.
         for _, group in itertools.groupby(order, key=lambda i: len(utterances[i])):
             members = list(group)
-            waveforms = torch.from_numpy(np.stack([utterances[i] for i in members])).to(device)
-            if normalize:
-                waveforms = waveforms - waveforms.mean(1, keepdim=True)
-                waveforms = waveforms / torch.sqrt(waveforms.var(1, correction=0, keepdim=True) + 1e-7)
+            samples = [normalized(utterances[i]) if normalize else utterances[i] for i in members]
+            waveforms = torch.from_numpy(np.stack(samples)).to(device)
             with torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bf16"):
                 states = stack(network(waveforms, output_hidden_states=True).hidden_states, precision)
             found.update(zip(members, states, strict=True))
@@ -218,6 +219,12 @@ def wants_normalized(folder: Path, settings: dict[str, Any]) -> bool:
     if preprocessor.is_file():
         return bool(read_json(preprocessor).get("do_normalize", False))
     return settings.get("feat_extract_norm") == "layer"
+
+
+def normalized(samples: np.ndarray) -> np.ndarray:
+    """Zero mean and unit variance, as Hugging Face's feature extractor scales a waveform."""
+    scaled: np.ndarray = (samples - samples.mean()) / np.sqrt(samples.var() + 1e-7)
+    return scaled
 
 
 def floor(name: str, device: torch.device) -> Upstream:
