@@ -146,8 +146,30 @@ def test_only_seeds_are_averaged() -> None:
         "mine (learning rate 0.0001)": 12.0,
     }
     swept = fast | {"dev": {"by_learning_rate": {"0.1": 80.0, "0.0001": 82.0}}}
-    assert "Learning rates other than the protocol's: mine asr 0.1 (swept on dev)." in markdown(build_sections([swept]))
+    assert "Learning rates other than the protocol's: mine asr 0.1." in markdown(build_sections([swept]))
     assert "other than the protocol's" not in markdown(build_sections([slow]))
+
+
+def test_a_learning_rate_that_was_not_swept_is_marked() -> None:
+    """Every row of the board is the best of a sweep; a default rate beside them is not."""
+    protocol = {"name": "full", "steps": 200_000, "lr": 1e-4}
+    plain = result("plain", "asr", {"wer": 12.5}, learning_rate=1e-4, protocol=protocol)
+    other = result("other", "asr", {"wer": 12.6}, learning_rate=1e-3, protocol=protocol)
+    swept = result("swept", "asr", {"wer": 12.0}, learning_rate=1e-4, protocol=protocol)
+    swept |= {"dev": {"by_learning_rate": {"0.0001": 80.0, "0.01": 82.0}}}
+    sections = build_sections([plain, other, swept])
+    text = markdown(sections)
+    rows = {line.split("|")[1].strip(): line for line in text.splitlines() if line.startswith("|")}
+    assert "12.50 ‡" in rows["plain"]
+    assert "12.60 ‡" in rows["other"]
+    assert "‡" not in rows["swept"] + rows["S-JEPA (paper) †"]
+    assert "‡ learning rate not swept; it was for every reported row." in text
+    assert r"12.50 $^\ddagger$" in latex(sections)
+    values = {row["encoder"]: row["swept"] for row in csv.DictReader(io.StringIO(as_csv(sections)))}
+    assert (values["plain"], values["other"], values["swept"], values["WavLM Base"]) == ("0", "0", "1", "1")
+    assert "‡" not in markdown(build_sections([swept]))
+    lite = result("lite", "asr", {"wer": 50.0}, learning_rate=1e-3, protocol=LITE_PROTOCOL | {"lr": 1e-3})
+    assert "‡" not in markdown(build_sections([lite]))  # nothing reported stands beside it
 
 
 def test_a_part_of_the_corpus_has_a_table_of_its_own() -> None:

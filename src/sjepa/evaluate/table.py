@@ -26,6 +26,7 @@ DEV_CLEAN, DEV_CLEAN_UTTERANCES = "LibriSpeech dev-clean", 2703
 # Encoders are compared with those of their size, as in the paper.
 CLASSES = (90.0, 200.0, math.inf)  # millions of parameters
 MARK = "† reported by others, not measured here"
+UNSWEPT_MARK = "‡ learning rate not swept; it was for every reported row"
 # What a result has beside its outcome: results that differ in any of it are not seeds of one measurement.
 SETTINGS = ("protocol", "learning_rate", "data", "units", "precision")
 NEEDED = {"probe": {"layers", "corpus"}, "units": {"units", "metrics", "corpus"}}
@@ -41,6 +42,8 @@ class Row:
     """One value of each seed."""
     deviations: dict[str, float] = field(default_factory=dict)
     """Over the splits of a single seed."""
+    unswept: set[str] = field(default_factory=set)
+    """Columns whose learning rate was not swept."""
 
     def value(self, column: str) -> float | None:
         """Over several seeds, the mean."""
@@ -130,7 +133,12 @@ class Section:
     def note(self) -> str:
         """What must be said with the table."""
         chosen = f" Learning rates other than the protocol's: {', '.join(self.rates)}." if self.rates else ""
-        return self.place.note + chosen + " Best of its size class in bold."
+        unswept = any(self.is_unswept(row, column) for row in self.rows for column in row.unswept)
+        return self.place.note + (f" {UNSWEPT_MARK}." if unswept else "") + chosen + " Best of its size class in bold."
+
+    def is_unswept(self, row: Row, column: str) -> bool:
+        """Whether a learning rate was not swept where those beside it were: all that the board reports."""
+        return bool(self.place.reported) and column in row.unswept
 
     def best(self, column: str, group: int) -> float | None:
         """The best value of a column among encoders of a class; none where a single one has a value."""
@@ -291,6 +299,7 @@ def build_sections(results: Sequence[dict[str, Any]], with_reported: bool = True
                 scores = scores_of(result, labels_of(result) if mixed else "")
                 metrics |= {score.column: score.metric for score in scores}
                 add(row, scores)
+                row.unswept |= {score.column for score in scores if not is_swept(result)}
                 if rate := other_rate(result):
                     rates[f"{label} {rate}"] = None
         others = place.reported if with_reported else ()
@@ -312,12 +321,14 @@ def labels_of(result: dict[str, Any]) -> str:
     return str(result.get("labels", "unknown"))[:7]
 
 
+def is_swept(result: dict[str, Any]) -> bool:
+    """Whether the learning rate was chosen on dev, if the result has one."""
+    return "learning_rate" not in result or len(result.get("dev", {}).get("by_learning_rate", {})) > 1
+
+
 def other_rate(result: dict[str, Any]) -> str:
-    """The learning rate of a task where it is not its protocol's, and whether it was chosen on dev."""
+    """The learning rate of a task where it is not its protocol's."""
     rate = result.get("learning_rate")
-    if rate is None or result["task"] in NEEDED:
+    if rate is None or result["task"] in NEEDED or rate == result["protocol"].get("lr"):
         return ""
-    swept = len(result.get("dev", {}).get("by_learning_rate", {})) > 1
-    if rate == result["protocol"].get("lr") and not swept:
-        return ""
-    return f"{result['task']} {rate:g}" + (" (swept on dev)" if swept else "")
+    return f"{result['task']} {rate:g}"

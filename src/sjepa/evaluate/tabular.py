@@ -27,7 +27,8 @@ def cell(section: Section, row: Row, column: str, bold: str, none: str) -> str:
         text += f" ± {deviation:.{digits}f}"
     if row.seeds(column) > 1:
         text += f" ({row.seeds(column)} seeds)"
-    return bold.format(text) if section.is_best(row, column) else text
+    text = bold.format(text) if section.is_best(row, column) else text
+    return f"{text} ‡" if section.is_unswept(row, column) else text
 
 
 def heading(section: Section, column: str) -> str:
@@ -60,7 +61,11 @@ def latex(sections: Sequence[Section]) -> str:
             group = row.group
             cells = " & ".join(cell(section, row, column, r"\textbf{{{}}}", "--") for column in columns)
             mark = r"$^\dagger$" if row.reported else ""
-            lines.append(rf"{escaped(row.name)}{mark} & {size(row)} & {cells} \\".replace("±", r"$\pm$"))
+            lines.append(
+                rf"{escaped(row.name)}{mark} & {size(row)} & {cells} \\".replace("±", r"$\pm$").replace(
+                    "‡", SPECIAL["‡"]
+                )
+            )
         said = escaped(f"{section.title}. {section.note}")
         lines += [r"\bottomrule", rf"\multicolumn{{{len(columns) + 2}}}{{l}}{{\footnotesize {said}}}", r"\end{tabular}"]
         blocks.append("\n".join(lines) + "\n")
@@ -68,7 +73,7 @@ def latex(sections: Sequence[Section]) -> str:
 
 
 SPECIAL = {"_": r"\_", "%": r"\%", "&": r"\&", "#": r"\#", "↓": r"$\downarrow$", "↑": r"$\uparrow$"}
-SPECIAL |= {"†": r"$^\dagger$", "±": r"$\pm$"}
+SPECIAL |= {"†": r"$^\dagger$", "‡": r"$^\ddagger$", "±": r"$\pm$"}
 
 
 def escaped(text: str) -> str:
@@ -79,7 +84,18 @@ def as_csv(sections: Sequence[Section]) -> str:
     """One value a line."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    columns = ["table", "encoder", "source", "parameters_millions", "column", "value", "deviation", "seeds", "best"]
+    columns = [
+        "table",
+        "encoder",
+        "source",
+        "parameters_millions",
+        "column",
+        "value",
+        "deviation",
+        "seeds",
+        "best",
+        "swept",
+    ]
     writer.writerow(columns)
     for section in sections:
         for row in section.rows:
@@ -89,6 +105,7 @@ def as_csv(sections: Sequence[Section]) -> str:
                 spread = "" if deviation is None else f"{deviation:.6g}"
                 millions = "" if row.millions is None else f"{row.millions:.6g}"
                 value, best = f"{row.value(column):.6g}", int(section.is_best(row, column))
-                said = [section.title, row.name, source, millions, column, value, spread, row.seeds(column), best]
-                writer.writerow(said)
+                swept = int(column not in row.unswept)
+                known = [section.title, row.name, source, millions, column, value, spread, row.seeds(column)]
+                writer.writerow([*known, best, swept])
     return out.getvalue()
