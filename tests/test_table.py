@@ -119,7 +119,8 @@ def test_probes_show_deviations_and_units_their_own_table() -> None:
     text = markdown(build_sections([probe(), units()]))
     assert "99.50 ± 0.25" in text
     assert "kmeans 100 pnmi ↑" in text
-    assert "| 99.70 |" in text.replace("**", "")  # reported
+    assert "| 99.70 ± 0.30 |" in text.replace("**", "")  # reported, with the deviation over its splits
+    assert "| 59.50 ± 1.00 |" in text.replace("**", "")
     elsewhere = markdown(build_sections([probe(corpus="synthetic speech (demo)")]))
     assert "## Probes on synthetic speech (demo)" in elsewhere
     assert "†" not in elsewhere  # what was reported on other data is not put beside
@@ -163,7 +164,7 @@ def test_a_learning_rate_that_was_not_swept_is_marked() -> None:
     assert "12.50 ‡" in rows["plain"]
     assert "12.60 ‡" in rows["other"]
     assert "‡" not in rows["swept"] + rows["S-JEPA (paper) †"]
-    assert "‡ learning rate not swept; it was for every reported row." in text
+    assert "‡ learning rate not swept; the board swept it for each of its rows." in text
     assert r"12.50 $^\ddagger$" in latex(sections)
     values = {row["encoder"]: row["swept"] for row in csv.DictReader(io.StringIO(as_csv(sections)))}
     assert (values["plain"], values["other"], values["swept"], values["WavLM Base"]) == ("0", "0", "1", "1")

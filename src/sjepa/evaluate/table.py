@@ -26,7 +26,7 @@ DEV_CLEAN, DEV_CLEAN_UTTERANCES = "LibriSpeech dev-clean", 2703
 # Encoders are compared with those of their size, as in the paper.
 CLASSES = (90.0, 200.0, math.inf)  # millions of parameters
 MARK = "† reported by others, not measured here"
-UNSWEPT_MARK = "‡ learning rate not swept; it was for every reported row"
+UNSWEPT_MARK = "‡ learning rate not swept; the board swept it for each of its rows"
 # What a result has beside its outcome: results that differ in any of it are not seeds of one measurement.
 SETTINGS = ("protocol", "learning_rate", "data", "units", "precision")
 NEEDED = {"probe": {"layers", "corpus"}, "units": {"units", "metrics", "corpus"}}
@@ -304,7 +304,7 @@ def build_sections(results: Sequence[dict[str, Any]], with_reported: bool = True
                     rates[f"{label} {rate}"] = None
         others = place.reported if with_reported else ()
         metrics |= {column: metric for other in others for column, metric in other.metrics.items()}
-        quoted = [Row(o.name, o.millions, True, {c: [v] for c, v in o.scores.items()}) for o in others]
+        quoted = [Row(o.name, o.millions, True, {c: [v] for c, v in o.scores.items()}, o.deviations) for o in others]
         ordered = sorted([*rows.values(), *quoted], key=lambda row: (row.group, row.sized, row.name))
         sections.append(Section(place, ordered, metrics, list(rates)))
     return sections
