@@ -48,7 +48,7 @@ def calibrate(
     if not folder.is_dir():
         raise UserError(f"{run} has no encoder-phase1: the calibration needs a run that has finished phase 1")
     upstream = load_upstream(str(folder), device)
-    corpus = read_labelled(data, subset)
+    corpus = read_labelled(data, subset, phones=labels == "phones")
     train, held_out = divide(corpus, labels, seed)
     task = make_task(train, held_out, labels, steps)
     store = FeatureStore(upstream, cache_gb=2.0)

@@ -14,7 +14,7 @@ class Units:
     encoder: str
     """A run, for the units of its cluster head; any other encoder, or mfcc or logmel, for k-means on a layer."""
     data: Path
-    """LibriSpeech with phones-SUBSET.jsonl.gz beside it, or a synthetic corpus with labels.jsonl."""
+    """LibriSpeech with phones-SUBSET.jsonl.gz beside it, or a corpus with phones in labels.jsonl."""
     out: Path | None = None
     """Folder of the results; by default units/ENCODER, with options that are not as usual, in RUN/results or runs."""
     subset: str = "dev-clean"

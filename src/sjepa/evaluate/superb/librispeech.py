@@ -64,24 +64,30 @@ def protocol_fold(root: Path, lite: bool) -> Fold:
 
 
 def speaker_sex(root: Path) -> dict[str, str]:
-    """Sex of each speaker from SPEAKERS.TXT."""
+    """Sex of each speaker from SPEAKERS.TXT; of none without that file."""
     for folder in (root, root / "LibriSpeech", root.parent):
         if (folder / "SPEAKERS.TXT").is_file():
             return read_sexes(folder / "SPEAKERS.TXT")
-    raise UserError(f"there is no SPEAKERS.TXT in {root}, nor in LibriSpeech below it")
+    return {}
+
+
+def phone_files(root: Path) -> list[Path]:
+    """Files of phone labels, `phones-SUBSET.jsonl` or `.jsonl.gz`, in a folder or beside it."""
+    return [file for place in (root, root.parent) for file in sorted(place.glob("phones-*.jsonl*"))]
+
+
+def phones_missing(root: Path, subset: str) -> str:
+    """What to say when there are no phone labels."""
+    return (
+        f"there are no phone labels in {root} or beside it: phones-{subset}.jsonl, or .jsonl.gz, with lines like "
+        '{"name": "84-121123-0000", "phones": ["SIL", "G", "G", ...]}, 100 labels a second'
+    )
 
 
 def aligned_phones(root: Path) -> dict[str, list[str]]:
-    """Phone labels at 100 a second, of each utterance, from `phones-*.jsonl` or `.jsonl.gz`."""
-    places = (root, root.parent)
-    files = [file for place in places for file in sorted(place.glob("phones-*.jsonl*"))]
-    if not files:
-        raise UserError(
-            f"there are no phone labels in {root} or beside it: phones-dev-clean.jsonl, or .jsonl.gz, with lines like "
-            '{"name": "84-121123-0000", "phones": ["SIL", "G", "G", ...]}, 100 labels a second'
-        )
+    """Phone labels at 100 a second, of each utterance that has some."""
     labels: dict[str, list[str]] = {}
-    for file in files:
+    for file in phone_files(root):
         for number, row in enumerate(json_lines(file), 1):
             if not isinstance(row.get("name"), str) or not isinstance(row.get("phones"), list):
                 raise UserError(f"{file} line {number}: there is no name, or no list of phones")

@@ -43,6 +43,8 @@ def pronounce(fold: Fold, lexicons: Sequence[Path]) -> Fold:
 def align(fold: Fold, data: Path) -> tuple[Fold, Phones]:
     """Phones as they were aligned, without stress, and the set of them."""
     aligned = librispeech.aligned_phones(data)
+    if not aligned:
+        raise UserError(librispeech.phones_missing(data, "dev-clean"))
     unlabelled = [u.name for u in fold.utterances if u.name not in aligned]
     if unlabelled:
         raise UserError(f"audio without labels: {len(unlabelled)} utterances have no phones, first {unlabelled[0]}")
