@@ -442,3 +442,30 @@ def test_slots_and_phonemes_share_batches_by_label_in_the_full_protocol(made: di
     others.append(make_task("asr", made["libri"]))
     assert [task.batched for task in full if isinstance(task, SequenceTask)] == [Batched.BY_LABEL] * 2
     assert [task.batched for task in others if isinstance(task, SequenceTask)] == [Batched.BY_LENGTH] * 3
+
+
+def test_lite_recognition_takes_any_subset_and_any_list(made: dict[str, Path], tmp_path: Path) -> None:
+    (fold,) = make_task("asr", made["libri"], lite=True, subset="train-clean-100").folds
+    assert fold.name == "LibriSpeech train-clean-100 split by speaker"
+    assert {u.path.parts[-4] for u in fold.train + fold.dev + fold.test} == {"train-clean-100"}
+    (fold,) = make_task("pr", made["libri"], lite=True, subset="test-clean").folds
+    assert {u.path.parts[-4] for u in fold.train} == {"test-clean"}
+    with pytest.raises(UserError, match="--subset is for --lite"):
+        make_task("asr", made["libri"], subset="test-clean")
+    with pytest.raises(UserError, match="libri has no folder dev-other"):
+        make_task("asr", made["libri"], lite=True, subset="dev-other")
+
+    source = next((made["libri"]).rglob("*.flac"))
+    rows = []
+    for speaker in ("ann", "bob", "cid", "dee"):
+        shutil.copy(source, tmp_path / f"{speaker}.flac")
+        rows.append({"path": f"{speaker}.flac", "text": f"It's {speaker}, hello!", "speaker": speaker})
+    rows.append({"path": "ann.flac", "text": "...", "speaker": "ann"})  # nothing to spell
+    (tmp_path / "labels.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (fold,) = make_task("asr", tmp_path, lite=True).folds
+    parts = [speakers(part) for part in (fold.train, fold.dev, fold.test)]
+    assert sum(map(len, parts)) == len(set.union(*parts)) == 4
+    assert {u.label for u in fold.train + fold.dev + fold.test} == {
+        f"IT'S {s.upper()} HELLO" for s in set.union(*parts)
+    }
+    assert fold.name == f"labelled speech ({tmp_path.name}) split by speaker"

@@ -81,8 +81,7 @@ def divide(corpus: list[Labelled], labels: Labels, seed: int) -> tuple[list[Utte
 
 def spelled(item: Labelled, labels: Labels) -> str:
     if labels == "words":
-        kept = "".join(c for c in str(item.utterance.label).upper() if c.isalpha() or c in "' ")
-        return " ".join(kept.encode("ascii", "ignore").decode().split())
+        return item.transcript()
     if item.segments:
         return " ".join(phone for _, _, phone in item.segments if phone not in SILENCES)
     return phone_sequence(list(item.phones))

@@ -30,6 +30,8 @@ class Superb:
     """The reduced protocol for small machines and small data: fewer steps, less data, a narrower recurrent head."""
     steps: int | None = None
     """Optimizer steps of the lite protocol."""
+    subset: str = "dev-clean"
+    """asr and pr with --lite: a subset of LibriSpeech, which is split by speaker."""
     lr: float | None = None
     """Learning rate in place of the task's default."""
     sweep: bool = False
@@ -71,7 +73,14 @@ def run(arguments: list[str]) -> None:
     protocol = f"{command.task}-lite" if command.lite else command.task
     out = command.out or results_root(command.encoder) / "superb" / upstream.name.replace(" ", "-") / protocol
     refuse_file(out)
-    task = make_task(command.task, command.data, lite=command.lite, steps=command.steps, lexicons=command.lexicon)
+    task = make_task(
+        command.task,
+        command.data,
+        lite=command.lite,
+        steps=command.steps,
+        lexicons=command.lexicon,
+        subset=command.subset,
+    )
     decoders = {}
     if command.language_model is not None:
         language = LanguageModel(command.language_model, *command.lexicon)

@@ -1,7 +1,7 @@
 """Utterances with speaker, gender, chapter and phone labels, for probes and units."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 from sjepa.errors import UserError
 from sjepa.evaluate.probes import frame_labels
 from sjepa.evaluate.superb import librispeech
-from sjepa.evaluate.superb.records import Utterance, json_lines, require_audio
+from sjepa.evaluate.superb.records import Fold, Utterance, json_lines, require_audio, split_by_speaker
 
 LABELS = "labels.jsonl"
 TOLERANCE = 10  # labels: alignments may end a tenth of a second before or after the audio
@@ -33,6 +33,11 @@ class Labelled:
     @property
     def speaker(self) -> str:
         return self.utterance.speaker
+
+    def transcript(self) -> str:
+        """The text in capital letters, apostrophes and single spaces, as ASR's characters spell it."""
+        kept = "".join(c for c in str(self.utterance.label).upper() if c.isalpha() or c in "' ")
+        return " ".join(kept.encode("ascii", "ignore").decode().split())
 
     def frame_phones(self, frames: int) -> np.ndarray:
         """The phone at each frame's centre, 320 t + 200 samples: label 2 t + 1 of the 100 a second."""
@@ -78,6 +83,15 @@ def read_list(data: Path) -> list[Labelled]:
             raise UserError(f"{file} line {number}: there is no path")
     require_audio([data / row["path"] for row in rows], str(file))
     return [read_row(data, row) for row in rows]
+
+
+def listed_fold(data: Path, spell: Callable[[Labelled], str]) -> Fold:
+    """A corpus with `labels.jsonl` split by speaker, each utterance labelled as `spell` has it."""
+    spelled = [replace(item.utterance, label=spell(item)) for item in read_list(data)]
+    utterances = [utterance for utterance in spelled if utterance.label]
+    if not utterances:
+        raise UserError(f"{data / LABELS} has no text that can be spelled in letters")
+    return split_by_speaker(utterances, corpus_name(data, ""), str(data / LABELS))
 
 
 def read_row(data: Path, row: dict[str, Any]) -> Labelled:

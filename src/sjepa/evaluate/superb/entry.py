@@ -11,6 +11,7 @@ from sjepa.evaluate.superb.records import Fold
 from sjepa.evaluate.superb.task import Recipe, Task
 
 T = TypeVar("T", bound=Task)
+DEV_CLEAN = "dev-clean"
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,8 @@ class Request:
     recipe: Recipe
     lite: bool = False
     lexicons: tuple[Path, ...] = ()
+    subset: str = DEV_CLEAN
+    """Of LibriSpeech, for the lite protocol."""
 
 
 @dataclass(frozen=True)
@@ -42,17 +45,25 @@ class Entry:
     """Whether a language model can decode its test part."""
 
     def request(
-        self, data: Path, *, lite: bool = False, steps: int | None = None, lexicons: Sequence[Path] = ()
+        self,
+        data: Path,
+        *,
+        lite: bool = False,
+        steps: int | None = None,
+        lexicons: Sequence[Path] = (),
+        subset: str = DEV_CLEAN,
     ) -> Request:
         """Settle the protocol; `steps` changes the length of the lite protocol only."""
         if not data.is_dir():
             raise UserError(f"there is no folder {data}")
         if steps is not None and not lite:
             raise UserError("--steps is for --lite; the full protocol has its own number of steps")
+        if subset != DEV_CLEAN and not lite:
+            raise UserError("--subset is for --lite; the full protocol has its own subsets of LibriSpeech")
         if steps is not None and steps < 1:
             raise UserError(f"--steps {steps}: at least one step is needed")
         recipe = self.recipe.lite(steps or self.lite_steps) if lite else self.recipe
-        return Request(data, recipe, lite, tuple(lexicons))
+        return Request(data, recipe, lite, tuple(lexicons), subset)
 
     def task(self, kind: type[T], request: Request, folds: list[Fold], **more: Any) -> T:
         """A task of a kind, with all that the entry states."""

@@ -6,7 +6,7 @@ from pathlib import Path
 from sjepa.audio.io import EXTENSIONS
 from sjepa.data.layouts.librispeech import read_sexes, read_transcripts
 from sjepa.errors import UserError
-from sjepa.evaluate.superb.records import Fold, Utterance, by_group, folder_in, json_lines
+from sjepa.evaluate.superb.records import Fold, Utterance, folder_in, json_lines, split_by_speaker
 
 SILENCES = frozenset({"SIL", "SPN", "", "sp", "sil", "spn"})
 STANDARD = ("train-clean-100", "dev-clean", "test-clean")
@@ -52,15 +52,9 @@ def standard_fold(root: Path) -> Fold:
     return Fold("LibriSpeech", *(read_subset(root, subset) for subset in STANDARD))
 
 
-def dev_clean_fold(root: Path) -> Fold:
-    """dev-clean alone, 70 % of its speakers to train, 10 % to select, 20 % to test."""
-    parts = by_group(read_subset(root, "dev-clean"), (0.7, 0.1, 0.2), seed=0, what="dev-clean")
-    return Fold("LibriSpeech dev-clean split by speaker", *parts)
-
-
-def protocol_fold(root: Path, lite: bool) -> Fold:
-    """The parts of the full protocol, or of the lite one."""
-    return dev_clean_fold(root) if lite else standard_fold(root)
+def subset_fold(root: Path, subset: str = "dev-clean") -> Fold:
+    """One subset alone, split by speaker."""
+    return split_by_speaker(read_subset(root, subset), f"LibriSpeech {subset}", subset)
 
 
 def speaker_sex(root: Path) -> dict[str, str]:

@@ -118,6 +118,11 @@ def say_unlabelled(folder: Path, labelled: Sequence[Path]) -> None:
         say(f"audio without labels in {folder}: {len(unlabelled)} left out, first {first}")
 
 
+def split_by_speaker(utterances: Sequence[Utterance], corpus: str, what: str) -> Fold:
+    """The lite protocol's parts of transcribed speech: 70% of the speakers train, 10% select, 20% test."""
+    return Fold(f"{corpus} split by speaker", *by_group(utterances, (0.7, 0.1, 0.2), seed=0, what=what))
+
+
 def by_group(utterances: Sequence[Utterance], shares: Sequence[float], seed: int, what: str) -> list[list[Utterance]]:
     """Divide so that no speaker is in two parts; `shares` are of speakers."""
     speakers = sorted({utterance.speaker for utterance in utterances})

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sjepa.evaluate.superb import TASK_NAMES
-from sjepa.evaluate.superb.entry import Entry
+from sjepa.evaluate.superb.entry import DEV_CLEAN, Entry
 from sjepa.evaluate.superb.task import Task
 
 
@@ -19,8 +19,14 @@ def all_entries() -> list[Entry]:
 
 
 def make_task(
-    name: str, data: Path, *, lite: bool = False, steps: int | None = None, lexicons: Sequence[Path] = ()
+    name: str,
+    data: Path,
+    *,
+    lite: bool = False,
+    steps: int | None = None,
+    lexicons: Sequence[Path] = (),
+    subset: str = DEV_CLEAN,
 ) -> Task:
-    """Read a task's corpus and settle its protocol; `steps` changes the length of the lite protocol only."""
+    """Read a task's corpus and settle its protocol; `steps` and `subset` change the lite protocol only."""
     entry = find_entry(name)
-    return entry.build(entry, entry.request(data, lite=lite, steps=steps, lexicons=lexicons))
+    return entry.build(entry, entry.request(data, lite=lite, steps=steps, lexicons=lexicons, subset=subset))

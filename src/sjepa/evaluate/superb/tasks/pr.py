@@ -19,11 +19,12 @@ LEXICONS = ("librispeech-lexicon-200k-g2p.txt", "librispeech-lexicon-allothers-g
 
 def build(entry: Entry, request: Request) -> SequenceTask:
     """SUPERB's phonemes come from a lexicon with stress; the lite protocol also takes aligned ones."""
-    fold = librispeech.protocol_fold(request.data, request.lite)
+    data = request.data
+    fold = librispeech.subset_fold(data, request.subset) if request.lite else librispeech.standard_fold(data)
     if request.lexicons:
         fold, phones = pronounce(fold, request.lexicons), Phones()
     elif request.lite:
-        fold, phones = align(fold, request.data)
+        fold, phones = align(fold, request)
     else:
         raise UserError(f"phoneme recognition needs its pronunciations: --lexicon {' --lexicon '.join(LEXICONS)}")
     batched = Batched.BY_LENGTH if request.lite else Batched.BY_LABEL
@@ -40,11 +41,11 @@ def pronounce(fold: Fold, lexicons: Sequence[Path]) -> Fold:
     return relabel(fold, {u.name: " ".join(words[w] for w in str(u.label).split()) for u in fold.utterances})
 
 
-def align(fold: Fold, data: Path) -> tuple[Fold, Phones]:
+def align(fold: Fold, request: Request) -> tuple[Fold, Phones]:
     """Phones as they were aligned, without stress, and the set of them."""
-    aligned = librispeech.aligned_phones(data)
+    aligned = librispeech.aligned_phones(request.data)
     if not aligned:
-        raise UserError(librispeech.phones_missing(data, "dev-clean"))
+        raise UserError(librispeech.phones_missing(request.data, request.subset))
     unlabelled = [u.name for u in fold.utterances if u.name not in aligned]
     if unlabelled:
         raise UserError(f"audio without labels: {len(unlabelled)} utterances have no phones, first {unlabelled[0]}")
