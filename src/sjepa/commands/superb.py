@@ -67,7 +67,8 @@ def run(arguments: list[str]) -> None:
     from sjepa.files import refuse_file
     from sjepa.progress import say
 
-    if command.language_model is not None and not find_entry(command.task).language_model:
+    entry = find_entry(command.task)
+    if command.language_model is not None and not entry.language_model:
         raise UserError(f"--language-model is for {', '.join(e.name for e in all_entries() if e.language_model)}")
     upstream = load_upstream(command.encoder, command.device, command.precision)
     protocol = f"{command.task}-lite" if command.lite else command.task
@@ -85,7 +86,7 @@ def run(arguments: list[str]) -> None:
     if command.language_model is not None:
         language = LanguageModel(command.language_model, *command.lexicon)
         decoders = {"paper": BeamDecoder(language, PAPER), "board": BeamDecoder(language, BOARD)}
-    say(f"{protocol} on {upstream.name}; what is trained stays in {out}", aside=True)
+    say(f"{protocol} ({entry.title}) on {upstream.name}; what is trained stays in {out}", aside=True)
     evaluation = task.evaluation()(task, upstream, out, command.seed, decoders, command.cache_gb)
     results = evaluation.run(evaluation.candidates(command.lr, command.sweep))
     scores = in_words(results["metrics"], results["chance"])
