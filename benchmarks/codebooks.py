@@ -18,8 +18,8 @@ from torch import Tensor
 from sjepa import DiagonalGMM
 from sjepa.audio.io import read_audio
 from sjepa.audio.mfcc import MfccConfig, mfcc
+from sjepa.evaluate.agreement import agreement
 from sjepa.evaluate.labelled import read_labelled
-from sjepa.evaluate.units import agreement
 from sjepa.evaluate.upstream import load_upstream
 from sjepa.progress import track
 from sjepa.targets.fit import GmmConfig, fit_kmeans, fit_mixture

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from wordfreq import top_n_list, word_frequency
 
-from sjepa.evaluate.superb.librispeech import dev_clean_fold
+from sjepa.evaluate.superb.librispeech import subset_fold
 from sjepa.evaluate.superb.text import Characters
 
 WORDS, DISCOUNT = 50_000, 0.75
@@ -25,7 +25,7 @@ WORDS, DISCOUNT = 50_000, 0.75
 def main() -> None:
     if len(sys.argv) != 3:
         raise SystemExit(__doc__)
-    fold = dev_clean_fold(Path(sys.argv[1]))
+    fold = subset_fold(Path(sys.argv[1]))
     sentences = [["<s>", *str(u.label).split(), "</s>"] for u in fold.train]
     single, double = singles(sentences), doubles(sentences)
     backoff = backoffs(single, double)

@@ -12,7 +12,8 @@ import numpy as np
 import soundfile
 
 from sjepa.data.synthetic import VOICES, Spoken, Voice, speak
-from sjepa.evaluate.superb.corpora import SNIPS_SPEAKERS, hash_share
+from sjepa.evaluate.superb.corpora.snips import SNIPS_SPEAKERS
+from sjepa.evaluate.superb.corpora.speech_commands import hash_share
 
 # Prosody of each emotion: pitch, pitch range, words a minute, loudness.
 PROSODY = {"neu": (45, 40, 165, 0.4), "exc": (85, 90, 200, 0.5), "ang": (60, 70, 220, 0.9), "sad": (20, 10, 115, 0.1)}

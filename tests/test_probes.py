@@ -1,17 +1,23 @@
 """Probes, units and ABX: right where the answer is known, and as the paper's protocol has them."""
 
+import json
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
+import superb_corpora
 import torch
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import mutual_info_score
 
-from sjepa.data.synthetic import synthesise_corpus
+from sjepa.analysis.speech import choose
+from sjepa.cli import dispatch
+from sjepa.data.synthetic import VOICES, synthesise_corpus
 from sjepa.errors import UserError
 from sjepa.evaluate.abx import abx_errors, tokens
-from sjepa.evaluate.labelled import Labelled, read_labelled
+from sjepa.evaluate.agreement import agreement
+from sjepa.evaluate.labelled import Labelled, corpus_name, read_labelled
 from sjepa.evaluate.logistic import fit_logistic
 from sjepa.evaluate.probes import (
     chance,
@@ -24,7 +30,8 @@ from sjepa.evaluate.probes import (
 )
 from sjepa.evaluate.probing import chosen_states, probe_encoder, state_name
 from sjepa.evaluate.superb.records import Utterance
-from sjepa.evaluate.units import agreement, kmeans_units
+from sjepa.evaluate.table import build_sections
+from sjepa.evaluate.units import kmeans_units
 from sjepa.evaluate.upstream import load_upstream
 
 
@@ -208,3 +215,59 @@ def test_our_logistic_regression_is_scikit_learns(classes: int) -> None:
     np.testing.assert_allclose(ours.weights[:-1].numpy().T, reference.coef_, atol=1e-4)
     np.testing.assert_allclose(np.diff(ours.weights[-1].numpy()), np.diff(reference.intercept_), atol=1e-4)
     assert (ours.predict(torch.from_numpy(x)) == reference.predict(x)).all()
+
+
+def listed(folder: Path, keep: tuple[str, ...], source: Path) -> Path:
+    """The same audio with fewer labels, as the cookbook lists them."""
+    shutil.copytree(source, folder)
+    rows = [json.loads(line) for line in (source / "labels.jsonl").read_text().splitlines()]
+    lines = [json.dumps({key: row[key] for key in keep}) + "\n" for row in rows]
+    (folder / "labels.jsonl").write_text("".join(lines))
+    return folder
+
+
+def test_a_list_needs_no_more_than_a_path_a_text_and_a_speaker(
+    spoken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = listed(tmp_path / "mine", ("path", "text", "speaker"), spoken)
+    (data / "corpus.json").unlink()  # of the synthesiser
+    corpus = read_labelled(data, phones=False)
+    assert [item.speaker for item in corpus] == [item.speaker for item in read_labelled(spoken)]
+    assert corpus[0].utterance.name == corpus[0].utterance.path.relative_to(data).with_suffix("").as_posix()
+    assert corpus_name(data, "dev-clean") == "labelled speech (mine)"
+    dispatch(["probe", "--encoder", "mfcc", "--data", str(data), "--out", str(tmp_path / "out")])
+    printed = capsys.readouterr().out
+    assert "the corpus has no phones: the phoneme probes are left out" in printed
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    (scores,) = results["layers"].values()
+    assert set(scores) == {"speaker"}
+    assert scores["speaker"]["chance"] == results["chance"]["speaker"] == 25.0
+    assert results["data"] == {"utterances": len(corpus)}
+    (section,) = build_sections([results])
+    assert section.columns == ["speaker"]
+    (_, label), *_ = choose(data, [], 2, "dev-clean")  # for the explorer of `report --data`
+    assert label is not None
+    assert label.speaker
+    with pytest.raises(UserError, match=r"labels\.jsonl has no phones: a list of \[start, end, phone\]"):
+        dispatch(["units", "--encoder", "mfcc", "--units", "kmeans", "--data", str(data)])
+    with pytest.raises(UserError, match="there is nothing to probe"):
+        probe_encoder(load_upstream("mfcc"), read_labelled(listed(tmp_path / "bare", ("path",), spoken), phones=False))
+    (data / "labels.jsonl").write_text('{"text": "a"}\n')
+    with pytest.raises(UserError, match=r"labels\.jsonl line 1: there is no path"):
+        read_labelled(data)
+
+
+def test_speakers_are_probed_where_librispeech_has_no_phones(tmp_path: Path) -> None:
+    pytest.importorskip("espeakng_loader")
+    root = superb_corpora.librispeech(tmp_path / "libri", {"test-other": 4}, VOICES[:3])
+    assert read_labelled(root, "test-other")[0].phones
+    (root / "phones-dev-clean.jsonl").unlink()
+    with pytest.raises(UserError, match=r"there are no phone labels in .*: phones-test-other\.jsonl, or"):
+        read_labelled(root, "test-other")
+    corpus = read_labelled(root, "test-other", phones=False)
+    (scores,) = probe_encoder(load_upstream("mfcc"), corpus)["layers"].values()
+    assert set(scores) == {"speaker", "gender", "chapter"}
+    (root / "LibriSpeech" / "SPEAKERS.TXT").unlink()
+    corpus = read_labelled(root, "test-other", phones=False)
+    (scores,) = probe_encoder(load_upstream("mfcc"), corpus)["layers"].values()
+    assert set(scores) == {"speaker", "chapter"}

@@ -46,3 +46,14 @@ def test_a_date_is_a_seed_and_a_second_call_reports_the_same(
     assert first.splitlines()[-3:] == second.splitlines()[-3:]
     assert (out / "results.json").stat().st_mtime_ns == written
     assert json.loads((out / "results.json").read_text())["seed"] == 20240101
+
+
+def test_several_lexicons_are_given_one_by_one() -> None:
+    import tyro
+
+    from sjepa.commands.superb import Superb
+
+    rest = ["pr", "--encoder", "mfcc", "--data", "corpora"]
+    both = tyro.cli(Superb, args=[*rest, "--lexicon", "200k.txt", "--lexicon", "allothers.txt"])
+    assert both.lexicon == (Path("200k.txt"), Path("allothers.txt"))
+    assert tyro.cli(Superb, args=rest).lexicon == ()

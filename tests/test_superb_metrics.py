@@ -17,7 +17,10 @@ from sjepa.evaluate.superb import metrics
 from sjepa.evaluate.superb.decode import BOARD, PAPER, BeamDecoder, BeamSettings, LanguageModel, greedy, shallow_fusion
 from sjepa.evaluate.superb.features import padded
 from sjepa.evaluate.superb.heads import FrameHead, RecurrentHead, UtteranceHead, WeightedSum
+from sjepa.evaluate.superb.records import Fold, Utterance
+from sjepa.evaluate.superb.sequences import SequenceTask
 from sjepa.evaluate.superb.specaugment import SpecAugment, covered
+from sjepa.evaluate.superb.task import Recipe
 from sjepa.evaluate.superb.text import STRESSED_PHONES, Characters, Phones, SlotCharacters, slot_sentence
 
 WORDS = ["A", "AN", "CAT", "CATS", "SAT", "DON'T", "ON", "MAT"]
@@ -358,3 +361,37 @@ def test_language_models_that_do_not_fit_are_refused_in_one_line(arpa: Path, tmp
     lexicon.write_text("\n")
     with pytest.raises(UserError, match=r"words\.lst has no words"):
         LanguageModel(arpa, lexicon)
+
+
+def s3prl_unit_errors(predicted: list[int], target: str) -> tuple[int, int]:
+    """Edits and length of one utterance in s3prl's ASR: tokens of its dictionary, the last word mark among them."""
+    symbols = Characters().symbols
+    units = [symbols[number] for number in greedy(predicted) if number not in (0, 2)]
+    wanted = list(target.replace(" ", "|") + "|")
+    return slow_edit_distance(units, wanted), len(wanted)  # type: ignore[arg-type]
+
+
+def test_cer_counts_word_marks_as_s3prl_does() -> None:
+    generator = random.Random(0)
+    recipe = Recipe(steps=1, lr=1e-3, batch=1, accumulate=1, evaluate_every=1)
+    labels = [sentence(generator, 5) or "A" for _ in range(40)]
+    made = [Utterance(str(number), Path(f"{number}.wav"), label) for number, label in enumerate(labels)]
+    task = SequenceTask(
+        "asr", recipe, [Fold("all", made, made, made)], (metrics.WER, metrics.CER), symbols=Characters()
+    )
+    frames = 60
+    outputs, errors, units = torch.zeros(len(labels), frames, 32), 0, 0
+    for row, label in zip(outputs, labels, strict=True):
+        spelled = [number for symbol in Characters().encode(label)[:-1] for number in (0, symbol)]
+        # A frame or two of another symbol, `|` more often than others, at the end too.
+        path = [4 if generator.random() < 0.05 else n if generator.random() < 0.9 else 5 for n in spelled][:frames]
+        path += [0] * (frames - len(path))
+        row[torch.arange(frames), torch.tensor(path)] = 1.0
+        more, length = s3prl_unit_errors(path, label)
+        errors, units = errors + more, units + length
+    predictions = task.predict(outputs, torch.full((len(labels),), frames))
+    assert task.score(predictions, labels)["cer"] == pytest.approx(100 * errors / units)
+    assert "  " not in task.as_text(predictions[0])
+    assert task.as_text(predictions[0]) == task.as_text(predictions[0]).strip()
+    assert task.score([task.complete(label) for label in labels], labels) == {"wer": 0.0, "cer": 0.0}
+    assert task.score([label.rstrip() for label in labels], labels)["cer"] > 0  # the last mark is missing

@@ -12,15 +12,11 @@ import torch
 from sjepa.data.synthetic import VOICES
 from sjepa.errors import UserError
 from sjepa.evaluate.superb import TaskName, librispeech
-from sjepa.evaluate.superb.records import Fold, Label, Utterance, by_group
-from sjepa.evaluate.superb.tasks import (
-    LITE_UTTERANCES,
-    RECIPES,
-    ClassTask,
-    SequenceTask,
-    few_speakers,
-    make_task,
-)
+from sjepa.evaluate.superb.classes import ClassTask
+from sjepa.evaluate.superb.records import LITE_UTTERANCES, Fold, Label, Utterance, by_group
+from sjepa.evaluate.superb.sequences import Batched, SequenceTask
+from sjepa.evaluate.superb.tasks import find_entry, make_task
+from sjepa.evaluate.superb.tasks.sid import few_speakers
 from sjepa.evaluate.superb.text import Characters
 
 pytest.importorskip("espeakng_loader")
@@ -75,12 +71,19 @@ def test_phonemes_come_from_a_lexicon_or_from_alignments(made: dict[str, Path], 
     lexicon = tmp_path / "lexicon.txt"
     lexicon.write_text("ONE\tW AH1 N\nONE\tHH W AH1 N\nTWO\tT UW1\nTHREE\tTH R IY1\nFOUR\tF AO1 R\nFIVE\tF AY1 V\n")
     with pytest.raises(UserError, match=r"lexicon\.txt lacks 1 words of the transcripts, first SIX"):
-        make_task("pr", made["libri"], lexicon=lexicon)
+        make_task("pr", made["libri"], lexicons=[lexicon])
     lexicon.write_text(lexicon.read_text() + "\nSIX\tS IH1 K S\n\n")  # empty lines say nothing
-    task = make_task("pr", made["libri"], lexicon=lexicon)
+    task = make_task("pr", made["libri"], lexicons=[lexicon])
     assert isinstance(task, SequenceTask)
     assert len(task.symbols.symbols) == 74
     assert set(str(task.folds[0].train[0].label).split()) <= set(task.symbols.symbols)
+    first, second = tmp_path / "200k.txt", tmp_path / "allothers.txt"
+    first.write_text("".join(lexicon.read_text().splitlines(keepends=True)[:4]))
+    second.write_text("ONE\tOW1\n" + "".join(lexicon.read_text().splitlines(keepends=True)[4:]))
+    merged = make_task("pr", made["libri"], lexicons=[first, second])
+    assert merged.folds == task.folds  # of a word in both, the first lexicon's pronunciation
+    with pytest.raises(UserError, match=r"200k\.txt lacks \d words"):
+        make_task("pr", made["libri"], lexicons=[first])
     with pytest.raises(UserError, match="needs its pronunciations: --lexicon"):
         make_task("pr", made["libri"])
     assert librispeech.phone_sequence(["SIL", "A", "A", "SIL", "A", "B", "B", "SIL"]) == "A A B"
@@ -310,7 +313,7 @@ def test_labels_are_encoded_once(made: dict[str, Path], monkeypatch: pytest.Monk
 
 
 def test_the_lite_protocol_has_at_most_ten_looks_at_dev() -> None:
-    recipe, _ = RECIPES["sid"]
+    recipe = find_entry("sid").recipe
     assert [recipe.lite(steps).evaluate_every for steps in (1, 10, 15, 1000)] == [1, 1, 2, 100]
     for steps in range(1, 200):
         assert -(-steps // recipe.lite(steps).evaluate_every) <= 10
@@ -381,3 +384,88 @@ def test_one_class_leaves_nothing_to_learn_and_an_empty_part_is_refused(copy: Ca
         Fold("x", [None], [], [None])  # type: ignore[list-item]
     with pytest.raises(UserError, match="there is no folder nowhere"):
         make_task("asr", Path("nowhere"))
+
+
+def test_slot_filling_is_augmented_as_recognition_is(made: dict[str, Path]) -> None:
+    """snips.yaml has `adaptive: false`: two stretches of time, whatever the length of the utterance."""
+    x, frames = torch.ones(2, 1500, 768), torch.tensor([1500, 1500])
+    slots, recognition = (
+        make_task(name, made[corpus]).augmentation for name, corpus in (("sf", "sf"), ("asr", "libri"))
+    )
+    assert slots == recognition
+    assert slots is not None
+    for seed in range(5):
+        masked = (slots(x, frames, torch.Generator().manual_seed(seed)) == 0).all(2)
+        begins = masked[:, 1:] & ~masked[:, :-1]
+        assert (begins.sum(1) <= 2).all()
+
+
+def test_emotions_are_selected_on_the_part_that_s3prl_selects_on(copy: Callable[[str], Path]) -> None:
+    """torch's random_split with seed 0 over the order of s3prl's lists, which is not alphabetical."""
+    root = copy("er")
+    for fold in make_task("er", root).folds:
+        known = sorted(u.name for u in fold.train + fold.dev)
+        assert split_by_torch(known) == {u.name for u in fold.dev}
+    expected = {}
+    for number in range(1, 6):
+        others = [session for session in (4, 2, 1, 5, 3) if session != number]
+        paths = [path for session in others for path in sorted((root / f"Session{session}").rglob("*.wav"))[::-1]]
+        items = [{"path": str(path.relative_to(root)), "label": "neu", "speaker": "Ses01F"} for path in paths]
+        folder = root / "meta_data" / f"Session{number}"
+        folder.mkdir(parents=True)
+        (folder / "train_meta_data.json").write_text(json.dumps({"labels": {}, "meta_data": items}))
+        expected[f"Session{number}"] = split_by_torch([path.stem for path in paths])
+    folds = make_task("er", root).folds
+    assert {fold.name: {u.name for u in fold.dev} for fold in folds} == expected
+    assert all(len(fold.train) + len(fold.dev) == 32 for fold in folds)
+    (root / "meta_data/Session2/train_meta_data.json").write_text('{"meta_data": [{"path": "Session1/none.wav"}]}')
+    with pytest.raises(UserError, match=r"Session2/train_meta_data\.json names none, which has no label"):
+        make_task("er", root)
+    (root / "meta_data/Session2/train_meta_data.json").unlink()
+    with pytest.raises(UserError, match=r"there is no .*Session2/train_meta_data\.json"):
+        make_task("er", root)
+
+
+def split_by_torch(names: list[str]) -> set[str]:
+    """The dev part of some names, as s3prl's emotion expert draws it."""
+    train = int((1 - 0.2) * len(names))
+    torch.manual_seed(0)
+    _, dev = torch.utils.data.random_split(names, [train, len(names) - train])  # type: ignore[arg-type]
+    return {names[index] for index in dev.indices}
+
+
+def test_slots_and_phonemes_share_batches_by_label_in_the_full_protocol(made: dict[str, Path], tmp_path: Path) -> None:
+    lexicon = tmp_path / "lexicon.txt"
+    lexicon.write_text("".join(f"{word.upper()} AH1\n" for word in corpora.NUMBERS))
+    full = [make_task("sf", made["sf"]), make_task("pr", made["libri"], lexicons=[lexicon])]
+    others = [make_task("sf", made["sf"], lite=True), make_task("pr", made["libri"], lite=True)]
+    others.append(make_task("asr", made["libri"]))
+    assert [task.batched for task in full if isinstance(task, SequenceTask)] == [Batched.BY_LABEL] * 2
+    assert [task.batched for task in others if isinstance(task, SequenceTask)] == [Batched.BY_LENGTH] * 3
+
+
+def test_lite_recognition_takes_any_subset_and_any_list(made: dict[str, Path], tmp_path: Path) -> None:
+    (fold,) = make_task("asr", made["libri"], lite=True, subset="train-clean-100").folds
+    assert fold.name == "LibriSpeech train-clean-100 split by speaker"
+    assert {u.path.parts[-4] for u in fold.train + fold.dev + fold.test} == {"train-clean-100"}
+    (fold,) = make_task("pr", made["libri"], lite=True, subset="test-clean").folds
+    assert {u.path.parts[-4] for u in fold.train} == {"test-clean"}
+    with pytest.raises(UserError, match="--subset is for --lite"):
+        make_task("asr", made["libri"], subset="test-clean")
+    with pytest.raises(UserError, match="libri has no folder dev-other"):
+        make_task("asr", made["libri"], lite=True, subset="dev-other")
+
+    source = next((made["libri"]).rglob("*.flac"))
+    rows = []
+    for speaker in ("ann", "bob", "cid", "dee"):
+        shutil.copy(source, tmp_path / f"{speaker}.flac")
+        rows.append({"path": f"{speaker}.flac", "text": f"It's {speaker}, hello!", "speaker": speaker})
+    rows.append({"path": "ann.flac", "text": "...", "speaker": "ann"})  # nothing to spell
+    (tmp_path / "labels.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (fold,) = make_task("asr", tmp_path, lite=True).folds
+    parts = [speakers(part) for part in (fold.train, fold.dev, fold.test)]
+    assert sum(map(len, parts)) == len(set.union(*parts)) == 4
+    assert {u.label for u in fold.train + fold.dev + fold.test} == {
+        f"IT'S {s.upper()} HELLO" for s in set.union(*parts)
+    }
+    assert fold.name == f"labelled speech ({tmp_path.name}) split by speaker"

@@ -7,8 +7,12 @@ import pytest
 from test_real_corpora import extracted
 
 from sjepa.evaluate.labelled import read_labelled
+from sjepa.evaluate.superb.classes import ClassTask
+from sjepa.evaluate.superb.metrics import ACCURACY
 from sjepa.evaluate.superb.protocol import Evaluation
-from sjepa.evaluate.superb.tasks import ClassTask, Recipe, SequenceTask, make_task
+from sjepa.evaluate.superb.sequences import SequenceTask
+from sjepa.evaluate.superb.task import Recipe
+from sjepa.evaluate.superb.tasks import make_task
 from sjepa.evaluate.upstream import load_upstream
 
 
@@ -48,7 +52,7 @@ def test_ravdess_is_heard_above_chance_on_actors_not_trained_on(tmp_path: Path) 
     assert sum(len(fold.test) for fold in task.folds) == 1430
     assert [len({u.speaker for u in fold.test}) for fold in task.folds] == [5, 5, 4, 5, 5]
     assert [len(names) for names in task.classes] == [8]
-    short = ClassTask("ravdess", Recipe(150, 1e-3, 32, 1, 50, "lite"), task.folds[:1])
+    short = ClassTask("ravdess", Recipe(150, 1e-3, 32, 1, 50, "lite"), task.folds[:1], (ACCURACY,))
     results = Evaluation(short, load_upstream("logmel"), tmp_path / "out").run([1e-3])
     assert results["metrics"]["accuracy"] > 100 / 8 + 8
 

@@ -19,12 +19,16 @@ from safetensors.torch import load_file
 
 from sjepa.data.synthetic import VOICES
 from sjepa.errors import UserError
-from sjepa.evaluate.superb import TaskName, protocol
+from sjepa.evaluate.superb import TaskName, protocol, search
+from sjepa.evaluate.superb.classes import ClassTask
 from sjepa.evaluate.superb.decode import BOARD, BeamSettings
 from sjepa.evaluate.superb.features import FeatureStore
+from sjepa.evaluate.superb.metrics import ACCURACY
 from sjepa.evaluate.superb.protocol import Evaluation
 from sjepa.evaluate.superb.records import Fold, Utterance
-from sjepa.evaluate.superb.tasks import ClassTask, Recipe, SequenceTask, Task, make_task
+from sjepa.evaluate.superb.sequences import SequenceTask
+from sjepa.evaluate.superb.task import Recipe, Task
+from sjepa.evaluate.superb.tasks import find_entry, make_task
 from sjepa.evaluate.superb.text import Phones
 from sjepa.evaluate.upstream import load_upstream
 from sjepa.model.encoder import Encoder
@@ -194,7 +198,7 @@ def test_a_stop_changes_an_encoders_results_only_by_rounding(tmp_path: Path, mon
     upstream = load_upstream(str(tmp_path / "encoder"))
     made = noises(tmp_path / "audio", 260)
     fold = Fold("noises", made[:220], made[220:240], made[240:])  # more than 50 batches, within which lengths sort
-    task = ClassTask("noises", Recipe(220, 1e-3, 2, 1, 220), [fold])  # two epochs, in other batches
+    task = ClassTask("noises", Recipe(220, 1e-3, 2, 1, 220), [fold], (ACCURACY,))  # two epochs, in other batches
     whole = Evaluation(task, upstream, tmp_path / "whole").run([1e-3])
     stopped = Evaluation(task, upstream, tmp_path / "stopped")
     stop_at(stopped, 50)
@@ -238,7 +242,7 @@ def test_symbols_are_part_of_the_labelling(numbers: Path) -> None:
     assert isinstance(task, SequenceTask)
     assert isinstance(task.symbols, Phones)
     more = replace(task, symbols=Phones((*task.symbols.phones, "XX")))
-    assert protocol.labels_hash(more) != protocol.labels_hash(task)
+    assert search.labels_hash(more) != search.labels_hash(task)
 
 
 @dataclass
@@ -352,15 +356,15 @@ def test_chance_is_one_answer_to_everything_and_training_decides_which() -> None
     test = labelled("test", sad, sad, sad, happy, calm)
     fold = Fold("emotions", train, train, test)
     recipe = Recipe(1, 1e-3, 1, 1, 1)
-    assert ClassTask("er", recipe, [fold]).chance(fold) == {"accuracy": pytest.approx(20.0)}
-    balanced = ClassTask("ks", recipe, [fold], balanced=True).chance(fold)
+    assert ClassTask("er", recipe, [fold], find_entry("er").metrics).chance(fold) == {"accuracy": pytest.approx(20.0)}
+    balanced = ClassTask("ks", recipe, [fold], find_entry("ks").metrics, balanced=True).chance(fold)
     assert balanced == {"accuracy": pytest.approx(20.0), "balanced_accuracy": pytest.approx(100 / 3)}
 
     # Every label of training is another; the most frequent values are mocha and large, though most have no size.
     orders = labelled("train", ("mocha", ""), ("tea", "large"), ("latte", ""), ("mocha", "small"), ("juice", "large"))
     asked = labelled("test", ("mocha", ""), ("mocha", "large"), ("tea", ""))
     fold = Fold("orders", orders, orders, asked)
-    chance = ClassTask("coffee", recipe, [fold], optional=True).chance(fold)
+    chance = ClassTask("coffee", recipe, [fold], find_entry("coffee").metrics, optional=True).chance(fold)
     # 6 pairs are said, 4 are wanted, and 3 are both.
     assert chance == {"slot_f1": pytest.approx(100 * 2 * 3 / (6 + 4)), "accuracy": pytest.approx(100 / 3)}
 

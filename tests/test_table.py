@@ -11,7 +11,8 @@ import pytest
 
 from sjepa.cli import dispatch
 from sjepa.errors import UserError
-from sjepa.evaluate.table import FULL, LITE, build_sections, find_results
+from sjepa.evaluate.metric import SectionKind
+from sjepa.evaluate.table import TITLES, build_sections, find_results
 from sjepa.evaluate.tabular import as_csv, latex, markdown
 
 
@@ -74,7 +75,8 @@ def test_lite_results_are_never_in_the_same_table_as_full_ones() -> None:
         result("mine", "asr", {"wer": 40.0, "cer": 20.0}, protocol=LITE_PROTOCOL),
     ]
     full, lite = build_sections(results)
-    assert (full.title, lite.title) == (FULL, LITE)
+    assert (full.place.kind, lite.place.kind) == (SectionKind.SUPERB, SectionKind.LITE)
+    assert [section.title for section in (full, lite)] == [TITLES[SectionKind.SUPERB], TITLES[SectionKind.LITE]]
     assert not any("lite" in column for column in full.columns)
     assert lite.columns == ["asr-lite, 3,000 steps, wer", "asr-lite, 3,000 steps, cer"]
     assert not any(row.reported for row in lite.rows)
@@ -117,7 +119,8 @@ def test_probes_show_deviations_and_units_their_own_table() -> None:
     text = markdown(build_sections([probe(), units()]))
     assert "99.50 ± 0.25" in text
     assert "kmeans 100 pnmi ↑" in text
-    assert "| 99.70 |" in text.replace("**", "")  # reported
+    assert "| 99.70 ± 0.30 |" in text.replace("**", "")  # reported, with the deviation over its splits
+    assert "| 59.50 ± 1.00 |" in text.replace("**", "")
     elsewhere = markdown(build_sections([probe(corpus="synthetic speech (demo)")]))
     assert "## Probes on synthetic speech (demo)" in elsewhere
     assert "†" not in elsewhere  # what was reported on other data is not put beside
@@ -144,8 +147,30 @@ def test_only_seeds_are_averaged() -> None:
         "mine (learning rate 0.0001)": 12.0,
     }
     swept = fast | {"dev": {"by_learning_rate": {"0.1": 80.0, "0.0001": 82.0}}}
-    assert "Learning rates other than the protocol's: mine asr 0.1 (swept on dev)." in markdown(build_sections([swept]))
+    assert "Learning rates other than the protocol's: mine asr 0.1." in markdown(build_sections([swept]))
     assert "other than the protocol's" not in markdown(build_sections([slow]))
+
+
+def test_a_learning_rate_that_was_not_swept_is_marked() -> None:
+    """Every row of the board is the best of a sweep; a default rate beside them is not."""
+    protocol = {"name": "full", "steps": 200_000, "lr": 1e-4}
+    plain = result("plain", "asr", {"wer": 12.5}, learning_rate=1e-4, protocol=protocol)
+    other = result("other", "asr", {"wer": 12.6}, learning_rate=1e-3, protocol=protocol)
+    swept = result("swept", "asr", {"wer": 12.0}, learning_rate=1e-4, protocol=protocol)
+    swept |= {"dev": {"by_learning_rate": {"0.0001": 80.0, "0.01": 82.0}}}
+    sections = build_sections([plain, other, swept])
+    text = markdown(sections)
+    rows = {line.split("|")[1].strip(): line for line in text.splitlines() if line.startswith("|")}
+    assert "12.50 ‡" in rows["plain"]
+    assert "12.60 ‡" in rows["other"]
+    assert "‡" not in rows["swept"] + rows["S-JEPA (paper) †"]
+    assert "‡ learning rate not swept; the board swept it for each of its rows." in text
+    assert r"12.50 $^\ddagger$" in latex(sections)
+    values = {row["encoder"]: row["swept"] for row in csv.DictReader(io.StringIO(as_csv(sections)))}
+    assert (values["plain"], values["other"], values["swept"], values["WavLM Base"]) == ("0", "0", "1", "1")
+    assert "‡" not in markdown(build_sections([swept]))
+    lite = result("lite", "asr", {"wer": 50.0}, learning_rate=1e-3, protocol=LITE_PROTOCOL | {"lr": 1e-3})
+    assert "‡" not in markdown(build_sections([lite]))  # nothing reported stands beside it
 
 
 def test_a_part_of_the_corpus_has_a_table_of_its_own() -> None:

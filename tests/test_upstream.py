@@ -87,7 +87,7 @@ def test_our_encoder_runs_hugging_faces_hubert_of_the_same_architecture(
     assert isinstance(upstream.network, Encoder)
     with torch.inference_mode():
         wanted = network(torch.from_numpy(utterances[0])[None], output_hidden_states=True).hidden_states
-    torch.testing.assert_close(upstream.extract(utterances)[0], torch.cat(wanted), atol=1e-4, rtol=1e-3)
+    torch.testing.assert_close(upstream.extract(utterances)[0], torch.cat(wanted), atol=1e-3, rtol=1e-3)
 
 
 def test_untrained_weights_are_fresh_and_always_the_same(folders: dict[str, Path]) -> None:
@@ -182,3 +182,46 @@ def test_what_is_no_encoder_is_refused_in_one_line(tmp_path: Path, folders: dict
     assert "\n" not in str(refusal.value)
     with pytest.raises(UserError, match="100 samples are too few"):
         load_upstream("mfcc").extract([np.zeros(100, np.float32)])
+
+
+@pytest.mark.parametrize("name", ["ours", "hubert-large-like", "wavlm"])
+def test_features_are_fp32_unless_bf16_is_asked_for(
+    name: str, folders: dict[str, Path], utterances: list[np.ndarray]
+) -> None:
+    exact = load_upstream(str(folders[name]))
+    short = load_upstream(str(folders[name]), precision="bf16")
+    assert (exact.precision, short.precision) == ("fp32", "bf16")
+    for a, b in zip(exact.extract(utterances[:2]), short.extract(utterances[:2]), strict=True):
+        assert (a.dtype, b.dtype) == (torch.float32, torch.bfloat16)
+        difference = float((a - b.float()).abs().mean())
+        assert 1e-4 < difference < 0.05
+    assert load_upstream("logmel", precision="bf16").precision == "fp32"
+
+
+def test_one_checkpoint_gives_the_same_features_in_either_file_format(
+    tmp_path: Path, utterances: list[np.ndarray]
+) -> None:
+    """HuBERT Base runs in our encoder with model.safetensors, and in transformers with pytorch_model.bin."""
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    network = transformers.HubertModel(transformers.HubertConfig(**SIZES, **CONVOLUTIONS)).eval()
+    quiet = [0.01 * samples + 0.005 for samples in utterances]
+    found = {}
+    for normalize in (True, False, None):
+        for kind in ("safetensors", "bin"):
+            folder = tmp_path / f"{kind}-{normalize}"
+            network.save_pretrained(folder)
+            if kind == "bin":
+                (folder / "model.safetensors").unlink()
+                torch.save(network.state_dict(), folder / "pytorch_model.bin")
+            if normalize is not None:
+                (folder / "preprocessor_config.json").write_text(json.dumps({"do_normalize": normalize}))
+            found[normalize, kind] = load_upstream(str(folder)).extract(quiet)
+        for ours, theirs in zip(found[normalize, "safetensors"], found[normalize, "bin"], strict=True):
+            torch.testing.assert_close(ours, theirs, atol=1e-3, rtol=1e-3)
+    assert not torch.allclose(found[True, "bin"][0], found[False, "bin"][0], atol=1e-2)
+    extractor = transformers.Wav2Vec2FeatureExtractor(do_normalize=True)
+    inputs = torch.tensor(np.array(extractor(quiet[0], sampling_rate=16_000)["input_values"]))
+    with torch.no_grad():
+        wanted = network(inputs, output_hidden_states=True).hidden_states
+    torch.testing.assert_close(found[True, "safetensors"][0], torch.cat(wanted), atol=1e-3, rtol=1e-3)

@@ -12,11 +12,13 @@ from sjepa.audio.io import read_header
 from sjepa.device import Device
 from sjepa.errors import UserError
 from sjepa.evaluate.labelled import Labelled, corpus_name, read_labelled
-from sjepa.evaluate.superb import metrics
-from sjepa.evaluate.superb.features import FeatureStore, padded, testing_batches, training_batches
+from sjepa.evaluate.superb.batches import length_batches, testing_batches
+from sjepa.evaluate.superb.features import FeatureStore, padded
 from sjepa.evaluate.superb.librispeech import SILENCES, phone_sequence
+from sjepa.evaluate.superb.metrics import CER, PER, WER
 from sjepa.evaluate.superb.records import Fold, Utterance, by_group
-from sjepa.evaluate.superb.tasks import Recipe, Score, SequenceTask
+from sjepa.evaluate.superb.sequences import SequenceTask
+from sjepa.evaluate.superb.task import Recipe
 from sjepa.evaluate.superb.text import Characters, Phones
 from sjepa.evaluate.upstream import Upstream, load_upstream
 from sjepa.progress import bar, track
@@ -47,7 +49,7 @@ def calibrate(
     if not folder.is_dir():
         raise UserError(f"{run} has no {folder.name}: the calibration needs a run that has finished phase 1")
     upstream = load_upstream(str(folder), device)
-    corpus = read_labelled(data, subset)
+    corpus = read_labelled(data, subset, phones=labels == "phones")
     train, held_out = divide(corpus, labels, seed)
     task = make_task(train, held_out, labels, steps)
     store = FeatureStore(upstream, cache_gb=2.0)
@@ -57,7 +59,7 @@ def calibrate(
     return {
         "corpus": corpus_name(data, subset),
         "labels": labels,
-        "metric": task.selection,
+        "metric": task.selection.name,
         "steps": steps,
         "train_utterances": len(train),
         "held_out_utterances": len(held_out),
@@ -80,8 +82,7 @@ def divide(corpus: list[Labelled], labels: Labels, seed: int) -> tuple[list[Utte
 
 def spelled(item: Labelled, labels: Labels) -> str:
     if labels == "words":
-        kept = "".join(c for c in str(item.utterance.label).upper() if c.isalpha() or c in "' ")
-        return " ".join(kept.encode("ascii", "ignore").decode().split())
+        return item.transcript()
     if item.segments:
         return " ".join(phone for _, _, phone in item.segments if phone not in SILENCES)
     return phone_sequence(list(item.phones))
@@ -91,10 +92,9 @@ def make_task(train: list[Utterance], held_out: list[Utterance], labels: Labels,
     recipe = Recipe(steps, RATE[labels], BATCH, 1, steps, "calibration")
     fold = Fold("calibration", train, held_out, held_out)
     if labels == "words":
-        scores: dict[str, Score] = {"wer": metrics.word_error_rate, "cer": metrics.character_error_rate}
-        return SequenceTask("calibration", recipe, [fold], Characters(), scores, LSTM)
+        return SequenceTask("calibration", recipe, [fold], (WER, CER), symbols=Characters(), recurrent=LSTM)
     known = sorted({phone for u in train + held_out for phone in str(u.label).split()})
-    return SequenceTask("calibration", recipe, [fold], Phones(tuple(known)), {"per": metrics.word_error_rate})
+    return SequenceTask("calibration", recipe, [fold], (PER,), symbols=Phones(tuple(known)))
 
 
 def samples_of(utterances: list[Utterance]) -> np.ndarray:
@@ -111,7 +111,7 @@ def train_heads(
         torch.manual_seed(seed)
         heads.append(task.head(upstream.dimension).to(upstream.device))
     optimizer = torch.optim.Adam(heads.parameters(), lr=task.recipe.lr)
-    indices = itertools.islice(training_batches(samples_of(train), BATCH, seed), steps)
+    indices = itertools.islice(length_batches(samples_of(train), BATCH, seed), steps)
     plan = (([train[i] for i in batch], -1) for batch in indices)
     with bar(f"Heads on {len(heads)} layers", steps) as progress:
         for number, (utterances, features) in enumerate(store.batches(plan)):
@@ -157,7 +157,7 @@ def score(
     together = torch.cat(sampled, dim=1)
     together = together[:, torch.randperm(together.shape[1], generator=generator)[:frames]]
     wanted = [u.label for u in order]
-    scores = [task.score(each, wanted)[task.selection] for each in said]
+    scores = [task.score(each, wanted)[task.selection.name] for each in said]
     return scores, effective_rank(together).tolist()
 
 

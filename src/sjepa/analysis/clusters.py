@@ -9,9 +9,9 @@ import numpy as np
 from sjepa.analysis.restored import Restored
 from sjepa.analysis.style import GRID, MUTED, TARGET, WARNING, Found, figure
 from sjepa.audio.io import read_audio
+from sjepa.evaluate.agreement import agreement
 from sjepa.evaluate.labelled import Labelled
 from sjepa.evaluate.superb.records import some
-from sjepa.evaluate.units import agreement
 from sjepa.progress import bar
 from sjepa.runs.events import Event, phase_start, select_events
 from sjepa.runs.folder import RunFolder

@@ -6,11 +6,13 @@ from typing import Any
 
 from sjepa.analysis.style import GRID, INK, MUTED, PLAIN, RULE, WARNING, Found, figure
 from sjepa.evaluate import reported
-from sjepa.evaluate.table import FULL, build_sections, find_results, section_of
+from sjepa.evaluate.metric import SectionKind, column_name
+from sjepa.evaluate.superb.metrics import ACCURACY, WER
+from sjepa.evaluate.table import build_sections, find_results, place_of
 
 TASKS = {
-    "asr wer": {"title": "Speech recognition: WER (%), test-clean", "lower": True},
-    "er accuracy": {"title": "Emotion: accuracy (%), IEMOCAP", "lower": False},
+    column_name("asr", WER.name): {"title": "Speech recognition: WER (%), test-clean", "lower": WER.lower},
+    column_name("er", ACCURACY.name): {"title": "Emotion: accuracy (%), IEMOCAP", "lower": ACCURACY.lower},
 }
 PAPER = "S-JEPA (paper)"
 
@@ -18,9 +20,10 @@ PAPER = "S-JEPA (paper)"
 def analyse_pareto(folders: Sequence[Path]) -> Found:
     """Every system with a size and a score of the full protocol; results below the folders are ours."""
     results = find_results(folder for folder in folders if folder.is_dir())
-    sections = [section for section in build_sections(results) if section.title == FULL]
+    sections = [section for section in build_sections(results) if section.place.kind is SectionKind.SUPERB]
     ours = [row for section in sections for row in section.rows if not row.reported]
-    other = sorted({f"{r['task']} ({section_of(r)})" for r in results if section_of(r) != FULL})
+    places = [(result["task"], place_of(result)) for result in results]
+    other = sorted({f"{task} ({place.title})" for task, place in places if place.kind is not SectionKind.SUPERB})
     tasks: dict[str, Any] = {}
     for column, about in TASKS.items():
         systems = [point(r.name, r.millions, r.scores[column], False) for r in reported.SUPERB if column in r.scores]

@@ -38,7 +38,7 @@ class Speech:
 def read_labels(data: Path, subset: str) -> list[Labelled]:
     """Labelled utterances of a corpus, or none where it is only audio."""
     try:
-        return read_labelled(data, subset)
+        return read_labelled(data, subset, phones=False)
     except UserError as error:
         say(f"No labels, going on without: {error}")
         return []

@@ -11,13 +11,14 @@ import tyro
 class Probe:
     """Speaker, gender, chapter and phones from a frozen encoder, by the paper's protocol: mean and deviation of splits.
 
-    Phones are probed twice: on random frames, as the paper does, and with speakers held out.
+    Phones are probed twice: on random frames, as the paper does, and with speakers held out. Properties that the corpus
+    does not label are left out.
     """
 
     encoder: str
     """A run, an encoder folder, a Hugging Face HuBERT, WavLM or wav2vec 2.0 folder, untrained:PATH, mfcc or logmel."""
     data: Path
-    """LibriSpeech with phones-SUBSET.jsonl.gz beside it, or a synthetic corpus with labels.jsonl."""
+    """LibriSpeech, for phones with phones-SUBSET.jsonl.gz beside it, or a corpus with labels.jsonl."""
     out: Path | None = None
     """Folder of the results; by default probe/ENCODER, with options that are not as usual, in RUN/results or runs."""
     subset: str = "dev-clean"
@@ -30,6 +31,8 @@ class Probe:
     """All randomness follows from it."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to run; auto takes a GPU where there is one."""
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """In which the encoder computes: fp32 as s3prl does, or bf16, which is faster on a GPU."""
 
 
 def run(arguments: list[str]) -> None:
@@ -39,18 +42,19 @@ def run(arguments: list[str]) -> None:
     from sjepa.evaluate.results import results_folder, write_results
     from sjepa.evaluate.upstream import frozen, load_upstream
 
-    upstream = load_upstream(command.encoder, command.device)
+    upstream = load_upstream(command.encoder, command.device, command.precision)
     out = results_folder(command, "probe", upstream.name)
-    corpus = read_labelled(command.data, command.subset)
+    corpus = read_labelled(command.data, command.subset, phones=False)
     with frozen(upstream) as encoder:
         found = probe_encoder(upstream, corpus, layer=command.layer, frames=command.frames, seed=command.seed)
     where = corpus_name(command.data, command.subset)
-    results = {"task": "probe", "corpus": where, "encoder": encoder, "seed": command.seed} | found
+    about = {"task": "probe", "corpus": where, "encoder": encoder, "precision": upstream.precision}
+    results = about | {"seed": command.seed} | found
     write_results(out, results)
     facts = ", ".join(f"{count:,} {what.replace('_', ' ')}" for what, count in found["data"].items())
     print(f"{upstream.name} ({upstream.parameters:,} parameters) on {where}, accuracy in percent over splits: {facts}")
     for layer, scores in found["layers"].items():
         for name, score in scores.items():
-            chance = found["chance"][name.split(" ")[0]]
-            print(f"  {layer}: {name} {score['mean']:.1f} ± {score['deviation']:.1f} (chance {chance:.1f})")
+            spread = f"{score['mean']:.1f} ± {score['deviation']:.1f} (chance {score['chance']:.1f})"
+            print(f"  {layer}: {name} {spread}")
     print(f"  features: {found['audio_seconds_per_second']:,.0f} audio seconds per second; results in {out}")

@@ -15,9 +15,7 @@ from sjepa.evaluate.superb import TaskName
 class Superb:
     """Train a SUPERB head on a frozen encoder, select on dev, report on test.
 
-    asr and pr read LibriSpeech, er IEMOCAP, sf Audio SNIPS, ks Speech Commands v0.01, ic Fluent Speech Commands, sid
-    VoxCeleb1. ravdess (emotion) and coffee (slots) are no part of SUPERB and are named as what they are. Run the same
-    command again to continue.
+    docs/evaluate.md lists the tasks with their corpora, heads and scores. Run the same command again to continue.
     """
 
     task: Annotated[TaskName, tyro.conf.Positional]
@@ -32,18 +30,23 @@ class Superb:
     """The reduced protocol for small machines and small data: fewer steps, less data, a narrower recurrent head."""
     steps: int | None = None
     """Optimizer steps of the lite protocol."""
+    subset: str = "dev-clean"
+    """asr and pr with --lite: a subset of LibriSpeech, which is split by speaker."""
     lr: float | None = None
     """Learning rate in place of the task's default."""
     sweep: bool = False
     """Try the learning rates 1e-1 to 1e-7 and keep the one that is best on dev."""
     seed: int = 0
     """All randomness follows from it."""
-    lexicon: Path | None = None
-    """pr: pronunciations, a word and its phones a line. asr with a KenLM binary: its words."""
+    lexicon: tyro.conf.UseAppendAction[tuple[Path, ...]] = ()
+    """pr: pronunciations, a word and its phones per line; give it several times to merge lexicons. asr with a KenLM
+    binary: its words."""
     language_model: Path | None = None
     """asr: an ARPA or KenLM binary file; test is then decoded with it too, in the paper's and the board's settings."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to run; auto takes a GPU where there is one."""
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """In which the encoder computes: fp32 as s3prl does, or bf16, which is faster on a GPU."""
     cache_gb: float | None = None
     """GB of features that need not be computed again. Default: 4 on a CPU, half of the free memory on a GPU."""
 
@@ -56,30 +59,36 @@ def run(arguments: list[str]) -> None:
         raise UserError("--sweep chooses the learning rate; leave --lr out")
     if command.lr is not None and not 0 < command.lr < math.inf:
         raise UserError(f"--lr {command.lr:g}: a learning rate is a finite number above 0")
-    if command.language_model is not None and command.task != "asr":
-        raise UserError("--language-model is for asr")
     from sjepa.evaluate.results import results_root
     from sjepa.evaluate.superb.decode import BOARD, PAPER, BeamDecoder, LanguageModel
-    from sjepa.evaluate.superb.protocol import GRID, Evaluation, in_words
-    from sjepa.evaluate.superb.tasks import make_task
+    from sjepa.evaluate.superb.protocol import in_words
+    from sjepa.evaluate.superb.tasks import all_entries, find_entry, make_task
     from sjepa.evaluate.upstream import load_upstream
     from sjepa.files import refuse_file
     from sjepa.progress import say
 
-    upstream = load_upstream(command.encoder, command.device)
+    entry = find_entry(command.task)
+    if command.language_model is not None and not entry.language_model:
+        raise UserError(f"--language-model is for {', '.join(e.name for e in all_entries() if e.language_model)}")
+    upstream = load_upstream(command.encoder, command.device, command.precision)
     protocol = f"{command.task}-lite" if command.lite else command.task
     out = command.out or results_root(command.encoder) / "superb" / upstream.name.replace(" ", "-") / protocol
     refuse_file(out)
-    lexicon = command.lexicon
-    task = make_task(command.task, command.data, lite=command.lite, steps=command.steps, lexicon=lexicon)
+    task = make_task(
+        command.task,
+        command.data,
+        lite=command.lite,
+        steps=command.steps,
+        lexicons=command.lexicon,
+        subset=command.subset,
+    )
     decoders = {}
     if command.language_model is not None:
-        language = LanguageModel(command.language_model, lexicon)
+        language = LanguageModel(command.language_model, *command.lexicon)
         decoders = {"paper": BeamDecoder(language, PAPER), "board": BeamDecoder(language, BOARD)}
-    say(f"{protocol} on {upstream.name}; what is trained stays in {out}", aside=True)
-    evaluation = Evaluation(task, upstream, out, command.seed, decoders, command.cache_gb)
-    rates = GRID if command.sweep else [task.recipe.lr if command.lr is None else command.lr]
-    results = evaluation.run(rates)
+    say(f"{protocol} ({entry.title}) on {upstream.name}; what is trained stays in {out}", aside=True)
+    evaluation = task.evaluation()(task, upstream, out, command.seed, decoders, command.cache_gb)
+    results = evaluation.run(evaluation.candidates(command.lr, command.sweep))
     scores = in_words(results["metrics"], results["chance"])
     print(f"{protocol} on {upstream.name} ({upstream.parameters:,} parameters): test {scores}")
     for name, decoded in results["decoded"].items():

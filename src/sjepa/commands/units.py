@@ -14,7 +14,7 @@ class Units:
     encoder: str
     """A run, for the units of its cluster head; any other encoder, or mfcc or logmel, for k-means on a layer."""
     data: Path
-    """LibriSpeech with phones-SUBSET.jsonl.gz beside it, or a synthetic corpus with labels.jsonl."""
+    """LibriSpeech with phones-SUBSET.jsonl.gz beside it, or a corpus with phones in labels.jsonl."""
     out: Path | None = None
     """Folder of the results; by default units/ENCODER, with options that are not as usual, in RUN/results or runs."""
     subset: str = "dev-clean"
@@ -35,6 +35,8 @@ class Units:
     """All randomness follows from it."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to run; auto takes a GPU where there is one."""
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """In which the encoder computes: fp32 as s3prl does, or bf16, which is faster on a GPU."""
 
 
 def run(arguments: list[str]) -> None:
@@ -43,15 +45,16 @@ def run(arguments: list[str]) -> None:
 
     from sjepa.errors import UserError
     from sjepa.evaluate.abx import abx_errors, fastabx
+    from sjepa.evaluate.agreement import agreement
     from sjepa.evaluate.labelled import corpus_name, read_labelled
     from sjepa.evaluate.probing import chosen_states, extract, state_name
     from sjepa.evaluate.results import results_folder, write_results
-    from sjepa.evaluate.units import HeadUnits, agreement, kmeans_units
+    from sjepa.evaluate.units import HeadUnits, kmeans_units
     from sjepa.evaluate.upstream import frozen, load_upstream
 
     if command.abx:
         fastabx()  # missing, it is better missed before the work than after
-    upstream = load_upstream(command.encoder, command.device)
+    upstream = load_upstream(command.encoder, command.device, command.precision)
     out = results_folder(command, "units", upstream.name)
     if command.layer == "all":
         raise UserError("--layer all: units are of one layer")
@@ -73,6 +76,7 @@ def run(arguments: list[str]) -> None:
         "task": "units",
         "corpus": corpus_name(command.data, command.subset),
         "encoder": encoder,
+        "precision": upstream.precision,
         "units": {
             "kind": command.units,
             "layer": state_name(upstream, states[0]),

@@ -1,7 +1,7 @@
 """Utterances with speaker, gender, chapter and phone labels, for probes and units."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +10,9 @@ import numpy as np
 from sjepa.errors import UserError
 from sjepa.evaluate.probes import frame_labels
 from sjepa.evaluate.superb import librispeech
-from sjepa.evaluate.superb.records import Utterance, json_lines, require_audio
+from sjepa.evaluate.superb.records import Fold, Utterance, json_lines, require_audio, split_by_speaker
 
+LABELS = "labels.jsonl"
 TOLERANCE = 10  # labels: alignments may end a tenth of a second before or after the audio
 
 
@@ -33,6 +34,11 @@ class Labelled:
     def speaker(self) -> str:
         return self.utterance.speaker
 
+    def transcript(self) -> str:
+        """The text in capital letters, apostrophes and single spaces, as ASR's characters spell it."""
+        kept = "".join(c for c in str(self.utterance.label).upper() if c.isalpha() or c in "' ")
+        return " ".join(kept.encode("ascii", "ignore").decode().split())
+
     def frame_phones(self, frames: int) -> np.ndarray:
         """The phone at each frame's centre, 320 t + 200 samples: label 2 t + 1 of the 100 a second."""
         if self.segments:
@@ -50,19 +56,53 @@ class Labelled:
 
 def corpus_name(data: Path, subset: str) -> str:
     """How results call the corpus."""
-    if (data / "labels.jsonl").is_file():
-        return f"synthetic speech ({data.resolve().name})"
+    if (data / LABELS).is_file():
+        kind = "synthetic" if (data / "corpus.json").is_file() else "labelled"  # the synthesiser leaves its settings
+        return f"{kind} speech ({data.resolve().name})"
     return f"LibriSpeech {subset}"
 
 
-def read_labelled(data: Path, subset: str = "dev-clean") -> list[Labelled]:
-    """A LibriSpeech subset with its phones, or a synthetic corpus with `labels.jsonl`."""
+def read_labelled(data: Path, subset: str = "dev-clean", *, phones: bool = True) -> list[Labelled]:
+    """A LibriSpeech subset, or any corpus with `labels.jsonl`; one without phones is refused if they are needed."""
     if not data.is_dir():
         raise UserError(f"there is no folder {data}")
-    if (data / "labels.jsonl").is_file():
-        rows = list(json_lines(data / "labels.jsonl"))
-        require_audio([data / row["path"] for row in rows], str(data / "labels.jsonl"))
-        return [synthetic(data, row) for row in rows]
+    listed = (data / LABELS).is_file()
+    corpus = read_list(data) if listed else read_librispeech(data, subset)
+    if phones and not any(item.phones or item.segments for item in corpus):
+        list_missing = f"{data / LABELS} has no phones: a list of [start, end, phone] in seconds for each utterance"
+        raise UserError(list_missing if listed else librispeech.phones_missing(data, subset))
+    return corpus
+
+
+def read_list(data: Path) -> list[Labelled]:
+    """What `labels.jsonl` lists: `path`, and those of `id`, `text`, `speaker`, `gender`, `phones`, `words` it has."""
+    file = data / LABELS
+    rows = list(json_lines(file))
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row.get("path"), str):
+            raise UserError(f"{file} line {number}: there is no path")
+    require_audio([data / row["path"] for row in rows], str(file))
+    return [read_row(data, row) for row in rows]
+
+
+def listed_fold(data: Path, spell: Callable[[Labelled], str]) -> Fold:
+    """A corpus with `labels.jsonl` split by speaker, each utterance labelled as `spell` has it."""
+    spelled = [replace(item.utterance, label=spell(item)) for item in read_list(data)]
+    utterances = [utterance for utterance in spelled if utterance.label]
+    if not utterances:
+        raise UserError(f"{data / LABELS} has no text that can be spelled in letters")
+    return split_by_speaker(utterances, corpus_name(data, ""), str(data / LABELS))
+
+
+def read_row(data: Path, row: dict[str, Any]) -> Labelled:
+    """A line of `labels.jsonl`; an utterance without an id has its path for a name."""
+    name = str(row.get("id") or Path(row["path"]).with_suffix("").as_posix())
+    text, speaker, gender = (str(row.get(key) or "") for key in ("text", "speaker", "gender"))
+    segments, words = ([tuple(part) for part in row.get(key) or ()] for key in ("phones", "words"))
+    return Labelled(Utterance(name, data / row["path"], text, speaker), gender, segments=segments, words=words)
+
+
+def read_librispeech(data: Path, subset: str) -> list[Labelled]:
     try:
         librispeech.subset_folder(data, subset)
     except UserError as error:
@@ -75,9 +115,3 @@ def read_labelled(data: Path, subset: str = "dev-clean") -> list[Labelled]:
         Labelled(u, sexes.get(u.speaker, ""), f"{u.speaker}-{u.path.parent.name}", phones.get(u.name, ()))
         for u in utterances
     ]
-
-
-def synthetic(data: Path, row: dict[str, Any]) -> Labelled:
-    utterance = Utterance(row["id"], data / row["path"], row["text"], row["speaker"])
-    segments, words = ([tuple(part) for part in row.get(key, ())] for key in ("phones", "words"))
-    return Labelled(utterance, row["gender"], segments=segments, words=words)

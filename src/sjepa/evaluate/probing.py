@@ -12,6 +12,7 @@ from sjepa.audio.io import read_header
 from sjepa.errors import UserError
 from sjepa.evaluate.labelled import Labelled
 from sjepa.evaluate.probes import (
+    Probe,
     Scores,
     chance,
     enough_utterances,
@@ -20,13 +21,21 @@ from sjepa.evaluate.probes import (
     phone_probe,
     utterance_probe,
 )
-from sjepa.evaluate.superb.features import FeatureStore, testing_batches
+from sjepa.evaluate.superb.batches import testing_batches
+from sjepa.evaluate.superb.features import FeatureStore
 from sjepa.evaluate.upstream import Upstream
 from sjepa.model.frontend import frame_count
-from sjepa.progress import bar, track
+from sjepa.progress import bar, say, track
 
 UTTERANCE_SPLITS, PHONE_SPLITS = 10, 3
 BATCH = 16
+# Classifier, and whether speakers are held out.
+PHONE_PROBES: dict[str, tuple[Probe, bool]] = {
+    "phoneme linear, random frames": (linear_probe, False),
+    "phoneme linear, held-out speakers": (linear_probe, True),
+    "phoneme mlp, random frames": (mlp_probe, False),
+    "phoneme mlp, held-out speakers": (mlp_probe, True),
+}
 
 
 @dataclass
@@ -60,13 +69,16 @@ def chosen_states(upstream: Upstream, layer: str) -> list[int]:
 
 
 def extract(
-    upstream: Upstream, corpus: Sequence[Labelled], states: list[int], frames: int, seed: int, means: bool = True
+    upstream: Upstream, corpus: Sequence[Labelled], states: list[int], frames: int | None, seed: int, means: bool = True
 ) -> Extracted:
-    """Features of the corpus, or without `means` only of the utterances whose frames are wanted."""
+    """Features of the corpus, or without `means` only of the utterances whose frames are wanted.
+
+    `frames` is how many are wanted, 0 for all; None keeps means alone.
+    """
     store = FeatureStore(upstream, cache_gb=0.0)
     paths = [item.utterance.path for item in corpus]
     samples = [info.samples for info in track(store.pool.map(read_header, paths), "Reading headers", len(paths))]
-    framed = set(enough_utterances([frame_count(n) for n in samples], frames, seed))
+    framed = set() if frames is None else set(enough_utterances([frame_count(n) for n in samples], frames, seed))
     used = np.arange(len(corpus)) if means else np.array(sorted(framed))
     order = [used[batch] for batch in testing_batches(np.array(samples)[used], BATCH)]
     plan = (([corpus[i].utterance for i in batch], -1) for batch in order)
@@ -93,53 +105,60 @@ def probe_encoder(
 ) -> dict[str, Any]:
     """All probes at the chosen layers: `{state: {probe: scores}}` with chances, as `results.json` holds it."""
     states = chosen_states(upstream, layer)
-    found = extract(upstream, corpus, states, frames, seed)
+    spoken = any(item.phones or item.segments for item in corpus)
+    if not spoken:
+        say("the corpus has no phones: the phoneme probes are left out")
+    found = extract(upstream, corpus, states, frames if spoken else None, seed)
     lengths = [x.shape[1] for x in found.frames]
-    phones = np.concatenate([corpus[i].frame_phones(n) for i, n in zip(found.framed, lengths, strict=True)])
-    speakers = np.repeat([corpus[i].speaker for i in found.framed], lengths)
     properties = {
         "speaker": [item.speaker for item in corpus],
         "gender": [item.gender for item in corpus],
         "chapter": [item.chapter for item in corpus],
     }
     properties = {name: labels for name, labels in properties.items() if all(labels)}
+    if not properties and not spoken:
+        raise UserError("there is nothing to probe: the corpus has neither phones nor a speaker for every utterance")
+    chances = {name: chance(labels) for name, labels in properties.items()}
+    if spoken:
+        phones = np.concatenate([corpus[i].frame_phones(n) for i, n in zip(found.framed, lengths, strict=True)])
+        speakers = np.repeat([corpus[i].speaker for i in found.framed], lengths)
+        chances |= {"phoneme": chance(phones)}
     results: dict[str, Any] = {}
     where = upstream.device
-    with bar("Probes", len(states) * (len(properties) + 4)) as progress:
+    with bar("Probes", len(states) * (len(properties) + (len(PHONE_PROBES) if spoken else 0))) as progress:
         for place, state in enumerate(states):
             scores: dict[str, Any] = {}
             means = torch.from_numpy(found.means[:, place]).to(where)
             for name, labels in properties.items():
-                scores[name] = as_result(utterance_probe(means, labels, splits=UTTERANCE_SPLITS, seed=seed))
+                score = utterance_probe(means, labels, splits=UTTERANCE_SPLITS, seed=seed)
+                scores[name] = as_result(score, chances[name])
                 progress.advance(note=name)
-            features = torch.from_numpy(np.concatenate([x[place] for x in found.frames])).to(where)
-            for kind, probe in (("linear", linear_probe), ("mlp", mlp_probe)):
-                for split, by_speaker in (("random frames", False), ("held-out speakers", True)):
-                    name = f"phoneme {kind}, {split}"
+            if spoken:
+                features = torch.from_numpy(np.concatenate([x[place] for x in found.frames])).to(where)
+                for name, (probe, by_speaker) in PHONE_PROBES.items():
                     score = phone_probe(
                         features, phones, speakers, probe=probe, by_speaker=by_speaker, splits=PHONE_SPLITS, seed=seed
                     )
-                    scores[name] = as_result(score)
+                    scores[name] = as_result(score, chances["phoneme"])
                     progress.advance(note=name)
             results[state_name(upstream, state)] = scores
-    chances = {name: chance(labels) for name, labels in properties.items()}
+    data = {"utterances": len(corpus)}
+    if spoken:
+        counts = {"phone_utterances": len(lengths), "phone_frames": len(phones), "phones": len(np.unique(phones))}
+        data |= counts
     return {
         "layers": results,
-        "chance": {name: round(100 * value, 2) for name, value in (chances | {"phoneme": chance(phones)}).items()},
-        "data": {
-            "utterances": len(corpus),
-            "phone_utterances": len(lengths),
-            "phone_frames": len(phones),
-            "phones": len(np.unique(phones)),
-        },
+        "chance": {name: round(100 * value, 2) for name, value in chances.items()},
+        "data": data,
         "audio_seconds_per_second": round(found.speed, 1),
     }
 
 
-def as_result(scores: Scores) -> dict[str, Any]:
-    """Percent."""
+def as_result(scores: Scores, level: float) -> dict[str, Any]:
+    """Percent, with chance."""
     return {
         "mean": round(100 * scores.mean, 2),
         "deviation": round(100 * scores.deviation, 2),
+        "chance": round(100 * level, 2),
         "splits": [round(100 * score, 2) for score in scores.splits],
     }

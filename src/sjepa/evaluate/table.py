@@ -4,26 +4,31 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from sjepa.errors import UserError
-from sjepa.evaluate import reported
+from sjepa.evaluate import agreement, reported
+from sjepa.evaluate.metric import Better, Metric, SectionKind, column_name
 from sjepa.files import read_json
 
-FULL, OTHER, LITE = "SUPERB", "Full protocol, not part of SUPERB", "Lite protocols"
+TITLES = {
+    SectionKind.SUPERB: "SUPERB",
+    SectionKind.OTHER: "Full protocol, not part of SUPERB",
+    SectionKind.LITE: "Lite protocols",
+    SectionKind.PROBES: "Probes",
+    SectionKind.UNITS: "Units",
+}
 DEV_CLEAN, DEV_CLEAN_UTTERANCES = "LibriSpeech dev-clean", 2703
-PROBES = f"Probes on {DEV_CLEAN}"
-NOT_SUPERB = ("ravdess", "coffee")
-LOWER = ("wer", "cer", "per", "abx_within", "abx_across")
-NEITHER = ("perplexity", "units_used")  # more is not better
 # Encoders are compared with those of their size, as in the paper.
 CLASSES = (90.0, 200.0, math.inf)  # millions of parameters
 MARK = "† reported by others, not measured here"
+UNSWEPT_MARK = "‡ learning rate not swept; the board swept it for each of its rows"
 # What a result has beside its outcome: results that differ in any of it are not seeds of one measurement.
-SETTINGS = ("protocol", "learning_rate", "data", "units")
+SETTINGS = ("protocol", "learning_rate", "data", "units", "precision")
 NEEDED = {"probe": {"layers", "corpus"}, "units": {"units", "metrics", "corpus"}}
 NEEDED_OF_TASKS = {"protocol", "metrics", "decoded"}
 
@@ -37,6 +42,8 @@ class Row:
     """One value of each seed."""
     deviations: dict[str, float] = field(default_factory=dict)
     """Over the splits of a single seed."""
+    unswept: set[str] = field(default_factory=set)
+    """Columns whose learning rate was not swept."""
 
     def value(self, column: str) -> float | None:
         """Over several seeds, the mean."""
@@ -59,12 +66,62 @@ class Row:
         return next(index for index, most in enumerate(CLASSES) if self.sized < most)
 
 
+@dataclass(frozen=True)
+class Place:
+    """Which section of a table a result stands in: what was measured on the same data by the same protocol."""
+
+    kind: SectionKind
+    corpus: str = ""
+    """Of probes and units."""
+    total: int | None = None
+    """Utterances of the corpus that was given, where it is not the whole of it."""
+    phones: tuple[int, int] | None = None
+    """Utterances whose phones were used, of so many, where they are not all."""
+
+    @property
+    def title(self) -> str:
+        title = TITLES[self.kind]
+        title += f" on {self.corpus}" if self.corpus else ""
+        title += f", only {self.total:,} utterances of it" if self.total is not None else ""
+        return title + (f", phones of {self.phones[0]:,} of {self.phones[1]:,} utterances" if self.phones else "")
+
+    @property
+    def order(self) -> tuple[int, str]:
+        return list(SectionKind).index(self.kind), self.title
+
+    @property
+    def reported(self) -> Sequence[reported.Reported]:
+        """What others reported on the same data; the phones of a part of dev-clean are compared with those of all."""
+        if self.kind is SectionKind.PROBES and self.corpus == DEV_CLEAN and self.total is None:
+            return reported.PROBES
+        return reported.SUPERB if self.kind is SectionKind.SUPERB else ()
+
+    @property
+    def note(self) -> str:
+        """What must be said with the section."""
+        if self.kind is SectionKind.LITE:
+            text = "Reduced protocols: fewer steps, less data, a narrower recurrent head."
+            return f"{text} Not comparable with full results."
+        if self.kind is SectionKind.PROBES:
+            text = "Accuracy in percent, mean ± deviation over splits."
+            return f"{text} {MARK}, with 67 phonemes of another alignment." if self.reported else text
+        if self.kind is SectionKind.UNITS:
+            return "Agreement of discrete units with phones; ABX error in percent."
+        return f"Percent, ↓ lower is better. {MARK}." if self.kind is SectionKind.SUPERB else "Percent."
+
+
 @dataclass
 class Section:
-    title: str
+    place: Place
     rows: list[Row]
+    metrics: dict[str, Metric]
+    """The metric of each column."""
     rates: list[str] = field(default_factory=list)
     """Learning rates that are not the protocol's."""
+
+    @property
+    def title(self) -> str:
+        return self.place.title
 
     @property
     def columns(self) -> list[str]:
@@ -76,22 +133,21 @@ class Section:
     def note(self) -> str:
         """What must be said with the table."""
         chosen = f" Learning rates other than the protocol's: {', '.join(self.rates)}." if self.rates else ""
-        return note(self.title) + chosen + " Best of its size class in bold."
+        unswept = any(self.is_unswept(row, column) for row in self.rows for column in row.unswept)
+        return self.place.note + (f" {UNSWEPT_MARK}." if unswept else "") + chosen + " Best of its size class in bold."
+
+    def is_unswept(self, row: Row, column: str) -> bool:
+        """Whether a learning rate was not swept where those beside it were: all that the board reports."""
+        return bool(self.place.reported) and column in row.unswept
 
     def best(self, column: str, group: int) -> float | None:
         """The best value of a column among encoders of a class; none where a single one has a value."""
         values = [v for row in self.rows if row.group == group and (v := row.value(column)) is not None]
-        if len(values) < 2 or column.endswith(NEITHER):
-            return None
-        return min(values) if lower_is_better(column) else max(values)
+        return self.metrics[column].best(values) if len(values) > 1 else None
 
     def is_best(self, row: Row, column: str) -> bool:
         value, best = row.value(column), self.best(column, row.group)
         return best is not None and value is not None and math.isclose(value, best, abs_tol=5e-5)
-
-
-def lower_is_better(column: str) -> bool:
-    return column.endswith(LOWER)
 
 
 def find_results(places: Iterable[Path]) -> list[dict[str, Any]]:
@@ -116,58 +172,74 @@ def is_ours(results: Any) -> bool:
     return known and NEEDED.get(results["task"], NEEDED_OF_TASKS) <= results.keys()
 
 
-def section_of(results: dict[str, Any]) -> str:
-    """A table holds what was measured on the same data by the same protocol."""
+def place_of(results: dict[str, Any]) -> Place:
+    """The section that a result stands in."""
     if results["task"] in ("probe", "units"):
+        probed = results["task"] == "probe"
         data = results.get("data", {})
-        used = data.get("phone_utterances" if results["task"] == "probe" else "utterances")
-        total = data.get("utterances" if results["task"] == "probe" else "of_utterances")
-        title = f"{results['task'].capitalize().rstrip('s')}s on {results['corpus']}"
-        if results["corpus"] == DEV_CLEAN and total is not None and total < DEV_CLEAN_UTTERANCES:
-            title += f", only {total:,} utterances of it"
-        return title + (f", phones of {used:,} of {total:,} utterances" if used and total and used < total else "")
+        used = data.get("phone_utterances" if probed else "utterances")
+        total = data.get("utterances" if probed else "of_utterances")
+        part = results["corpus"] == DEV_CLEAN and total is not None and total < DEV_CLEAN_UTTERANCES
+        kind = SectionKind.PROBES if probed else SectionKind.UNITS
+        phones = (used, total) if used and total and used < total else None
+        return Place(kind, results["corpus"], total if part else None, phones)
     if results["protocol"]["name"] == "lite":
-        return LITE
-    return OTHER if results["task"] in NOT_SUPERB else FULL
+        return Place(SectionKind.LITE)
+    if "section" in results:
+        return Place(SectionKind(results["section"]))
+    return Place(listed_task(results["task"])[0])
 
 
-def reported_beside(title: str) -> Sequence[reported.Reported]:
-    """What others reported on the same data; the phones of a part of dev-clean are compared with those of all."""
-    if title.startswith(PROBES) and "only" not in title:
-        return reported.PROBES
-    return reported.SUPERB if title == FULL else ()
+def metrics_of(results: dict[str, Any]) -> dict[str, Metric]:
+    """The metrics of a result by name."""
+    if results["task"] == "probe":
+        return {}  # accuracies all
+    if results["task"] == "units":
+        return {metric.name: metric for metric in agreement.METRICS}
+    if "better" in results:
+        return {name: Metric(name, Better(better)) for name, better in results["better"].items()}
+    return listed_task(results["task"])[1]
 
 
-def note(title: str) -> str:
-    if title == LITE:
-        return "Reduced protocols: fewer steps, less data, a narrower recurrent head. Not comparable with full results."
-    if title.startswith(PROBES) and "only" not in title:
-        return f"Accuracy in percent, mean ± deviation over splits. {MARK}, with 67 phonemes of another alignment."
-    if title.startswith("Probes"):
-        return "Accuracy in percent, mean ± deviation over splits."
-    if title.startswith("Units"):
-        return "Agreement of discrete units with phones; ABX error in percent."
-    return f"Percent, ↓ lower is better. {MARK}." if title == FULL else "Percent."
+@cache
+def listed_task(name: str) -> tuple[SectionKind, dict[str, Metric]]:
+    """Section and metrics of a task by its entry, for results that do not hold them."""
+    from sjepa.evaluate.superb import TASK_NAMES
+    from sjepa.evaluate.superb.tasks import find_entry
+
+    if name not in TASK_NAMES:
+        return SectionKind.OTHER, {}
+    entry = find_entry(name)
+    return entry.section, {metric.name: metric for metric in entry.metrics}
 
 
-def scores_of(results: dict[str, Any], labels: str = "") -> list[tuple[str, float, float | None]]:
-    """Columns, values and deviations of one `results.json`; `labels` tells a task's from others in the same table."""
+class Score(NamedTuple):
+    column: str
+    metric: Metric
+    value: float
+    deviation: float | None = None
+
+
+def scores_of(results: dict[str, Any], labels: str = "") -> list[Score]:
+    """The scores in one `results.json`; `labels` tells a task's from others in the same table."""
     if results["task"] == "probe":
         scores = results["layers"][probed_layer(results)]
-        return [(name, score["mean"], score["deviation"]) for name, score in scores.items()]
+        return [Score(name, Metric(name), score["mean"], score["deviation"]) for name, score in scores.items()]
+    known = metrics_of(results)
     if results["task"] == "units":
         kind = results["units"]["kind"] + (f" {results['units']['clusters']}" if results["units"]["clusters"] else "")
-        return [(f"{kind} {name}", value, None) for name, value in results["metrics"].items()]
+        return [
+            Score(f"{kind} {name}", known.get(name, Metric(name)), value) for name, value in results["metrics"].items()
+        ]
     title = results["task"]
     if results["protocol"]["name"] == "lite":
         hours = [fold["train_hours"] for fold in results.get("data", ())]
         title += f"-lite, {results['protocol']['steps']:,} steps,"
         title += f" {np.mean(hours):.2g} h," if hours else ""
     title += f" labels {labels}," if labels else ""
-    greedy = [(f"{title} {name}", value, None) for name, value in results["metrics"].items()]
-    return greedy + [
-        (f"{title}+lm ({decoder}) {name}", value, None)
-        for decoder, metrics in results["decoded"].items()
+    return [
+        Score(column_name(title, name, decoder), known.get(name, Metric(name)), value)
+        for decoder, metrics in {"": results["metrics"], **results["decoded"]}.items()
         for name, value in metrics.items()
     ]
 
@@ -195,7 +267,7 @@ def flat(value: Any, name: str = "") -> dict[str, Any]:
     return {name.replace("_", " "): value}
 
 
-def told_apart(results: Sequence[dict[str, Any]]) -> list[str]:
+def distinguish(results: Sequence[dict[str, Any]]) -> list[str]:
     """For results that would fill the same cells, the settings that tell each from the others; seeds do not."""
     settings = [flat({key: result[key] for key in SETTINGS if key in result}) for result in results]
     names = dict.fromkeys(name for found in settings for name in found)
@@ -205,51 +277,58 @@ def told_apart(results: Sequence[dict[str, Any]]) -> list[str]:
 
 def build_sections(results: Sequence[dict[str, Any]], with_reported: bool = True) -> list[Section]:
     """SUPERB first, then the rest: encoders that were measured and, where they compare, those reported."""
-    cells: dict[str, dict[tuple[str, ...], list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
-    labels: dict[tuple[str, str], set[str]] = defaultdict(set)
+    cells: dict[Place, dict[tuple[str, ...], list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
+    labels: dict[tuple[Place, str], set[str]] = defaultdict(set)
     for result in results:
-        for column, _, _ in scores_of(result):
-            labels[section_of(result), column].add(labels_of(result))
-    unlike = {place for place, kinds in labels.items() if len(kinds) > 1}
-    for result in sorted(results, key=lambda result: (section_of(result) != FULL, section_of(result))):
-        columns = tuple(column for column, _, _ in scores_of(result))
-        cells[section_of(result)][measured_on(result), result["encoder"]["fingerprint"], *columns].append(result)
+        for score in scores_of(result):
+            labels[place_of(result), score.column].add(labels_of(result))
+    unlike = {where for where, kinds in labels.items() if len(kinds) > 1}
+    for result in sorted(results, key=lambda result: place_of(result).order):
+        columns = tuple(score.column for score in scores_of(result))
+        cells[place_of(result)][measured_on(result), result["encoder"]["fingerprint"], *columns].append(result)
     sections = []
-    for title, groups in cells.items():
+    for place, groups in cells.items():
         rows: dict[tuple[str, str], Row] = {}
+        metrics: dict[str, Metric] = {}
         rates: dict[str, None] = {}
         for (name, fingerprint, *_), group in groups.items():
-            for result, difference in zip(group, told_apart(group), strict=True):
+            for result, difference in zip(group, distinguish(group), strict=True):
                 label = f"{name} ({difference})" if difference else name
-                new = Row(label, result["encoder"]["parameters"] / 1e6, reported=False)
-                mixed = any((title, column) in unlike for column, _, _ in scores_of(result))
-                add(rows.setdefault((label, fingerprint), new), result, labels_of(result) if mixed else "")
+                row = rows.setdefault((label, fingerprint), Row(label, result["encoder"]["parameters"] / 1e6, False))
+                mixed = any((place, score.column) in unlike for score in scores_of(result))
+                scores = scores_of(result, labels_of(result) if mixed else "")
+                metrics |= {score.column: score.metric for score in scores}
+                add(row, scores)
+                row.unswept |= {score.column for score in scores if not is_swept(result)}
                 if rate := other_rate(result):
                     rates[f"{label} {rate}"] = None
-        others = reported_beside(title) if with_reported else ()
-        quoted = [Row(o.name, o.millions, True, {c: [v] for c, v in o.scores.items()}) for o in others]
+        others = place.reported if with_reported else ()
+        metrics |= {column: metric for other in others for column, metric in other.metrics.items()}
+        quoted = [Row(o.name, o.millions, True, {c: [v] for c, v in o.scores.items()}, o.deviations) for o in others]
         ordered = sorted([*rows.values(), *quoted], key=lambda row: (row.group, row.sized, row.name))
-        sections.append(Section(title, ordered, list(rates)))
+        sections.append(Section(place, ordered, metrics, list(rates)))
     return sections
 
 
-def add(row: Row, result: dict[str, Any], labels: str) -> None:
-    for column, value, deviation in scores_of(result, labels):
-        row.scores.setdefault(column, []).append(value)
-        if deviation is not None:
-            row.deviations[column] = deviation
+def add(row: Row, scores: Sequence[Score]) -> None:
+    for score in scores:
+        row.scores.setdefault(score.column, []).append(score.value)
+        if score.deviation is not None:
+            row.deviations[score.column] = score.deviation
 
 
 def labels_of(result: dict[str, Any]) -> str:
     return str(result.get("labels", "unknown"))[:7]
 
 
+def is_swept(result: dict[str, Any]) -> bool:
+    """Whether the learning rate was chosen on dev, if the result has one."""
+    return "learning_rate" not in result or len(result.get("dev", {}).get("by_learning_rate", {})) > 1
+
+
 def other_rate(result: dict[str, Any]) -> str:
-    """The learning rate of a task where it is not its protocol's, and whether it was chosen on dev."""
+    """The learning rate of a task where it is not its protocol's."""
     rate = result.get("learning_rate")
-    if rate is None or result["task"] in NEEDED:
+    if rate is None or result["task"] in NEEDED or rate == result["protocol"].get("lr"):
         return ""
-    swept = len(result.get("dev", {}).get("by_learning_rate", {})) > 1
-    if rate == result["protocol"].get("lr") and not swept:
-        return ""
-    return f"{result['task']} {rate:g}" + (" (swept on dev)" if swept else "")
+    return f"{result['task']} {rate:g}"

@@ -4,7 +4,10 @@ import csv
 import io
 from collections.abc import Sequence
 
-from sjepa.evaluate.table import NEITHER, Row, Section, lower_is_better
+from sjepa.evaluate.metric import Better
+from sjepa.evaluate.table import Row, Section
+
+ARROWS = {Better.LOWER: "↓", Better.HIGHER: "↑", Better.NEITHER: ""}
 
 
 def size(row: Row) -> str:
@@ -18,22 +21,18 @@ def cell(section: Section, row: Row, column: str, bold: str, none: str) -> str:
     value, deviation = row.value(column), row.deviation(column)
     if value is None:
         return none
-    text = f"{value:.{digits(column)}f}"
+    digits = section.metrics[column].digits
+    text = f"{value:.{digits}f}"
     if deviation is not None:
-        text += f" ± {deviation:.{digits(column)}f}"
+        text += f" ± {deviation:.{digits}f}"
     if row.seeds(column) > 1:
         text += f" ({row.seeds(column)} seeds)"
-    return bold.format(text) if section.is_best(row, column) else text
+    text = bold.format(text) if section.is_best(row, column) else text
+    return f"{text} ‡" if section.is_unswept(row, column) else text
 
 
-def digits(column: str) -> int:
-    if column.endswith(("purity", "pnmi")):
-        return 3
-    return 0 if column.endswith("units_used") else 2
-
-
-def heading(column: str) -> str:
-    return f"{column} {'' if column.endswith(NEITHER) else '↓' if lower_is_better(column) else '↑'}".strip()
+def heading(section: Section, column: str) -> str:
+    return f"{column} {ARROWS[section.metrics[column].better]}".strip()
 
 
 def markdown(sections: Sequence[Section]) -> str:
@@ -41,7 +40,7 @@ def markdown(sections: Sequence[Section]) -> str:
     for section in sections:
         columns = section.columns
         lines = [f"## {section.title}", "", section.note, ""]
-        lines.append("| encoder | parameters | " + " | ".join(map(heading, columns)) + " |")
+        lines.append("| encoder | parameters | " + " | ".join(heading(section, column) for column in columns) + " |")
         lines.append("| --- | ---: |" + " ---: |" * len(columns))
         for row in section.rows:
             cells = " | ".join(cell(section, row, column, "**{}**", "–") for column in columns)
@@ -54,7 +53,7 @@ def latex(sections: Sequence[Section]) -> str:
     blocks = []
     for section in sections:
         columns = section.columns
-        head = " & ".join(escaped(heading(column)) for column in columns)
+        head = " & ".join(escaped(heading(section, column)) for column in columns)
         lines = [rf"\begin{{tabular}}{{lr{'r' * len(columns)}}}", r"\toprule", rf"encoder & parameters & {head} \\"]
         group = -1
         for row in section.rows:
@@ -62,7 +61,11 @@ def latex(sections: Sequence[Section]) -> str:
             group = row.group
             cells = " & ".join(cell(section, row, column, r"\textbf{{{}}}", "--") for column in columns)
             mark = r"$^\dagger$" if row.reported else ""
-            lines.append(rf"{escaped(row.name)}{mark} & {size(row)} & {cells} \\".replace("±", r"$\pm$"))
+            lines.append(
+                rf"{escaped(row.name)}{mark} & {size(row)} & {cells} \\".replace("±", r"$\pm$").replace(
+                    "‡", SPECIAL["‡"]
+                )
+            )
         said = escaped(f"{section.title}. {section.note}")
         lines += [r"\bottomrule", rf"\multicolumn{{{len(columns) + 2}}}{{l}}{{\footnotesize {said}}}", r"\end{tabular}"]
         blocks.append("\n".join(lines) + "\n")
@@ -70,7 +73,7 @@ def latex(sections: Sequence[Section]) -> str:
 
 
 SPECIAL = {"_": r"\_", "%": r"\%", "&": r"\&", "#": r"\#", "↓": r"$\downarrow$", "↑": r"$\uparrow$"}
-SPECIAL |= {"†": r"$^\dagger$", "±": r"$\pm$"}
+SPECIAL |= {"†": r"$^\dagger$", "‡": r"$^\ddagger$", "±": r"$\pm$"}
 
 
 def escaped(text: str) -> str:
@@ -81,7 +84,18 @@ def as_csv(sections: Sequence[Section]) -> str:
     """One value a line."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    columns = ["table", "encoder", "source", "parameters_millions", "column", "value", "deviation", "seeds", "best"]
+    columns = [
+        "table",
+        "encoder",
+        "source",
+        "parameters_millions",
+        "column",
+        "value",
+        "deviation",
+        "seeds",
+        "best",
+        "swept",
+    ]
     writer.writerow(columns)
     for section in sections:
         for row in section.rows:
@@ -91,6 +105,7 @@ def as_csv(sections: Sequence[Section]) -> str:
                 spread = "" if deviation is None else f"{deviation:.6g}"
                 millions = "" if row.millions is None else f"{row.millions:.6g}"
                 value, best = f"{row.value(column):.6g}", int(section.is_best(row, column))
-                said = [section.title, row.name, source, millions, column, value, spread, row.seeds(column), best]
-                writer.writerow(said)
+                swept = int(column not in row.unswept)
+                known = [section.title, row.name, source, millions, column, value, spread, row.seeds(column)]
+                writer.writerow([*known, best, swept])
     return out.getvalue()

@@ -1,4 +1,4 @@
-"""Discrete units against phones: the cluster head's choice at each frame, or k-means on a layer."""
+"""Discrete units: the cluster head's choice at each frame, or k-means on a layer."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,33 +16,6 @@ from sjepa.targets.kmeans import kmeans, nearest
 KMEANS_PASSES = 20
 BATCH = 65_536  # frames that the head takes at once
 HeadPath = Literal["encoder", "predictor"]
-
-
-def agreement(units: np.ndarray, phones: np.ndarray) -> dict[str, float]:
-    """How units and phones of the same frames share information, as HuBERT's authors define it.
-
-    Phone purity is the accuracy of naming each unit's most frequent phone; cluster purity the other way round. PNMI is
-    the share of the phones' entropy that the unit takes away. Perplexity is 2 to the entropy of the units.
-    """
-    _, unit = np.unique(units, return_inverse=True)
-    _, phone = np.unique(phones, return_inverse=True)
-    joint = np.zeros((unit.max() + 1, phone.max() + 1))
-    np.add.at(joint, (unit, phone), 1 / len(unit))
-    phone_entropy = entropy(joint.sum(0))
-    information = entropy(joint.sum(1)) + phone_entropy - entropy(joint.ravel())
-    return {
-        "phone_purity": float(joint.max(1).sum()),
-        "cluster_purity": float(joint.max(0).sum()),
-        "pnmi": float(information / phone_entropy) if phone_entropy else 0.0,
-        "perplexity": float(2 ** entropy(joint.sum(1))),
-        "units_used": float(len(joint)),
-    }
-
-
-def entropy(distribution: np.ndarray) -> float:
-    """In bits."""
-    positive = distribution[distribution > 0]
-    return float(-(positive * np.log2(positive)).sum())
 
 
 def kmeans_units(features: Sequence[np.ndarray], clusters: int, seed: int, device: torch.device) -> np.ndarray:

@@ -5,8 +5,9 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -33,6 +34,8 @@ LOG_MEL_MEAN, LOG_MEL_DEVIATION = 13.7, 4.0
 CEPSTRUM_0_MEAN, CEPSTRA_DEVIATIONS = 74.0, (16.0, 4.5, 2.0)  # cepstra, differences, second differences
 NOTHING = hashlib.sha256().hexdigest()[:16]  # fingerprint of no weights
 
+Precision = Literal["fp32", "bf16"]
+"""In which networks compute features, and in which these are kept."""
 Extract = Callable[[Sequence[np.ndarray]], list[Tensor]]
 """Utterances (float32, 16 kHz) to their hidden states, each (states, frames, dimension)."""
 
@@ -50,6 +53,7 @@ class Upstream:
     device: torch.device
     run: Extract = field(repr=False)
     network: nn.Module | None = field(default=None, repr=False)
+    precision: Precision = "fp32"
 
     @torch.inference_mode()
     def extract(self, utterances: Sequence[np.ndarray]) -> list[Tensor]:
@@ -86,8 +90,11 @@ def check_unchanged(upstream: Upstream, before: dict[str, Any]) -> None:
         raise RuntimeError("the encoder's weights changed during the evaluation")
 
 
-def load_upstream(source: str, device: Device = "cpu") -> Upstream:
-    """An encoder by path (a run, an encoder folder, a Hugging Face folder), `untrained:PATH`, or a floor by name."""
+def load_upstream(source: str, device: Device = "cpu", precision: Precision = "fp32") -> Upstream:
+    """An encoder by path (a run, an encoder folder, a Hugging Face folder), `untrained:PATH`, or a floor by name.
+
+    A floor has no network, and is in fp32 whatever the precision.
+    """
     place = choose_device(device)
     if source in FLOORS:
         return floor(source, place)
@@ -96,13 +103,13 @@ def load_upstream(source: str, device: Device = "cpu") -> Upstream:
     name = ("untrained " if fresh else "") + name_encoder(folder)
     settings = read_json(folder / "config.json")
     if fits_ours(folder, settings):
-        return ours(name, folder, settings, fresh, place)
+        return ours(name, folder, settings, fresh, place, precision)
     if settings.get("model_type") not in ARCHITECTURES:
         raise UserError(
             f"{folder} holds a {settings.get('model_type', 'nameless')!r} network; encoders are sjepa's own, "
             f"or Hugging Face folders of type {', '.join(ARCHITECTURES)}"
         )
-    return hugging_face(name, folder, settings, fresh, place)
+    return hugging_face(name, folder, settings, fresh, place, precision)
 
 
 def encoder_folder(path: Path) -> Path:
@@ -127,7 +134,9 @@ def fits_ours(folder: Path, settings: dict[str, Any]) -> bool:
     return True
 
 
-def ours(name: str, folder: Path, settings: dict[str, Any], fresh: bool, device: torch.device) -> Upstream:
+def ours(
+    name: str, folder: Path, settings: dict[str, Any], fresh: bool, device: torch.device, precision: Precision
+) -> Upstream:
     if fresh:
         torch.manual_seed(0)
         start = find_run(folder)  # its config says how the encoder started, which config.json does not hold
@@ -136,15 +145,21 @@ def ours(name: str, folder: Path, settings: dict[str, Any], fresh: bool, device:
     else:
         encoder = Encoder.from_pretrained(folder)
     encoder = encoder.to(device).requires_grad_(False)
+    normalize = wants_normalized(folder, settings)
 
     def run(utterances: Sequence[np.ndarray]) -> list[Tensor]:
-        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=device.type == "cuda"):
-            return encode(encoder, utterances, device, stacked)
+        if normalize:
+            utterances = [normalized(samples) for samples in utterances]
+        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bf16"):
+            return encode(encoder, utterances, device, partial(stack, precision=precision))
 
-    return Upstream(name, encoder.config.layers + 1, encoder.config.hidden_size, count(encoder), device, run, encoder)
+    layers, width = encoder.config.layers, encoder.config.hidden_size
+    return Upstream(name, layers + 1, width, count(encoder), device, run, encoder, precision)
 
 
-def hugging_face(name: str, folder: Path, settings: dict[str, Any], fresh: bool, device: torch.device) -> Upstream:
+def hugging_face(
+    name: str, folder: Path, settings: dict[str, Any], fresh: bool, device: torch.device, precision: Precision
+) -> Upstream:
     try:
         import transformers
     except ImportError as error:
@@ -171,17 +186,15 @@ def hugging_face(name: str, folder: Path, settings: dict[str, Any], fresh: bool,
         # These networks have no exact treatment of padding, so only utterances of one length share a batch.
         for _, group in itertools.groupby(order, key=lambda i: len(utterances[i])):
             members = list(group)
-            waveforms = torch.from_numpy(np.stack([utterances[i] for i in members])).to(device)
-            if normalize:
-                waveforms = waveforms - waveforms.mean(1, keepdim=True)
-                waveforms = waveforms / torch.sqrt(waveforms.var(1, correction=0, keepdim=True) + 1e-7)
-            with torch.autocast(device.type, dtype=torch.bfloat16, enabled=device.type == "cuda"):
-                states = stacked(network(waveforms, output_hidden_states=True).hidden_states)
+            samples = [normalized(utterances[i]) if normalize else utterances[i] for i in members]
+            waveforms = torch.from_numpy(np.stack(samples)).to(device)
+            with torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bf16"):
+                states = stack(network(waveforms, output_hidden_states=True).hidden_states, precision)
             found.update(zip(members, states, strict=True))
         return [found[index] for index in range(len(utterances))]
 
     layers, width = network.config.num_hidden_layers, network.config.hidden_size
-    return Upstream(name, layers + 1, width, count(network), device, run, network)
+    return Upstream(name, layers + 1, width, count(network), device, run, network, precision)
 
 
 def wants_normalized(folder: Path, settings: dict[str, Any]) -> bool:
@@ -190,6 +203,12 @@ def wants_normalized(folder: Path, settings: dict[str, Any]) -> bool:
     if preprocessor.is_file():
         return bool(read_json(preprocessor).get("do_normalize", False))
     return settings.get("feat_extract_norm") == "layer"
+
+
+def normalized(samples: np.ndarray) -> np.ndarray:
+    """Zero mean and unit variance, as Hugging Face's feature extractor scales a waveform."""
+    scaled: np.ndarray = (samples - samples.mean()) / np.sqrt(samples.var() + 1e-7)
+    return scaled
 
 
 def floor(name: str, device: torch.device) -> Upstream:
@@ -220,9 +239,9 @@ def with_context(x: Tensor) -> Tensor:
     return padded.unfold(1, 2 * CONTEXT + 1, 1).transpose(2, 3).flatten(2)
 
 
-def stacked(states: Sequence[Tensor]) -> Tensor:
-    """States side by side, (B, S, T, D): in bf16 on a GPU, which computed them in it, and in fp32 on a CPU."""
-    dtype = torch.bfloat16 if states[0].is_cuda else torch.float32
+def stack(states: Sequence[Tensor], precision: Precision) -> Tensor:
+    """States side by side, (B, S, T, D)."""
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     return torch.stack([state.to(dtype) for state in states], dim=1)
 
 

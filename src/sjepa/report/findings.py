@@ -7,7 +7,8 @@ from html import escape
 from sjepa.analysis.clusters import occupancies
 from sjepa.analysis.entropy import verdict
 from sjepa.analysis.pareto import analyse_pareto
-from sjepa.evaluate.table import FULL, Section, build_sections, section_of
+from sjepa.evaluate.metric import SectionKind
+from sjepa.evaluate.table import Section, build_sections, place_of
 from sjepa.evaluate.tabular import cell, heading, size
 from sjepa.report import charts, findings_charts
 from sjepa.report.blocks import figure, note, section, table
@@ -37,7 +38,7 @@ def results(report: Report) -> str:
 
 
 def results_table(part: Section) -> str:
-    head = ["encoder", "parameters", *(heading(column) for column in part.columns)]
+    head = ["encoder", "parameters", *(heading(part, column) for column in part.columns)]
     rows, strong = [], []
     for r, row in enumerate(part.rows):
         rows.append([f"{row.name}{' †' if row.reported else ''}", size(row)])
@@ -131,7 +132,7 @@ def clusters(report: Report) -> str:
 
 def pareto(report: Report) -> str:
     """Where the run has results of the full protocol, or where the analysis was asked for."""
-    own = any(section_of(result) == FULL for result in report.results)
+    own = any(place_of(result).kind is SectionKind.SUPERB for result in report.results)
     found = analyse_pareto([report.folder]) if own else report.found.get("pareto")
     if not found:
         return ""
@@ -170,7 +171,7 @@ def gaps(report: Report) -> str:
             f"sjepa probe --encoder {run} --data LABELLED",
         ),
         "SUPERB, and size against score": (
-            any(section_of(r) == FULL for r in report.results),
+            any(place_of(r).kind is SectionKind.SUPERB for r in report.results),
             f"sjepa superb asr --encoder {run} --data LibriSpeech",
         ),
         "Occupancy of the components": (

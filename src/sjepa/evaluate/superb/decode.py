@@ -41,7 +41,7 @@ BOARD = BeamSettings(5, 2.0, -1.0, 25.0, sum_paths=False)
 class LanguageModel:
     """A KenLM model and the trie of its words' spellings: large, loaded once, shared by decoders."""
 
-    def __init__(self, path: Path, lexicon: Path | None = None):
+    def __init__(self, path: Path, *lexicons: Path):
         try:
             from flashlight.lib.text.decoder import SmearingMode, Trie
             from flashlight.lib.text.decoder.kenlm import KenLM
@@ -50,7 +50,7 @@ class LanguageModel:
             needs = "flashlight-text, and that Python 3.12 or older: pip install 'sjepa[lm]'"
             raise UserError(f"decoding with a language model needs {needs}") from error
         symbols = Characters()
-        words = fitting_words(path, lexicon, symbols)
+        words = fitting_words(path, lexicons, symbols)
         # The decoder wants an entry for unknown words, which their score of minus infinity then keeps out.
         self.dictionary = create_word_dict({word: [list(word)] for word in [*words, "<unk>"]})
         try:
@@ -62,9 +62,10 @@ class LanguageModel:
         scores = {word: self.score(word) for word in words}
         nothing = self.score("<unk>")
         unknown = [word for word in words if scores[word] == nothing]
-        if lexicon is not None and len(unknown) > len(words) / 2:
+        if lexicons and len(unknown) > len(words) / 2:
+            names = " and ".join(map(str, lexicons))
             raise UserError(
-                f"{lexicon} does not fit {path}: {len(unknown)} of {len(words)} words, such as {unknown[0]!r}, "
+                f"{names} does not fit {path}: {len(unknown)} of {len(words)} words, such as {unknown[0]!r}, "
                 "are unknown to the language model"
             )
         for word, score in scores.items():
@@ -107,14 +108,18 @@ class BeamDecoder:
         return " ".join(self.language.dictionary.get_entry(number) for number in found[0].words if number >= 0)
 
 
-def fitting_words(language_model: Path, lexicon: Path | None, symbols: Characters) -> list[str]:
-    """Words that the task's characters can spell, from a lexicon or an ARPA file's unigrams."""
+def fitting_words(language_model: Path, lexicons: Sequence[Path], symbols: Characters) -> list[str]:
+    """Words that the task's characters can spell, from lexicons or an ARPA file's unigrams."""
     if not language_model.is_file():
         raise UserError(f"there is no language model {language_model}")
-    source = lexicon or language_model
-    if lexicon is not None and not lexicon.is_file():
-        raise UserError(f"there is no lexicon {lexicon}")
-    found = list(lexicon_words(lexicon) if lexicon else arpa_words(language_model))
+    missing = next((lexicon for lexicon in lexicons if not lexicon.is_file()), None)
+    if missing is not None:
+        raise UserError(f"there is no lexicon {missing}")
+    source = " and ".join(map(str, lexicons or [language_model]))
+    if lexicons:
+        found = [word for lexicon in lexicons for word in lexicon_words(lexicon)]
+    else:
+        found = list(arpa_words(language_model))
     if not found:
         raise UserError(f"{source} has no words")
     letters = set(symbols.symbols[5:])

@@ -113,30 +113,3 @@ def padded(states: list[Tensor]) -> tuple[Tensor, Tensor]:
     frames = torch.tensor([state.shape[1] for state in states])
     batch = pad_sequence([state.transpose(0, 1) for state in states], batch_first=True)  # (B, T, S, D)
     return batch.transpose(1, 2), frames
-
-
-def training_batches(
-    lengths: np.ndarray, size: int, seed: int, weights: np.ndarray | None = None
-) -> Iterator[np.ndarray]:
-    """Batches without end, utterances of like length together; with `weights` they are drawn with replacement."""
-    epoch = 0
-    while True:
-        generator = np.random.default_rng((seed, epoch))
-        if weights is None:
-            order = generator.permutation(len(lengths))
-        else:
-            order = generator.choice(len(lengths), len(lengths), p=weights / weights.sum())
-        batches: list[np.ndarray] = []
-        for first in range(0, len(order), 50 * size):  # random enough, and little padding
-            window = order[first : first + 50 * size]
-            window = window[np.argsort(lengths[window], kind="stable")]
-            batches += np.split(window, range(size, len(window), size))
-        for index in generator.permutation(len(batches)):
-            yield batches[index]
-        epoch += 1
-
-
-def testing_batches(lengths: np.ndarray, size: int) -> list[np.ndarray]:
-    """Every utterance once, the longest first."""
-    order = np.argsort(-lengths, kind="stable")
-    return np.split(order, range(size, len(order), size))

@@ -1,11 +1,12 @@
 """LibriSpeech in its own layout: transcripts, speakers and their sex, chapters, aligned phones."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from sjepa.audio.io import EXTENSIONS
 from sjepa.data.layouts.librispeech import read_sexes, read_transcripts
 from sjepa.errors import UserError
-from sjepa.evaluate.superb.records import Fold, Utterance, by_group, folder_in, json_lines
+from sjepa.evaluate.superb.records import Fold, Utterance, folder_in, json_lines, split_by_speaker
 
 SILENCES = frozenset({"SIL", "SPN", "", "sp", "sil", "spn"})
 STANDARD = ("train-clean-100", "dev-clean", "test-clean")
@@ -51,31 +52,36 @@ def standard_fold(root: Path) -> Fold:
     return Fold("LibriSpeech", *(read_subset(root, subset) for subset in STANDARD))
 
 
-def dev_clean_fold(root: Path) -> Fold:
-    """dev-clean alone, 70 % of its speakers to train, 10 % to select, 20 % to test."""
-    parts = by_group(read_subset(root, "dev-clean"), (0.7, 0.1, 0.2), seed=0, what="dev-clean")
-    return Fold("LibriSpeech dev-clean split by speaker", *parts)
+def subset_fold(root: Path, subset: str = "dev-clean") -> Fold:
+    """One subset alone, split by speaker."""
+    return split_by_speaker(read_subset(root, subset), f"LibriSpeech {subset}", subset)
 
 
 def speaker_sex(root: Path) -> dict[str, str]:
-    """Sex of each speaker from SPEAKERS.TXT."""
+    """Sex of each speaker from SPEAKERS.TXT; of none without that file."""
     for folder in (root, root / "LibriSpeech", root.parent):
         if (folder / "SPEAKERS.TXT").is_file():
             return read_sexes(folder / "SPEAKERS.TXT")
-    raise UserError(f"there is no SPEAKERS.TXT in {root}, nor in LibriSpeech below it")
+    return {}
+
+
+def phone_files(root: Path) -> list[Path]:
+    """Files of phone labels, `phones-SUBSET.jsonl` or `.jsonl.gz`, in a folder or beside it."""
+    return [file for place in (root, root.parent) for file in sorted(place.glob("phones-*.jsonl*"))]
+
+
+def phones_missing(root: Path, subset: str) -> str:
+    """What to say when there are no phone labels."""
+    return (
+        f"there are no phone labels in {root} or beside it: phones-{subset}.jsonl, or .jsonl.gz, with lines like "
+        '{"name": "84-121123-0000", "phones": ["SIL", "G", "G", ...]}, 100 labels a second'
+    )
 
 
 def aligned_phones(root: Path) -> dict[str, list[str]]:
-    """Phone labels at 100 a second, of each utterance, from `phones-*.jsonl` or `.jsonl.gz`."""
-    places = (root, root.parent)
-    files = [file for place in places for file in sorted(place.glob("phones-*.jsonl*"))]
-    if not files:
-        raise UserError(
-            f"there are no phone labels in {root} or beside it: phones-dev-clean.jsonl, or .jsonl.gz, with lines like "
-            '{"name": "84-121123-0000", "phones": ["SIL", "G", "G", ...]}, 100 labels a second'
-        )
+    """Phone labels at 100 a second, of each utterance that has some."""
     labels: dict[str, list[str]] = {}
-    for file in files:
+    for file in phone_files(root):
         for number, row in enumerate(json_lines(file), 1):
             if not isinstance(row.get("name"), str) or not isinstance(row.get("phones"), list):
                 raise UserError(f"{file} line {number}: there is no name, or no list of phones")
@@ -92,13 +98,14 @@ def phone_sequence(labels: list[str]) -> str:
     )
 
 
-def read_lexicon(path: Path) -> dict[str, str]:
-    """Word to phones, the first pronunciation of each word."""
-    if not path.is_file():
-        raise UserError(f"there is no lexicon {path}: lines of a word and its phones")
+def read_lexicons(paths: Sequence[Path]) -> dict[str, str]:
+    """Word to phones, the first pronunciation of each word in the first lexicon that has it."""
     lexicon: dict[str, str] = {}
-    for line in path.read_text(encoding="utf-8").splitlines():
-        if line.strip():
-            word, *phones = line.split()
-            lexicon.setdefault(word, " ".join(phones))
+    for path in paths:
+        if not path.is_file():
+            raise UserError(f"there is no lexicon {path}: lines of a word and its phones")
+        for line in path.read_text(encoding="utf-8").splitlines():
+            if line.strip():
+                word, *phones = line.split()
+                lexicon.setdefault(word, " ".join(phones))
     return lexicon

@@ -5,6 +5,8 @@ from collections.abc import Hashable, Sequence
 
 import numpy as np
 
+from sjepa.evaluate.metric import Better, Metric
+
 Sentences = Sequence[str]
 
 
@@ -33,8 +35,8 @@ def word_error_rate(hypotheses: Sentences, references: Sentences) -> float:
 
 
 def character_error_rate(hypotheses: Sentences, references: Sentences) -> float:
-    """CER, with a single space between words counted as a character."""
-    return error_rate([" ".join(h.split()) for h in hypotheses], [" ".join(r.split()) for r in references])
+    """CER, with every space counted as a character: also the one that ends a transcript, as s3prl counts it."""
+    return error_rate(hypotheses, references)
 
 
 def accuracy(hypotheses: Sequence[Hashable], references: Sequence[Hashable]) -> float:
@@ -47,6 +49,16 @@ def balanced_accuracy(hypotheses: Sequence[Hashable], references: Sequence[Hasha
     for h, r in zip(hypotheses, references, strict=True):
         right.setdefault(r, []).append(h == r)
     return 100.0 * float(np.mean([np.mean(flags) for flags in right.values()]))
+
+
+def slot_f1(hypotheses: Sequence[Sequence[str]], references: Sequence[Sequence[str]]) -> float:
+    """F1 of slots and their values over all utterances; a slot that is not there has no value."""
+
+    def pairs(labels: Sequence[Sequence[str]]) -> set[Hashable]:
+        return {(i, slot, value) for i, label in enumerate(labels) for slot, value in enumerate(label) if value}
+
+    found, wanted = pairs(hypotheses), pairs(references)
+    return 100.0 * 2 * len(found & wanted) / max(1, len(found) + len(wanted))
 
 
 def slots(sentence: str) -> dict[str, list[str]]:
@@ -78,3 +90,13 @@ def slot_value_cer(hypotheses: Sentences, references: Sentences) -> float:
             for value in values:
                 pairs.append((min(found.get(kind, [""]), key=lambda h: edit_distance(h, value)), value))
     return error_rate([h for h, _ in pairs], [r for _, r in pairs])
+
+
+WER = Metric("wer", Better.LOWER, score=word_error_rate)
+CER = Metric("cer", Better.LOWER, score=character_error_rate)
+PER = Metric("per", Better.LOWER, score=word_error_rate)
+ACCURACY = Metric("accuracy", score=accuracy)
+BALANCED_ACCURACY = Metric("balanced_accuracy", score=balanced_accuracy)
+SLOT_F1 = Metric("slot_f1", score=slot_f1)
+SLOT_TYPE_F1 = Metric("slot_type_f1", score=slot_type_f1)
+SLOT_VALUE_CER = Metric("slot_value_cer", Better.LOWER, score=slot_value_cer)

@@ -2,10 +2,10 @@
 
 import gzip
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from sjepa.errors import UserError
 from sjepa.progress import say
 
 T = TypeVar("T")
+LITE_UTTERANCES = (2000, 400, 800)  # train, dev, test; LibriSpeech has dev-clean alone instead
 Label = str | tuple[str, ...]
 """Text for a sequence task; one class for each slot of a classification task."""
 
@@ -33,15 +34,22 @@ class Utterance:
 class Fold:
     """Parts of a corpus; test data decide nothing."""
 
+    needed: ClassVar[tuple[str, ...]] = ("train", "dev", "test")
+    """Parts that must not be empty; the folds of a task that trains nothing need fewer."""
+
     name: str
     train: list[Utterance]
     dev: list[Utterance]
     test: list[Utterance]
 
     def __post_init__(self) -> None:
-        for part in ("train", "dev", "test"):
+        for part in self.needed:
             if not getattr(self, part):
                 raise UserError(f"{self.name}: the {part} part is empty")
+
+    @property
+    def utterances(self) -> list[Utterance]:
+        return self.train + self.dev + self.test
 
 
 def some(items: Sequence[T], most: int) -> list[T]:
@@ -59,6 +67,18 @@ def some_of_each(utterances: Sequence[Utterance], most: int) -> list[Utterance]:
     for utterance in utterances:
         classes.setdefault(utterance.label, []).append(utterance)
     return [u for members in classes.values() for u in some(members, most // len(classes))]
+
+
+def reduce_folds(folds: list[Fold], choose: Callable[[Sequence[Utterance], int], list[Utterance]]) -> list[Fold]:
+    """The lite protocol's part of a corpus: so many utterances of each part."""
+    train, dev, test = LITE_UTTERANCES
+    return [Fold(f.name, choose(f.train, train), choose(f.dev, dev), choose(f.test, test)) for f in folds]
+
+
+def relabel(fold: Fold, labels: dict[str, str]) -> Fold:
+    """The same utterances with other labels, by name."""
+    parts = ([replace(u, label=labels[u.name]) for u in part] for part in (fold.train, fold.dev, fold.test))
+    return Fold(fold.name, *parts)
 
 
 def folder_in(root: Path, *names: str) -> Path:
@@ -96,6 +116,11 @@ def say_unlabelled(folder: Path, labelled: Sequence[Path]) -> None:
     if unlabelled:
         first = Path(unlabelled[0]).relative_to(folder)
         say(f"audio without labels in {folder}: {len(unlabelled)} left out, first {first}")
+
+
+def split_by_speaker(utterances: Sequence[Utterance], corpus: str, what: str) -> Fold:
+    """The lite protocol's parts of transcribed speech: 70% of the speakers train, 10% select, 20% test."""
+    return Fold(f"{corpus} split by speaker", *by_group(utterances, (0.7, 0.1, 0.2), seed=0, what=what))
 
 
 def by_group(utterances: Sequence[Utterance], shares: Sequence[float], seed: int, what: str) -> list[list[Utterance]]:

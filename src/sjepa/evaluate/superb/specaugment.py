@@ -11,14 +11,13 @@ FEATURES = 768  # width for which the protocol's band widths are meant
 
 @dataclass(frozen=True)
 class SpecAugment:
-    """s3prl's settings; `adaptive` makes number and width of time masks follow the length, as slot filling does."""
+    """s3prl's settings for ASR and slot filling."""
 
     warp: int = 5
     bands: int = 4
     band_width: int = 50
     stretches: int = 2
     stretch_width: int = 40
-    adaptive: bool = False
 
     def __call__(self, x: Tensor, frames: Tensor, generator: torch.Generator) -> Tensor:
         """Augment (B, T, D) with numbers drawn on the CPU, so that a seed means the same everywhere."""
@@ -28,10 +27,8 @@ class SpecAugment:
         # Narrow features keep the share that is masked in the protocol's 768.
         band = max(1, min(self.band_width, self.band_width * dimension // FEATURES))
         x = x.masked_fill(covered(len(x), dimension, self.bands, band, generator).to(x.device).unsqueeze(1), 0.0)
-        stretches, width = self.stretches, self.stretch_width
-        if self.adaptive:
-            stretches, width = min(longest * 4 // 100, 20), min(longest * 4 // 100, width)
-        return x.masked_fill(covered(len(x), longest, stretches, width, generator).to(x.device).unsqueeze(2), 0.0)
+        stretches = covered(len(x), longest, self.stretches, self.stretch_width, generator)
+        return x.masked_fill(stretches.to(x.device).unsqueeze(2), 0.0)
 
     def warped(self, row: Tensor, count: int, generator: torch.Generator) -> Tensor:
         """Move one frame by at most `warp` frames and stretch what lies on both sides of it: (T, D)."""

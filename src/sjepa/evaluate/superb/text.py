@@ -17,8 +17,23 @@ CONSONANTS = (
 STRESSED_PHONES = ("SIL", "SPN", *(vowel + stress for vowel in VOWELS for stress in "012"), *CONSONANTS)
 
 
+class Spelling:
+    """What a task's symbols have in common: how predictions are kept for scoring."""
+
+    def decode(self, numbers: Sequence[int]) -> str:
+        raise NotImplementedError
+
+    def transcribe(self, numbers: Sequence[int]) -> str:
+        """The text that is scored; it may hold more than the text that is shown."""
+        return self.decode(numbers)
+
+    def complete(self, text: str) -> str:
+        """The text that is scored for one that a decoder wrote in words."""
+        return text
+
+
 @dataclass(frozen=True)
-class Characters:
+class Characters(Spelling):
     """ASR's 32 symbols: blank, pad, end, unknown; then `|` after every word, A to Z, apostrophe."""
 
     symbols: tuple[str, ...] = ("<s>", "<pad>", "</s>", "<unk>", WORD_END, *string.ascii_uppercase, "'")
@@ -29,11 +44,18 @@ class Characters:
         return [*numbers(self.symbols, spelled, text), 2]
 
     def decode(self, numbers: Sequence[int]) -> str:
-        return " ".join("".join(self.symbols[n] for n in numbers if n > 3).replace(WORD_END, " ").split())
+        return " ".join(self.transcribe(numbers).split())
+
+    def transcribe(self, numbers: Sequence[int]) -> str:
+        """A space for every `|`, also for the last: s3prl counts each as a character."""
+        return "".join(self.symbols[n] for n in numbers if n > 3).replace(WORD_END, " ")
+
+    def complete(self, text: str) -> str:
+        return "".join(f"{word} " for word in text.split())
 
 
 @dataclass(frozen=True)
-class Phones:
+class Phones(Spelling):
     """Phones divided by spaces, behind pad (the blank), end and unknown."""
 
     phones: tuple[str, ...] = STRESSED_PHONES
@@ -50,7 +72,7 @@ class Phones:
 
 
 @dataclass(frozen=True)
-class SlotCharacters:
+class SlotCharacters(Spelling):
     """Characters with a mark at both ends of a slot's value: `ADD B-artist SADE E-artist NOW`."""
 
     slots: tuple[str, ...]

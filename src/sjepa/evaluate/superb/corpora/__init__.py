@@ -1,0 +1,1 @@
+"""Readers of the corpora of tasks, each in its own layout."""

@@ -1,0 +1,43 @@
+"""Speech Commands v0.01: ten words, the others, and silence."""
+
+import hashlib
+import re
+from pathlib import Path
+
+from sjepa.audio.io import SAMPLE_RATE
+from sjepa.errors import UserError
+from sjepa.evaluate.superb.records import Fold, Utterance, folder_in
+
+COMMANDS = ["yes", "no", "up", "down", "left", "right", "on", "off", "stop", "go"]
+UNKNOWN, SILENCE = "_unknown_", "_silence_"
+
+
+def read_speech_commands(root: Path) -> list[Fold]:
+    """Speech Commands v0.01, 12 classes: train and dev by the hash of the speaker, test from its own folder."""
+    folder = folder_in(root, "speech_commands_v0.01")
+    test_folder = folder_in(root, "speech_commands_test_set_v0.01")
+    parts: dict[str, list[Utterance]] = {"train": [], "dev": []}
+    for path in sorted(folder.glob("*/*.wav")):
+        word = path.parent.name
+        share = hash_share(path.name)
+        if word != "_background_noise_" and not 10 <= share < 20:  # that tenth is the corpus's older test part
+            label = word if word in COMMANDS else UNKNOWN
+            name = f"{word}/{path.stem}"
+            parts["dev" if share < 10 else "train"].append(Utterance(name, path, (label,), path.name.split("_")[0]))
+    noises = sorted((folder / "_background_noise_").glob("*.wav"))
+    silence = [Utterance(f"{SILENCE}/{path.stem}", path, (SILENCE,), crop=SAMPLE_RATE) for path in noises]
+    test = [
+        Utterance(f"{path.parent.name}/{path.stem}", path, (path.parent.name,))
+        for path in sorted(test_folder.glob("*/*.wav"))
+    ]
+    odd = {u.label[0] for u in test} - {*COMMANDS, UNKNOWN, SILENCE}
+    if odd:
+        raise UserError(f"{test_folder} has a folder {min(odd)}: it should hold the 12 classes only")
+    return [Fold("Speech Commands v0.01", parts["train"] + silence, parts["dev"] + silence, test)]
+
+
+def hash_share(file_name: str) -> float:
+    """Place of a speaker between 0 and 100, as the corpus's README computes it."""
+    largest = 2**27 - 1
+    speaker = re.sub(r"_nohash_.*$", "", file_name)
+    return (int(hashlib.sha1(speaker.encode()).hexdigest(), 16) % (largest + 1)) * (100.0 / largest)

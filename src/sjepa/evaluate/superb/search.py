@@ -1,0 +1,160 @@
+"""An evaluation: try candidates, keep the one that is best on dev, report it on test."""
+
+import hashlib
+import json
+import platform
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from sjepa import __version__
+from sjepa.audio.io import SAMPLE_RATE, read_header
+from sjepa.errors import UserError
+from sjepa.evaluate.results import write_results
+from sjepa.evaluate.superb.decode import BeamDecoder
+from sjepa.evaluate.superb.features import FeatureStore
+from sjepa.evaluate.superb.records import Fold, Utterance
+from sjepa.evaluate.superb.state import refuse_another
+from sjepa.evaluate.superb.task import Task
+from sjepa.evaluate.upstream import Upstream, about, check_unchanged
+from sjepa.progress import say, track
+
+
+@dataclass
+class Search(ABC):
+    """One encoder on one task, in one folder. What the candidates are, and how one is scored, is up to subclasses."""
+
+    searched: ClassVar[str]
+    """What the candidates are, as `results.json` calls it."""
+
+    task: Task
+    upstream: Upstream
+    out: Path
+    seed: int = 0
+    decoders: dict[str, BeamDecoder] = field(default_factory=dict)
+    """Further ways to decode the test part, by name."""
+    cache_gb: float | None = None
+
+    def __post_init__(self) -> None:
+        self.store = FeatureStore(self.upstream, self.cache_gb)
+        self.lengths: dict[str, int] = {}
+
+    @abstractmethod
+    def candidates(self, lr: float | None, sweep: bool) -> Sequence[float]:
+        """What is tried: with a given learning rate, with a sweep, or as the protocol has it."""
+
+    @abstractmethod
+    def dev_score(self, candidate: float) -> float:
+        """The selecting metric on dev, averaged over the folds."""
+
+    @abstractmethod
+    def test(self, fold: Fold, index: int, candidate: float) -> dict[str, Any]:
+        """Score the chosen candidate on a fold's test part."""
+
+    @abstractmethod
+    def protocol(self) -> dict[str, Any]:
+        """The settings of the protocol, as `results.json` holds them."""
+
+    @abstractmethod
+    def tidy(self, chosen: float) -> None:
+        """Remove what nothing needs after the test."""
+
+    def run(self, candidates: Sequence[float]) -> dict[str, Any]:
+        """Score every candidate on dev, keep the best, test it; returns `results.json`."""
+        task = self.task
+        self.out.mkdir(parents=True, exist_ok=True)
+        self.measure()
+        self.identity = self.describe()
+        past = self.past(candidates)
+        if past is not None and not self.decoders:
+            say(f"{self.out} holds the results of this evaluation: nothing is left to do")
+            return past
+        if past is None:
+            dev = {candidate: self.dev_score(candidate) for candidate in candidates}
+        else:
+            dev = {candidate: past["dev"][f"by_{self.searched}"][f"{candidate:g}"] for candidate in candidates}
+        chosen = min(dev, key=lambda candidate: dev[candidate] if task.selection.lower else -dev[candidate])
+        folds = [self.test(fold, index, chosen) for index, fold in enumerate(task.folds)]
+        check_unchanged(self.upstream, self.identity["encoder"])
+        results = self.identity | {
+            "metrics": average([fold["metrics"] for fold in folds]),
+            "chance": average([fold["chance"] for fold in folds]),
+            "decoded": {name: average([fold["decoded"][name] for fold in folds]) for name in self.decoders},
+            "decoders": {name: asdict(decoder.settings) for name, decoder in self.decoders.items()},
+            self.searched: chosen,
+            "dev": {
+                "metric": task.selection.name,
+                f"by_{self.searched}": {f"{candidate:g}": score for candidate, score in dev.items()},
+            },
+            "section": task.section,
+            "better": {metric.name: metric.better for metric in task.metrics},
+            "folds": folds,
+            "audio_seconds_per_second": round(self.store.speed, 1),
+            "versions": {"sjepa": __version__, "torch": torch.__version__, "python": platform.python_version()},
+        }
+        write_results(self.out, results)
+        self.tidy(chosen)
+        return results
+
+    def past(self, candidates: Sequence[float]) -> dict[str, Any] | None:
+        """Results of these candidates that stand in the folder; results of another evaluation are refused."""
+        file = self.out / "results.json"
+        if not file.is_file():
+            return None
+        try:
+            results = json.loads(file.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise UserError(f"{file} is not JSON ({error}): choose another --out") from error
+        refuse_another(self.out, results, self.identity)
+        tried = results["dev"][f"by_{self.searched}"].keys() == {f"{candidate:g}" for candidate in candidates}
+        return results if tried and results[self.searched] in candidates else None
+
+    def describe(self) -> dict[str, Any]:
+        """What makes two evaluations the same one."""
+        task = self.task
+        parts = [{"train": fold.train, "dev": fold.dev, "test": fold.test} for fold in task.folds]
+        data = [
+            {"fold": fold.name}
+            | {f"{name}_utterances": len(part) for name, part in named.items()}
+            | {f"{name}_hours": round(self.hours(part), 3) for name, part in named.items()}
+            for fold, named in zip(task.folds, parts, strict=True)
+        ]
+        return {
+            "task": task.name,
+            "protocol": self.protocol(),
+            "data": data,
+            "labels": labels_hash(task),
+            "encoder": about(self.upstream),
+            "precision": self.upstream.precision,
+            "seed": self.seed,
+        }
+
+    def measure(self) -> None:
+        """Samples of every file, from the headers; a file that is no audio ends the evaluation here."""
+        ordered = sorted({str(u.path) for fold in self.task.folds for u in fold.utterances})
+        found = self.store.pool.map(read_header, ordered)
+        infos = track(found, "Reading headers", len(ordered))
+        self.lengths = {path: info.samples for path, info in zip(ordered, infos, strict=True)}
+        say(f"{len(ordered):,} files, {sum(self.lengths.values()) / SAMPLE_RATE / 3600:.2f} hours")
+
+    def hours(self, utterances: Sequence[Utterance]) -> float:
+        return float(self.samples(utterances).sum()) / SAMPLE_RATE / 3600
+
+    def samples(self, utterances: Sequence[Utterance]) -> np.ndarray:
+        return np.array([min(self.lengths[str(u.path)], u.crop or 2**40) for u in utterances])
+
+
+def labels_hash(task: Task) -> str:
+    """A hash of all that is asked and of all that can be answered."""
+    parts = [part for fold in task.folds for part in (fold.train, fold.dev, fold.test)]
+    asked = [[(u.name, u.label, u.crop) for u in part] for part in parts]
+    return hashlib.sha256(json.dumps([asked, task.answers()]).encode()).hexdigest()
+
+
+def average(scores: list[dict[str, float]]) -> dict[str, float]:
+    return {name: float(np.mean([score[name] for score in scores])) for name in scores[0]}

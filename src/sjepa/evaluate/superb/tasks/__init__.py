@@ -1,0 +1,32 @@
+"""The tasks, one file each: a file of this folder holds the `ENTRY` of the task of its name."""
+
+import importlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from sjepa.evaluate.superb import TASK_NAMES
+from sjepa.evaluate.superb.entry import DEV_CLEAN, Entry
+from sjepa.evaluate.superb.task import Task
+
+
+def find_entry(name: str) -> Entry:
+    entry: Entry = importlib.import_module(f"{__name__}.{name}").ENTRY
+    return entry
+
+
+def all_entries() -> list[Entry]:
+    return [find_entry(name) for name in TASK_NAMES]
+
+
+def make_task(
+    name: str,
+    data: Path,
+    *,
+    lite: bool = False,
+    steps: int | None = None,
+    lexicons: Sequence[Path] = (),
+    subset: str = DEV_CLEAN,
+) -> Task:
+    """Read a task's corpus and settle its protocol; `steps` and `subset` change the lite protocol only."""
+    entry = find_entry(name)
+    return entry.build(entry, entry.request(data, lite=lite, steps=steps, lexicons=lexicons, subset=subset))

@@ -1,0 +1,37 @@
+"""Automatic speech recognition: characters of LibriSpeech's transcripts."""
+
+from sjepa.evaluate.labelled import LABELS, Labelled, listed_fold
+from sjepa.evaluate.metric import SectionKind
+from sjepa.evaluate.superb import librispeech
+from sjepa.evaluate.superb.entry import Entry, Request
+from sjepa.evaluate.superb.metrics import CER, WER
+from sjepa.evaluate.superb.records import Fold
+from sjepa.evaluate.superb.sequences import LITE_WIDTH, WIDTH, SequenceTask
+from sjepa.evaluate.superb.specaugment import SpecAugment
+from sjepa.evaluate.superb.task import Recipe
+from sjepa.evaluate.superb.text import Characters
+
+
+def build(entry: Entry, request: Request) -> SequenceTask:
+    fold = lite_fold(request) if request.lite else librispeech.standard_fold(request.data)
+    width = LITE_WIDTH if request.lite else WIDTH
+    return entry.task(SequenceTask, request, [fold], symbols=Characters(), recurrent=width, augment=SpecAugment())
+
+
+def lite_fold(request: Request) -> Fold:
+    """A subset of LibriSpeech, or a corpus with `labels.jsonl`, split by speaker."""
+    if not (request.data / LABELS).is_file():
+        return librispeech.subset_fold(request.data, request.subset)
+    return listed_fold(request.data, Labelled.transcript)
+
+
+ENTRY = Entry(
+    name="asr",
+    title="speech recognition",
+    section=SectionKind.SUPERB,
+    recipe=Recipe(steps=200_000, lr=1e-4, batch=16, accumulate=1, evaluate_every=2000),
+    lite_steps=3000,
+    metrics=(WER, CER),
+    build=build,
+    language_model=True,
+)

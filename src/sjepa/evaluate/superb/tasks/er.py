@@ -1,0 +1,23 @@
+"""Emotion recognition: IEMOCAP, one fold per session."""
+
+from sjepa.evaluate.metric import SectionKind
+from sjepa.evaluate.superb.classes import ClassTask, classification
+from sjepa.evaluate.superb.corpora.iemocap import read_iemocap
+from sjepa.evaluate.superb.entry import Entry, Request
+from sjepa.evaluate.superb.metrics import ACCURACY
+from sjepa.evaluate.superb.task import Recipe
+
+
+def build(entry: Entry, request: Request) -> ClassTask:
+    return classification(entry, request, read_iemocap(request.data))
+
+
+ENTRY = Entry(
+    name="er",
+    title="emotion recognition",
+    section=SectionKind.SUPERB,
+    recipe=Recipe(steps=30_000, lr=1e-4, batch=4, accumulate=8, evaluate_every=1000),
+    lite_steps=1000,
+    metrics=(ACCURACY,),
+    build=build,
+)

@@ -1,0 +1,23 @@
+"""Intent classification: Fluent Speech Commands, three slots that must all be right."""
+
+from sjepa.evaluate.metric import SectionKind
+from sjepa.evaluate.superb.classes import ClassTask, classification
+from sjepa.evaluate.superb.corpora.fluent_commands import read_fluent_commands
+from sjepa.evaluate.superb.entry import Entry, Request
+from sjepa.evaluate.superb.metrics import ACCURACY
+from sjepa.evaluate.superb.task import Recipe
+
+
+def build(entry: Entry, request: Request) -> ClassTask:
+    return classification(entry, request, read_fluent_commands(request.data))
+
+
+ENTRY = Entry(
+    name="ic",
+    title="intent classification",
+    section=SectionKind.SUPERB,
+    recipe=Recipe(steps=200_000, lr=1e-4, batch=32, accumulate=1, evaluate_every=5000),
+    lite_steps=2000,
+    metrics=(ACCURACY,),
+    build=build,
+)

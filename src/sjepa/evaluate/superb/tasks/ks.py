@@ -1,0 +1,26 @@
+"""Keyword spotting: Speech Commands v0.01. Classes are drawn equally often, and dev counts them equally."""
+
+from sjepa.evaluate.metric import SectionKind
+from sjepa.evaluate.superb.classes import ClassTask, classification
+from sjepa.evaluate.superb.corpora.speech_commands import read_speech_commands
+from sjepa.evaluate.superb.entry import Entry, Request
+from sjepa.evaluate.superb.metrics import ACCURACY, BALANCED_ACCURACY
+from sjepa.evaluate.superb.records import some_of_each
+from sjepa.evaluate.superb.task import Recipe
+
+
+def build(entry: Entry, request: Request) -> ClassTask:
+    folds = read_speech_commands(request.data)
+    return classification(entry, request, folds, choose=some_of_each, balanced=True)
+
+
+ENTRY = Entry(
+    name="ks",
+    title="keyword spotting",
+    section=SectionKind.SUPERB,
+    recipe=Recipe(steps=200_000, lr=1e-4, batch=32, accumulate=1, evaluate_every=5000),
+    lite_steps=1000,
+    metrics=(ACCURACY, BALANCED_ACCURACY),
+    selects="balanced_accuracy",
+    build=build,
+)

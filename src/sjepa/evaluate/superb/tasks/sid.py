@@ -1,0 +1,36 @@
+"""Speaker identification: VoxCeleb1."""
+
+from sjepa.evaluate.metric import SectionKind
+from sjepa.evaluate.superb.classes import ClassTask, classification
+from sjepa.evaluate.superb.corpora.voxceleb import read_voxceleb
+from sjepa.evaluate.superb.entry import Entry, Request
+from sjepa.evaluate.superb.metrics import ACCURACY
+from sjepa.evaluate.superb.records import Fold
+from sjepa.evaluate.superb.task import Recipe
+
+LITE_SPEAKERS = 100
+
+
+def build(entry: Entry, request: Request) -> ClassTask:
+    folds = read_voxceleb(request.data)
+    if request.lite:
+        folds = [few_speakers(fold, LITE_SPEAKERS) for fold in folds]
+    return classification(entry, request, folds)
+
+
+def few_speakers(fold: Fold, most: int) -> Fold:
+    """The first speakers alone, so that each has more than an utterance or two to learn from."""
+    kept = set(sorted({u.speaker for u in fold.train})[:most])
+    train, dev, test = ([u for u in part if u.speaker in kept] for part in (fold.train, fold.dev, fold.test))
+    return Fold(fold.name, train, dev, test)
+
+
+ENTRY = Entry(
+    name="sid",
+    title="speaker identification",
+    section=SectionKind.SUPERB,
+    recipe=Recipe(steps=200_000, lr=1e-4, batch=8, accumulate=4, evaluate_every=5000),
+    lite_steps=2000,
+    metrics=(ACCURACY,),
+    build=build,
+)
