@@ -59,7 +59,7 @@ def start(folder: str, block: int, epoch: int, index: int) -> dict[str, float]:
     corpus = open_corpus(folder, 15.0, "none", 0.0, show=False)
     corpus.fingerprint()
     opened = time.perf_counter()
-    plan = BatchPlan(corpus.length, seed=0, world_size=RANKS, block=block, **BATCH)  # type: ignore[arg-type]
+    plan = BatchPlan(corpus.length, seed=0, block=block, **BATCH)  # type: ignore[arg-type]
     next(plan.batches(epoch, index))
     done = time.perf_counter()
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
@@ -79,16 +79,17 @@ def epoch_facts(folder: str, block: int) -> dict[str, float]:
     from sjepa.data.sampler import BatchPlan
 
     corpus = open_corpus(folder, 15.0, "none", 0.0, show=False)
-    plan = BatchPlan(corpus.length, seed=0, world_size=RANKS, block=block, **BATCH)  # type: ignore[arg-type]
+    plan = BatchPlan(corpus.length, seed=0, block=block, **BATCH)  # type: ignore[arg-type]
     epoch = plan.epoch(0)
     times = np.bincount(epoch.utterances, minlength=len(corpus))
     rank_samples = np.zeros(RANKS)
     whole = np.zeros(RANKS)
     for index in range(len(epoch)):
         spec = epoch[index]
-        lengths = corpus.length[spec.utterances].reshape(-1, RANKS)
-        rank_samples += spec.samples * len(lengths)
-        whole += lengths.sum(axis=0)
+        for rank in range(RANKS):
+            lengths = corpus.length[spec.utterances[spec.places(rank, RANKS)]]
+            rank_samples[rank] += spec.samples * len(lengths)
+            whole[rank] += lengths.sum()
     available = corpus.length[epoch.utterances].sum(dtype=np.int64)
     return {
         "batches": len(epoch),

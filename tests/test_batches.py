@@ -23,7 +23,7 @@ BUCKETS = (1.0, 2.0, 4.0, 8.0)
 
 
 def plan_of(lengths: np.ndarray, **settings: object) -> BatchPlan:
-    return BatchPlan(lengths, **{"seconds": 40.0, "buckets": BUCKETS, "seed": 0, "world_size": 1, **settings})  # type: ignore[arg-type]
+    return BatchPlan(lengths, **{"seconds": 40.0, "buckets": BUCKETS, "seed": 0, **settings})  # type: ignore[arg-type]
 
 
 @settings(max_examples=60, deadline=None)
@@ -32,16 +32,18 @@ def test_an_epoch_has_each_utterance_at_most_once_and_crops_fit(
     count: int, world_size: int, seed: int, epoch: int
 ) -> None:
     lengths = np.random.default_rng(seed).integers(16_000, 200_000, count)
-    plan = plan_of(lengths, world_size=world_size, seed=seed).epoch(epoch)
+    plan = plan_of(lengths, seed=seed).epoch(epoch)
     seen = np.concatenate([plan[i].utterances for i in range(len(plan))])
     assert len(seen) == len(set(seen.tolist())) > 0
     for i in range(len(plan)):
         batch = plan[i]
         assert (lengths[batch.utterances] >= batch.samples).all()
-        assert len(batch.utterances) % world_size == 0
-        assert len(batch.utterances) * batch.samples <= max(40 * 16_000, world_size * batch.samples)
+        assert len(batch.utterances) * batch.samples <= 40 * 16_000
+        shares = [batch.places(rank, world_size) for rank in range(world_size)]
+        assert [place for share in shares for place in share] == list(range(len(batch.utterances)))
+        assert max(map(len, shares)) - min(map(len, shares)) <= 1
     # What is left out does not fill one more batch of the shortest bucket.
-    assert len(lengths) - len(seen) < max(40 // world_size * world_size, world_size)
+    assert len(lengths) - len(seen) < 40
 
 
 def test_the_plan_is_a_pure_function_of_seed_and_epoch() -> None:
@@ -78,8 +80,27 @@ def test_a_corpus_smaller_than_a_batch_still_trains_and_too_short_ones_are_refus
     assert sorted(plan[0].utterances.tolist()) == [0, 1, 2]
     with pytest.raises(UserError, match="shorter than the shortest bucket"):
         plan_of(np.array([5000, 9000]))
-    with pytest.raises(UserError, match="too few for 4 ranks"):
-        plan_of(np.array([50_000, 20_000]), world_size=4)
+
+
+@pytest.mark.parametrize(
+    ("world_size", "accumulate", "fits"), [(5, 1, True), (2, 2, True), (6, 1, False), (2, 3, False)]
+)
+def test_more_ranks_or_parts_than_utterances_in_a_batch_are_refused(
+    world_size: int, accumulate: int, fits: bool
+) -> None:
+    plan = plan_of(np.full(50, 8 * 16_000))  # five utterances of 8 s in a batch of 40 s
+    if fits:
+        plan.require_parts(world_size, accumulate)
+    else:
+        with pytest.raises(
+            UserError, match=f"cannot share a batch of 5 utterances: use at most {5 // accumulate} rank"
+        ):
+            plan.require_parts(world_size, accumulate)
+
+
+def test_a_corpus_of_three_utterances_is_too_small_for_four_ranks() -> None:
+    with pytest.raises(UserError, match="4 ranks cannot share a batch of 3 utterances: use at most 3 ranks"):
+        plan_of(np.array([50_000, 20_000, 16_000])).require_parts(4, 1)
 
 
 def reader_of(folder: Path, rank: int = 0, world_size: int = 1, cached: bool = True) -> BatchReader:
@@ -89,12 +110,11 @@ def reader_of(folder: Path, rank: int = 0, world_size: int = 1, cached: bool = T
 
 
 def test_ranks_share_a_batch_without_overlap_and_see_what_one_rank_would(corpus: Path) -> None:
-    spec = BatchPlan(reader_of(corpus).corpus.length, seconds=6.0, buckets=(1.0,), seed=0, world_size=2).epoch(0)[0]
+    spec = BatchPlan(reader_of(corpus).corpus.length, seconds=6.0, buckets=(1.0,), seed=0).epoch(0)[0]
     whole = reader_of(corpus)[spec]
     halves = [reader_of(corpus, rank, 2)[spec] for rank in (0, 1)]
-    for rank, half in enumerate(halves):
-        assert torch.equal(half.waveforms, whole.waveforms[rank::2])
-        assert torch.equal(half.mask, whole.mask[rank::2])
+    assert torch.equal(torch.cat([half.waveforms for half in halves]), whole.waveforms)
+    assert torch.equal(torch.cat([half.mask for half in halves]), whole.mask)
 
 
 def test_decoding_as_needed_gives_the_same_batches_as_decoding_ahead(corpus: Path) -> None:

@@ -4,6 +4,7 @@ import copy
 import itertools
 import math
 import resource
+import threading
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from scipy import stats
 from sklearn.mixture import GaussianMixture
 from sklearn.mixture._gaussian_mixture import _compute_precision_cholesky
 
-from sjepa import DiagonalGMM, UserError
+from sjepa import DiagonalGMM, UserError, distributed
 from sjepa.targets.fit import GmmConfig, fit_kmeans, fit_mixture
 from sjepa.targets.kmeans import kmeans, nearest
 from sjepa.targets.reservoir import Reservoir
@@ -245,7 +246,7 @@ def cost(frames: torch.Tensor, centres: torch.Tensor) -> float:
 
 def test_a_k_means_codebook_assigns_the_nearest_centre() -> None:
     frames = blobs(800, 6, 12)
-    codebook = fit_kmeans(frames, 10, GmmConfig(), seed=0)
+    codebook, _ = fit_kmeans(frames, 10, GmmConfig(), seed=0)
     distances = torch.cdist(frames, codebook.means)
     assert torch.equal(codebook.posterior(frames).argmax(1), distances.argmin(1))
 
@@ -296,3 +297,62 @@ def test_a_mixture_survives_the_disk(tmp_path) -> None:
     gmm.save(tmp_path / "gmm.safetensors")
     features = torch.randn(10, 4)
     assert torch.equal(DiagonalGMM.load(tmp_path / "gmm.safetensors").posterior(features), gmm.posterior(features))
+
+
+class ThreadGroup:
+    """Collectives among threads of this process, as many as a large cluster has ranks; counts what a rank receives."""
+
+    def __init__(self, world_size: int):
+        self.size = world_size
+        self.barrier = threading.Barrier(world_size)
+        self.local = threading.local()
+        self.slots: list[torch.Tensor] = [torch.empty(0)] * world_size
+        self.received = [0] * world_size
+
+    def gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
+        self.slots[self.local.rank] = tensor
+        self.barrier.wait()
+        found = list(self.slots)
+        self.barrier.wait()
+        self.received[self.local.rank] += sum(t.numel() * t.element_size() for t in found)
+        return found
+
+    def sum(self, tensor: torch.Tensor) -> torch.Tensor:
+        self.slots[self.local.rank] = tensor
+        self.barrier.wait()
+        total = torch.stack(self.slots).sum(0)
+        self.barrier.wait()
+        return total
+
+
+def test_128_ranks_agree_on_the_sample_of_one_and_receive_little_more_than_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    ranks, size, dimension = 128, 2000, 32
+    utterances = torch.randn(512, 30, dimension)
+    alone = Reservoir(size, 3)
+    for u in range(512):
+        alone.add(utterances[u : u + 1], np.array([u]))
+    expected = alone.gather()
+
+    group = ThreadGroup(ranks)
+    monkeypatch.setattr(distributed, "world_size", lambda: ranks)
+    monkeypatch.setattr(distributed, "gather_tensors", group.gather)
+    monkeypatch.setattr(distributed, "sum_over_ranks", group.sum)
+    samples: list[torch.Tensor] = [torch.empty(0)] * ranks
+
+    def work(rank: int) -> None:
+        group.local.rank = rank
+        reservoir = Reservoir(size, 3)
+        for u in range(rank, 512, ranks):
+            reservoir.add(utterances[u : u + 1], np.array([u]))
+        samples[rank] = reservoir.gather()
+
+    threads = [threading.Thread(target=work, args=(rank,)) for rank in range(ranks)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(torch.equal(sample, expected) for sample in samples)
+    of_one = size * (dimension * 4 + 8)  # frames and keys of one sample
+    # Each rank pads what it sends to the most that any rank sends: about twice the mean, with so few frames per rank.
+    assert max(group.received) < 2.5 * of_one
+    assert of_one * ranks / max(group.received) > 40  # what every rank's full reservoir would have taken

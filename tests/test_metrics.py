@@ -29,7 +29,7 @@ def test_the_meter_equals_slow_sums_over_frames_and_steps() -> None:
         q, logits = torch.softmax(2 * torch.randn(2, 5, 6, generator=g), -1), torch.randn(2, 5, 6, generator=g)
         mask = torch.rand(2, 5, generator=g) < 0.6
         _, _, sums = frame_sums(q, logits, mask)
-        meter.add(sums, q, torch.tensor(float(step)), torch.tensor(2.0 + step), torch.tensor(True))
+        meter.add(sums, q.sum((0, 1)), torch.tensor(float(step)), torch.tensor(2.0 + step), torch.tensor(True))
         losses.append(step)
         for b in range(2):
             for t in range(5):
@@ -59,7 +59,7 @@ def test_dead_components_are_those_with_hardly_any_mass() -> None:
     meter = Meter(10, torch.device("cpu"))
     q = torch.zeros(1, 100, 10)
     q[..., :7] = 1 / 7
-    meter.add(torch.zeros(8), q, torch.tensor(0.0), torch.tensor(0.0), torch.tensor(True))
+    meter.add(torch.zeros(8), q.sum((0, 1)), torch.tensor(0.0), torch.tensor(0.0), torch.tensor(True))
     assert meter.read()["dead_components"] == 3
 
 

@@ -37,7 +37,11 @@ def fitted(kind: TargetName, clean: torch.Tensor, layer: int = 1, **settings: An
 
 
 def q_of(targets: Targets, clean: torch.Tensor, layer: int = 1) -> torch.Tensor:
-    return targets(targets.frame_features(clean, layer))
+    """Targets of a batch. An online mixture then learns from it, as at the end of a step."""
+    q, statistics = targets(targets.frame_features(clean, layer))
+    if statistics is not None:
+        targets.update(statistics)
+    return q
 
 
 @pytest.mark.parametrize("kind", KINDS)

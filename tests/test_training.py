@@ -127,7 +127,7 @@ def test_the_first_steps_loss_is_the_papers_equation(corpus: Path, tmp_path: Pat
     config = micro(encoder=off, predictor={"dropout": 0.0}, augment={"p_noise": 0.0, "p_mix": 0.0})
     run, batch = one_batch(config, corpus)
     clean = batch.waveforms.float() / 32768
-    q = run.targets(run.targets.frame_features(clean, None))
+    q = run.targets(run.targets.frame_features(clean, None))[0]
     model = run.model.eval()
     z = model.encoder(clean, mask=batch.mask).last
     predicted = model.predictor(z, batch.mask)
@@ -150,17 +150,18 @@ def test_a_batch_that_drew_no_mask_is_not_a_bad_step(corpus: Path, micro: Make) 
     assert (found["loss"], found["gradient_norm"], found["skipped_steps"]) == (0.0, 0.0, 0)
 
 
-def one_batch(config: Config, corpus: Path) -> tuple[Run, Batch]:
-    """A run with fitted phase 1 targets, and its first batch."""
+def one_batch(config: Config, corpus: Path, phase: int = 1) -> tuple[Run, Batch]:
+    """A run with the fitted targets of a phase, and its first batch."""
     from sjepa.data.opening import open_corpus
 
     loaded = open_corpus(corpus, config.batches.max_seconds, "memory", 1.0, show=False)
     plan = BatchPlan(loaded.length, seconds=config.batches.seconds, buckets=config.batches.buckets, seed=0)
-    batch = BatchReader(loaded, config.mask, config.augment, seed=0, rank=0, world_size=1)[plan.epoch(0)[0]]
+    reader = BatchReader(loaded, config.mask, config.augment, seed=0, accumulate=config.train.accumulate)
+    batch = reader[plan.epoch(0)[0]]
     run = Run.start(config, torch.device("cpu"))
-    targets = run.make_targets(config.schedule()[0])
-    targets.fit(targets.frames_to_fit(batch.waveforms.float() / 32768, None).flatten(0, 1))
-    run.install(targets, 1)
+    targets = run.make_targets(config.schedule()[phase - 1])
+    targets.fit(targets.frames_to_fit(batch.waveforms.float() / 32768, run.layer.active).flatten(0, 1))
+    run.install(targets, phase)
     return run, batch
 
 
@@ -440,9 +441,16 @@ def test_noise_that_is_shorter_than_a_batch_is_repeated(tmp_path: Path, micro: M
     assert torch.equal(noise[: len(samples)], noise[len(samples) : 2 * len(samples)])
 
 
-def test_asked_a_second_time_a_run_ends_at_once() -> None:
-    with stop_requests() as asked:
-        os.kill(os.getpid(), signal.SIGTERM)
-        assert asked == [signal.SIGTERM]
-        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+def test_signals_ask_for_a_stop_and_only_a_second_ctrl_c_ends_at_once(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with stop_requests() as request:
+        assert not request
+        for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):  # a launcher repeats them
+            os.kill(os.getpid(), number)
+            assert request
+        monkeypatch.setattr("sjepa.stopping.SAME", 0.0)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    assert capfd.readouterr().err.count("SIGTERM: stopping after this step") == 1

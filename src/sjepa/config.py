@@ -55,6 +55,8 @@ class TrainConfig:
     """Steps between checkpoints."""
     keep_checkpoints: Annotated[int, COUNT] = 2
     """Newest checkpoints to keep; those at the ends of phases always stay."""
+    accumulate: Annotated[int, COUNT] = 1
+    """Parts of a rank's batch that run one after another before one optimizer step: less memory, the same result."""
     bad_steps: Annotated[int, COUNT] = 50
     """Consecutive steps without a finite gradient that end the run."""
 
@@ -161,6 +163,7 @@ FREE = frozenset(
         "train.checkpoint_every",
         "train.keep_checkpoints",
         "batches.workers",
+        "train.accumulate",
         "batches.memory_gb",
     }
 )

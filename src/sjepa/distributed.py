@@ -1,7 +1,9 @@
 """Data parallelism over ranks: a handful of collectives that do nothing in a single process."""
 
 import os
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Mapping
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -11,16 +13,38 @@ from torch import Tensor, nn
 from sjepa.device import choose_device
 from sjepa.errors import UserError
 
+TIMEOUT = timedelta(minutes=30)  # a rank may read slow storage or compile while the others wait for it
+
 
 def setup(device: str) -> torch.device:
-    """Join the process group when started by torchrun, and pick this rank's device ("auto", "cpu" or "cuda")."""
+    """Join the process group when started by torchrun or srun, and pick this rank's device ("auto", "cpu", "cuda")."""
+    os.environ.update(slurm_variables(os.environ))
     cuda = choose_device(device).type == "cuda"
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     if cuda:
         torch.cuda.set_device(local_rank)
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ and not dist.is_initialized():
-        dist.init_process_group("nccl" if cuda else "gloo")
+        dist.init_process_group("nccl" if cuda else "gloo", timeout=TIMEOUT)
     return torch.device("cuda", local_rank) if cuda else torch.device("cpu")
+
+
+def slurm_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """What torchrun would set, for a process that srun started as one of several tasks; empty for any other."""
+    tasks = int(environment.get("SLURM_STEP_NUM_TASKS", "1"))
+    if "RANK" in environment or tasks == 1 or "SLURM_PROCID" not in environment:
+        return {}
+    return {
+        "RANK": environment["SLURM_PROCID"],
+        "WORLD_SIZE": str(tasks),
+        "LOCAL_RANK": environment.get("SLURM_LOCALID", "0"),
+        "MASTER_ADDR": environment.get("MASTER_ADDR") or first_host(environment["SLURM_STEP_NODELIST"]),
+        "MASTER_PORT": environment.get("MASTER_PORT") or str(15_000 + int(environment["SLURM_JOB_ID"]) % 20_000),
+    }
+
+
+def first_host(nodes: str) -> str:
+    """The first host of a list as Slurm writes it: `gpu[003-007,12],login` begins with gpu003."""
+    return re.sub(r"\[([^],-]+)[^]]*\]", r"\1", re.match(r"(?:[^,\[]|\[[^]]*\])*", nodes)[0])  # type: ignore[index]
 
 
 def shutdown() -> None:
@@ -47,21 +71,6 @@ def sum_over_ranks(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def sum_gradients(parameters: Iterable[nn.Parameter]) -> None:
-    """Add up gradients over ranks in one all-reduce.
-
-    Which parameters have a gradient depends on LayerDrop, which every rank draws alike from the seed and the
-    step, so the list is the same everywhere and no rank can wait for another.
-    """
-    if not dist.is_initialized():
-        return
-    trained = [p for p in parameters if p.grad is not None]
-    flat = torch.cat([p.grad.flatten() for p in trained if p.grad is not None])
-    dist.all_reduce(flat)
-    for p, part in zip(trained, flat.split([p.numel() for p in trained]), strict=True):
-        p.grad = part.view_as(p)  # no copy: gradients stay parts of the sum until the step is done
-
-
 def broadcast_module(module: nn.Module) -> None:
     """Make every rank's parameters and buffers equal to rank 0's."""
     if dist.is_initialized():
@@ -78,13 +87,13 @@ def broadcast_object(value: Any) -> Any:
     return box[0]
 
 
-def gather_others(value: Any) -> list[Any]:
-    """The other ranks' values, in the order of their ranks."""
+def gather_objects(value: Any) -> list[Any]:
+    """Every rank's value, in the order of the ranks."""
     if not dist.is_initialized():
-        return []
+        return [value]
     values: list[Any] = [None] * world_size()
     dist.all_gather_object(values, value)
-    return [other for index, other in enumerate(values) if index != rank()]
+    return values
 
 
 def gather_tensors(tensor: Tensor) -> list[Tensor]:
@@ -98,12 +107,16 @@ def gather_tensors(tensor: Tensor) -> list[Tensor]:
 
 def in_main_rank(task: Callable[[], None]) -> None:
     """Run a task on the main rank; its refusal is raised on all."""
+    in_all_ranks(lambda: task() if is_main() else None)
+
+
+def in_all_ranks(task: Callable[[], None]) -> None:
+    """Run a task on every rank. If one refuses, all raise the same refusal, so that none waits for another."""
     refusal = None
-    if is_main():
-        try:
-            task()
-        except UserError as error:
-            refusal = str(error)
-    refusal = broadcast_object(refusal)
-    if refusal:
-        raise UserError(refusal)
+    try:
+        task()
+    except UserError as error:
+        refusal = str(error)
+    refusals = [found for found in gather_objects(refusal) if found]
+    if refusals:
+        raise UserError(refusals[0])

@@ -31,10 +31,18 @@ def count_compiled_graphs() -> int:
     return int(torch._dynamo.utils.counters["stats"]["unique_graphs"])
 
 
-def skip_next_step(optimizer: torch.optim.Optimizer, skip: Tensor) -> None:
-    """Let a fused optimizer's next step change nothing where `skip`, a boolean on the device, is true.
+def copy_all(places: list[Tensor], sources: list[Tensor]) -> None:
+    """Copy each source to its place in one launch. A loop of `copy_` launches one kernel per tensor."""
+    if places:
+        torch._foreach_copy_(places, sources)
 
-    `torch.amp.GradScaler` does the same, but only together with a loss scale. An `if` in Python would make the host
-    wait for the device in every step, and cannot be part of a CUDA graph.
+
+def prepare_step(optimizer: torch.optim.Optimizer, divisor: Tensor, skip: Tensor) -> None:
+    """Let a fused optimizer's next step divide all gradients by `divisor`, and change nothing where `skip` is true.
+
+    Both are numbers on the device. `torch.amp.GradScaler` sets the same attributes, but for a loss scale of its own. A
+    division of its own would read and write every gradient once more. An `if` in Python would make the host wait for
+    the device in every step, and cannot be part of a CUDA graph.
     """
+    optimizer.grad_scale = divisor.float()  # type: ignore[attr-defined]
     optimizer.found_inf = skip.float()  # type: ignore[attr-defined]

@@ -87,7 +87,7 @@ class Restored:
                 z = model.predictor(z, torch.zeros(z.shape[:2], dtype=torch.bool, device=z.device))
             predictor = torch.softmax(model.head(z).float(), -1)[0]
             features = targets.frame_features(clean, self.run.active_layer)
-            target = targets(features)[0]
+            target = targets(features)[0][0]
             differs = targets.kind.has_posteriors and (targets.hard or targets.temperature != 1.0)
             plain = targets.codebook.posterior(targets.projection(features))[0] if differs else None
         return Frames(predictor, target, plain)

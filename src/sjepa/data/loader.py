@@ -20,9 +20,9 @@ from sjepa.bounds import NOT_NEGATIVE, POSITIVE, SHARE, WORKERS
 from sjepa.data.corpus import Corpus
 from sjepa.data.corpus_mix import CorpusMix
 from sjepa.data.masking import MaskConfig, block_mask
-from sjepa.data.sampler import BatchPlan, BatchSpec
+from sjepa.data.sampler import BatchPlan, BatchSpec, split_evenly
 from sjepa.data.storage import fetch_ahead
-from sjepa.data.workers import describe_end, find_ended, record_processes, was_stopped
+from sjepa.data.workers import describe_end, find_ended, ignore_stop_signals, record_processes, was_stopped
 from sjepa.errors import UserError
 from sjepa.model.frontend import frame_count
 
@@ -94,19 +94,20 @@ class BatchReader(torch.utils.data.Dataset):
         augment: AugmentConfig,
         *,
         seed: int,
-        rank: int,
-        world_size: int,
+        rank: int = 0,
+        world_size: int = 1,
+        accumulate: int = 1,
     ):
         self.corpus, self.mask, self.augment = corpus, mask, augment
-        self.seed, self.rank, self.world_size = seed, rank, world_size
+        self.seed, self.rank, self.world_size, self.accumulate = seed, rank, world_size, accumulate
         self.in_memory = corpus.audio is not None
         self.reading: Tensor | None = None
         """Process and utterance that each worker is at: shared memory, read when a worker has died."""
 
     def __getitem__(self, spec: BatchSpec) -> Batch:
-        places = range(self.rank, len(spec.utterances), self.world_size)
+        places = spec.places(self.rank, self.world_size)
         generators = [np.random.default_rng((self.seed, spec.epoch, spec.index, place)) for place in places]
-        utterances = spec.utterances[self.rank :: self.world_size].tolist()
+        utterances = spec.utterances[places].tolist()
         if not self.in_memory:
             fetch_ahead(self.corpus.place(utterance) for utterance in utterances)
         waveforms: list[np.ndarray | None] = []
@@ -126,12 +127,16 @@ class BatchReader(torch.utils.data.Dataset):
         return Batch(
             torch.from_numpy(stacked),
             torch.from_numpy(mask),
-            draw(generators, self.augment),
+            torch.cat([draw([generators[i] for i in part], self.augment) for part in self.parts(len(places))], dim=1),
             (spec.epoch, spec.index + 1),
             available / SAMPLE_RATE,
             (available - len(spec.utterances) * spec.samples) / SAMPLE_RATE,
             bad,
         )
+
+    def parts(self, count: int) -> list[range]:
+        """The parts of a rank's batch that run one after another; partners for mixing come from the same part."""
+        return split_evenly(count, self.accumulate)
 
     def crop(self, utterance: int, samples: int, generator: np.random.Generator) -> np.ndarray:
         """A random stretch of an utterance."""
@@ -172,16 +177,20 @@ class Messages(torch.utils.data.Dataset):
             return error
 
 
-def plan_batches(corpus: Corpus | CorpusMix, config: BatchConfig, seed: int, world_size: int) -> BatchPlan:
-    return BatchPlan(
+def plan_batches(
+    corpus: Corpus | CorpusMix, config: BatchConfig, seed: int, world_size: int = 1, accumulate: int = 1
+) -> BatchPlan:
+    """The plan of batches for a corpus. It does not depend on the number of ranks, which must be able to share it."""
+    plan = BatchPlan(
         corpus.length,
         seconds=config.seconds,
         buckets=config.buckets,
         seed=seed,
-        world_size=world_size,
         shares=corpus.shares,
         block=corpus.block,
     )
+    plan.require_parts(world_size, accumulate)
+    return plan
 
 
 def load(
@@ -226,6 +235,7 @@ def from_workers(reader: BatchReader, specs: Iterator[BatchSpec], workers: int) 
         num_workers=workers,
         prefetch_factor=4,
         multiprocessing_context=context,
+        worker_init_fn=ignore_stop_signals,
     )
     try:
         for batch in batches:

@@ -1,11 +1,12 @@
 """The plan of batches: which utterances stand together, cropped to which length, in which order.
 
-An epoch's plan is a pure function of (lengths, shares, seed, epoch, world_size), made in one pass of array operations,
-so a run continues at any batch in the time it takes to start.
+An epoch's plan is a pure function of (lengths, shares, seed, epoch), whatever the number of ranks. It is made in one
+pass of array operations, so a run continues at any batch in the time it takes to start.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -15,13 +16,23 @@ from sjepa.errors import UserError
 
 @dataclass(frozen=True)
 class BatchSpec:
-    """One batch of all ranks together; rank r reads every `world_size`-th utterance from the r-th on."""
+    """One batch of all ranks together. Each rank reads a run of consecutive utterances of it."""
 
     epoch: int
     index: int
     utterances: np.ndarray
     samples: int
     """Every utterance is cropped to this many samples."""
+
+    def places(self, rank: int, world_size: int) -> range:
+        """The places in the batch that a rank reads."""
+        return split_evenly(len(self.utterances), world_size)[rank]
+
+
+def split_evenly(count: int, parts: int) -> list[range]:
+    """`parts` runs of consecutive numbers below `count`, whose lengths differ by one at most."""
+    edges = [count * part // parts for part in range(parts + 1)]
+    return [range(start, stop) for start, stop in pairwise(edges)]
 
 
 @dataclass(frozen=True)
@@ -57,8 +68,7 @@ class BatchPlan:
     """Batches of equal audio within length buckets; a bucket's batches all have one shape.
 
     `shares` gives, for each corpus of a mixture, its number of utterances and the share of them that an epoch uses.
-    With `block` above 1 that many neighbours stay together, because they lie side by side in a shard; a rank's part
-    of a batch is then made of neighbours too.
+    With `block` above 1 that many neighbours stay together, because they lie side by side in a shard.
     """
 
     def __init__(
@@ -68,11 +78,10 @@ class BatchPlan:
         seconds: float,
         buckets: tuple[float, ...],
         seed: int,
-        world_size: int = 1,
         shares: Sequence[tuple[int, float]] = (),
         block: int = 1,
     ):
-        self.seed, self.world_size, self.block = seed, world_size, block
+        self.seed, self.block = seed, block
         self.shares = shares or ((len(lengths), 1.0),)
         self.edges = np.array(sorted(round(length * SAMPLE_RATE) for length in buckets), dtype=lengths.dtype)
         # -1: shorter than the shortest bucket. One byte each, because there may be 25 million.
@@ -83,10 +92,7 @@ class BatchPlan:
                 f"every utterance is shorter than the shortest bucket ({min(buckets)} s): "
                 "lower batches.buckets, or join short files"
             )
-        if len(lengths) - self.too_short < world_size:
-            raise UserError(f"{len(lengths) - self.too_short} utterances are too few for {world_size} ranks")
-        sizes = (seconds * SAMPLE_RATE / self.edges).astype(int)
-        self.sizes = np.maximum(sizes // world_size * world_size, world_size)
+        self.sizes = np.maximum((seconds * SAMPLE_RATE / self.edges).astype(int), 1)
 
     def epoch(self, epoch: int) -> EpochPlan:
         generator = np.random.default_rng((self.seed, epoch))
@@ -98,17 +104,16 @@ class BatchPlan:
             members = np.concatenate([left, self.shuffled(buckets == bucket, generator)])
             size = int(self.sizes[bucket])
             count = len(members) // size
-            chosen.append(self.dealt(members[: count * size], size))
+            chosen.append(members[: count * size])
             sizes += [size] * count
             samples += [int(self.edges[bucket])] * count
             left = members[count * size :]
             # A corpus smaller than one batch still trains: on one batch of all it has.
             if bucket == 0 and not sizes:
-                size = len(left) // self.world_size * self.world_size
-                if not size:
-                    raise UserError(f"the corpora's weights leave {len(left)} utterances an epoch: give the rare more")
-                chosen.append(left[:size])
-                sizes, samples = [size], [int(self.edges[0])]
+                if not len(left):
+                    raise UserError("the corpora's weights leave no utterance per epoch: give the rare ones more")
+                chosen.append(left)
+                sizes, samples = [len(left)], [int(self.edges[0])]
         offsets = np.concatenate([[0], np.cumsum(sizes)])
         return EpochPlan(epoch, np.concatenate(chosen), offsets, np.array(samples), generator.permutation(len(sizes)))
 
@@ -139,11 +144,18 @@ class BatchPlan:
         order = (blocks[:, None] * self.block + np.arange(self.block)).ravel()
         return utterances[order[order < len(utterances)]]
 
-    def dealt(self, members: np.ndarray, size: int) -> np.ndarray:
-        """Batches in which each rank's part, every `world_size`-th utterance, is a run of neighbours."""
-        if self.block == 1 or self.world_size == 1:
-            return members
-        return members.reshape(-1, self.world_size, size // self.world_size).swapaxes(1, 2).reshape(-1)
+    def require_parts(self, world_size: int, accumulate: int) -> None:
+        """Refuse more ranks, or parts of a rank's batch, than the smallest batch has utterances."""
+        counts = np.bincount(self.bucket[self.bucket >= 0], minlength=len(self.edges))
+        smallest = int(min(self.sizes[counts > 0].min(), counts.sum()))
+        if smallest < world_size * accumulate:
+            parts = f" in {accumulate} parts each" if accumulate > 1 else ""
+            most = smallest // accumulate
+            hint = f"use at most {most} ranks" if most else f"lower train.accumulate to at most {smallest}"
+            raise UserError(
+                f"{world_size} ranks{parts} cannot share a batch of {smallest} utterances: {hint}, or raise "
+                "batches.seconds"
+            )
 
     def batches(self, epoch: int, index: int) -> Iterator[BatchSpec]:
         """Batch after batch without end, from a position on."""

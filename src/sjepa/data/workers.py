@@ -9,6 +9,8 @@ from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from typing import Any
 
+from sjepa.stopping import SIGNALS
+
 PATIENCE = 1.0  # seconds: a worker whose pipe broke may take a moment to end
 
 
@@ -27,6 +29,15 @@ def record_processes() -> tuple[BaseContext, list[BaseProcess]]:
 
     context.Process = process  # type: ignore[assignment, misc]
     return context, started
+
+
+def ignore_stop_signals(worker: int) -> None:
+    """In a worker: leave signals that stop a run to its main process, which needs batches until its step has ended.
+
+    A launcher or a scheduler sends them to every process of the group. Workers end when the loader is closed.
+    """
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def find_ended(processes: Sequence[BaseProcess]) -> list[BaseProcess]:

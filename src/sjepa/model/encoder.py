@@ -82,22 +82,35 @@ class Encoder(nn.Module):
         mask: Tensor | None = None,
         keep: Sequence[bool] | None = None,
         until: int | None = None,
-        train_frontend: bool = True,
     ) -> EncoderOutput:
         """Hidden states of 16 kHz waveforms (B, N).
 
         `lengths` are samples per utterance of a padded batch; `mask` (B, T) is True at frames that are hidden from the
-        transformer; `keep` says which layers run (LayerDrop); `until` is the last layer that is needed; without
-        `train_frontend` no gradient reaches the convolutional front end.
+        transformer; `keep` says which layers run (LayerDrop); `until` is the last layer that is needed.
         """
+        return self.transform(self.convolve(waveforms, lengths), lengths, mask=mask, keep=keep, until=until)
+
+    def convolve(self, waveforms: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """The front end's features (B, T, C); gradients that flow back into it are scaled."""
         if waveforms.dim() != 2:
             raise UserError(f"waveforms should be (batch, samples), not {tuple(waveforms.shape)}")
         if waveforms.shape[1] < RECEPTIVE_FIELD:
             raise UserError(f"{waveforms.shape[1]} samples are too few: the encoder needs {RECEPTIVE_FIELD} (25 ms)")
-        with torch.set_grad_enabled(train_frontend and torch.is_grad_enabled()):
-            features = self.feature_extractor(waveforms, lengths)
+        features: Tensor = self.feature_extractor(waveforms, lengths)
         if self.training and features.requires_grad:
             features = ScaleGradient.apply(features, self.config.feature_gradient_scale)
+        return features
+
+    def transform(
+        self,
+        features: Tensor,
+        lengths: Tensor | None = None,
+        *,
+        mask: Tensor | None = None,
+        keep: Sequence[bool] | None = None,
+        until: int | None = None,
+    ) -> EncoderOutput:
+        """Hidden states of the front end's features; see `forward`."""
         x = self.feature_projection(features)
         frames = key_mask = None
         if lengths is not None:

@@ -7,7 +7,8 @@ position.
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -100,3 +101,62 @@ def prune(run: RunFolder, keep: int, always: set[int]) -> None:
 def digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+class Writer:
+    """Writes in the background, one thing at a time, while training goes on."""
+
+    def __init__(self) -> None:
+        self.thread: threading.Thread | None = None
+        self.failure: UserError | None = None
+
+    def start(self, task: Callable[[], None]) -> None:
+        """Begin a task once the one before has ended; raises the failure of that one."""
+        self.wait()
+
+        def work() -> None:
+            try:
+                task()
+            except UserError as error:
+                self.failure = error
+
+        self.thread = threading.Thread(target=work, name="checkpoint")
+        self.thread.start()
+
+    def join(self) -> None:
+        """Wait until nothing is being written, whether it succeeded or not."""
+        if self.thread is not None:
+            self.thread.join()
+            self.thread = None
+
+    def wait(self) -> None:
+        """Wait until nothing is being written; raises the failure of what was."""
+        self.join()
+        if self.failure is not None:
+            failure, self.failure = self.failure, None
+            raise failure
+
+
+class Staging:
+    """Host copies of a run's tensors, allocated once, so that training can go on while they are written."""
+
+    def __init__(self) -> None:
+        self.copies: Parts = {}
+
+    def copy(self, parts: "Parts") -> "Parts":
+        """The tensors as they are now; valid until the next call. Nothing may be reading the last ones any more."""
+        import torch
+
+        copied: Parts = {}
+        for part, tensors in parts.items():
+            kept = self.copies.get(part, {})
+            copied[part] = {}
+            for name, tensor in tensors.items():
+                place = kept.get(name)
+                if place is None or place.shape != tensor.shape or place.dtype != tensor.dtype:
+                    place = torch.empty_like(tensor, device="cpu", pin_memory=tensor.is_cuda)
+                copied[part][name] = place.copy_(tensor.detach(), non_blocking=True)
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        self.copies = copied
+        return copied

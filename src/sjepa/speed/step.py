@@ -125,10 +125,11 @@ class WithoutMixture:
     """Targets that are given: what a step costs beside posteriors and the online update."""
 
     def __init__(self, targets: Targets, features: Tensor):
-        self.targets, self.q = targets, targets(features).clone()
+        self.targets, self.q = targets, targets(features)[0].clone()
+        self.statistics = torch.zeros(targets.statistics_size, device=features.device)
 
-    def __call__(self, features: Tensor) -> Tensor:
-        return self.q
+    def __call__(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        return self.q, self.statistics
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.targets, name)
@@ -146,6 +147,7 @@ def time_phase(
         with autocast(config, device):
             features = run.targets.frame_features(batches[0].clean.to(device), run.active_layer)
             run.targets = WithoutMixture(run.targets, features)  # type: ignore[assignment]
+        run.update_targets = lambda statistics: None
     phase = config.schedule()[number - 1]
     source = itertools.cycle(batches)
     feed = on_device(source, device) if device.type == "cuda" else source

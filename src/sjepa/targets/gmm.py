@@ -37,6 +37,11 @@ class Statistics:
         return torch.cat(parts)
 
     @staticmethod
+    def size(components: int, dimension: int) -> int:
+        """Length of the vector that `flat` gives."""
+        return components * (1 + 2 * dimension) + 2
+
+    @staticmethod
     def from_flat(vector: Tensor, components: int, dimension: int) -> "Statistics":
         size = components * dimension
         count, first, second, log_likelihood, frames = vector.split([components, size, size, 1, 1])

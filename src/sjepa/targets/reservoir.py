@@ -47,19 +47,39 @@ class Reservoir:
             self.bound = keys[order[-1]]
 
     def gather(self) -> Tensor:
-        """The sample of all ranks' streams together, in the order of the keys: (at most size, D)."""
+        """The sample of all ranks' streams together, in the order of the keys: (at most size, D).
+
+        Ranks first agree on the largest key that stays, and only then exchange frames. So a rank receives about one
+        sample, however many ranks there are.
+        """
         self.settle()
         if distributed.world_size() > 1:
-            (own_keys,), (own_frames,) = self.keys, self.parts
-            # All ranks' reservoirs as tensors of one shape; what is not filled has an infinite key.
-            missing = self.size - len(own_keys)
-            keys = F.pad(torch.from_numpy(own_keys).to(own_frames.device), (0, missing), value=torch.inf)
-            frames = F.pad(own_frames, (0, 0, 0, missing))
-            others = zip(distributed.gather_tensors(keys), distributed.gather_tensors(frames), strict=True)
-            for number, (other_keys, other_frames) in enumerate(others):
-                if number != distributed.rank():
-                    held = torch.isfinite(other_keys)
-                    self.merge(other_keys[held].cpu().numpy(), other_frames[held])
+            self.bound = self.shared_bound()
+            (keys,), (frames,) = self.keys, self.parts
+            few = int(np.searchsorted(keys, self.bound, side="right"))
+            self.keys, self.parts = exchange(keys[:few], frames[:few])
             self.settle()
         (sample,) = self.parts
         return sample
+
+    def shared_bound(self) -> float:
+        """The largest key of the sample of all ranks, found by bisection over counts."""
+        (keys,) = self.keys
+        low, high = 0.0, 1.0  # keys are uniform between them
+        while (middle := (low + high) / 2) not in (low, high):
+            below = torch.tensor(np.searchsorted(keys, middle, side="right"), device=self.parts[0].device)
+            if int(distributed.sum_over_ranks(below)) > self.size:
+                high = middle
+            else:
+                low = middle
+        return low
+
+
+def exchange(keys: np.ndarray, frames: Tensor) -> tuple[list[np.ndarray], list[Tensor]]:
+    """Every rank's keys and frames, in the order of the ranks, which may hold different numbers of them."""
+    counts = torch.cat(distributed.gather_tensors(torch.tensor([len(keys)], device=frames.device))).tolist()
+    missing = max(counts) - len(keys)
+    padded = distributed.gather_tensors(F.pad(frames, (0, 0, 0, missing)))
+    all_keys = distributed.gather_tensors(F.pad(torch.from_numpy(keys).to(frames.device), (0, missing)))
+    parts = [part[:count] for part, count in zip(padded, counts, strict=True)]
+    return [key[:count].cpu().numpy() for key, count in zip(all_keys, counts, strict=True)], parts

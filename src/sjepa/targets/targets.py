@@ -9,7 +9,7 @@ from sjepa.errors import UserError
 from sjepa.model.encoder import Encoder
 from sjepa.targets import ema
 from sjepa.targets.fit import GmmConfig, anchor_mixture, require_frames
-from sjepa.targets.gmm import DiagonalGMM
+from sjepa.targets.gmm import DiagonalGMM, Statistics
 from sjepa.targets.kinds import KINDS, Source, TargetName
 from sjepa.targets.projection import PrincipalComponents
 
@@ -100,8 +100,11 @@ class Targets(nn.Module):
         return curve
 
     @torch.no_grad()
-    def forward(self, features: Tensor) -> Tensor:
-        """q (B, T, K) of the features (B, T, D) of clean audio. An online codebook then learns from the same frames."""
+    def forward(self, features: Tensor) -> tuple[Tensor, Tensor | None]:
+        """q (B, T, K) of the features (B, T, D) of clean audio.
+
+        With it come the statistics of these frames as one vector, for `update`, if the codebook is online.
+        """
         powers = self.codebook.powers(self.projection(features.flatten(0, 1)))
         joint = self.codebook.log_joint(powers)
         posterior = torch.softmax(joint, dim=1)
@@ -109,14 +112,21 @@ class Targets(nn.Module):
             q = F.one_hot(joint.argmax(1), self.components).float()
         else:
             q = posterior if self.temperature == 1.0 else torch.softmax(joint / self.temperature, dim=1)
-        if self.online:
-            # Responsibilities at temperature 1 whatever the targets' softness: soft and hard runs share their clusters.
-            statistics = self.codebook.statistics(powers, posterior)
-            total = distributed.sum_over_ranks(statistics.flat())
-            statistics = type(statistics).from_flat(total, *self.codebook.means.shape)
-            by_frames = self.config.update == "frames"
-            self.codebook.update_online(statistics, self.config.decay, self.config.minimum_count, by_frames)
-        return q.view(*features.shape[:2], -1)
+        # Responsibilities at temperature 1 whatever the targets' softness: soft and hard runs share their clusters.
+        statistics = self.codebook.statistics(powers, posterior).flat() if self.online else None
+        return q.view(*features.shape[:2], -1), statistics
+
+    @property
+    def statistics_size(self) -> int:
+        """Numbers in the statistics that `forward` returns; 0 if the codebook is not online."""
+        return Statistics.size(*self.codebook.means.shape) if self.online else 0
+
+    @torch.no_grad()
+    def update(self, statistics: Tensor) -> None:
+        """Let an online codebook learn from the statistics of a whole batch, summed over its parts and all ranks."""
+        by_frames = self.config.update == "frames"
+        whole = Statistics.from_flat(statistics, *self.codebook.means.shape)
+        self.codebook.update_online(whole, self.config.decay, self.config.minimum_count, by_frames)
 
     def follow(self, encoder: Encoder, decay: float) -> None:
         """After the optimizer's step: move the target encoder of online targets."""

@@ -70,6 +70,6 @@ def sample_frames(
             spec, batch = epoch[index], next(batches)
             with autocast(run.config, run.device):
                 frames = features(batch.clean)
-            reservoir.add(frames.float(), spec.utterances[distributed.rank() :: distributed.world_size()])
+            reservoir.add(frames.float(), spec.utterances[spec.places(distributed.rank(), distributed.world_size())])
             progress.advance()
     return reservoir.gather()

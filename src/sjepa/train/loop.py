@@ -2,6 +2,7 @@
 
 import time
 from contextlib import ExitStack, closing
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -23,10 +24,11 @@ from sjepa.progress import Bar, bar, say
 from sjepa.runs.alarms import find_alarms, select_new
 from sjepa.runs.folder import RunFolder
 from sjepa.seeds import seed_from
-from sjepa.stopping import stop_agreed, stop_requests
+from sjepa.stopping import StopRequest, stop_requests
 from sjepa.targets.fit import require_frames
 from sjepa.targets.kinds import KINDS
 from sjepa.targets.layer import measure_ranks
+from sjepa.train.agreement import StopAgreement, check_shared
 from sjepa.train.boundary import begin_phase, change_layer
 from sjepa.train.branch import branch, check_directory
 from sjepa.train.compute import autocast
@@ -38,70 +40,75 @@ MUCH_CROPPED = 0.5  # share of an epoch's audio that crops may leave out before 
 CLUSTERS_EVERY = 10  # logged lines between lines with every component's share
 
 
+@dataclass
+class Training:
+    """A run and what this process trains it with."""
+
+    run: Run
+    corpus: Corpus | CorpusMix
+    folder: RunFolder
+    log: Log
+    noise: Tensor | None
+    stop: StopAgreement
+    progress: Bar
+    show: bool
+
+
 def pretrain(
     config: Config, data: str | Path, out: str | Path, show: bool = True, branch_from: Path | None = None
 ) -> bool:
     """Train an encoder on a folder of audio, or continue; True when the run is complete, False when it was stopped."""
-    folder, settings = RunFolder(out), config.batches
+    with stop_requests() as request:
+        return run_to_end(config, str(data), RunFolder(out), request, show, branch_from)
+
+
+def run_to_end(
+    config: Config, data: str, folder: RunFolder, request: StopRequest, show: bool, branch_from: Path | None
+) -> bool:
+    settings = config.batches
     device = distributed.setup(config.train.device)
     distributed.in_main_rank(lambda: prepare(folder, config, branch_from))
+    check_shared(folder)
     if device.type == "cpu" and config.encoder.hidden_size >= 512:
         say("There is no GPU here: an encoder of this size trains very slowly; --preset tiny is made for a CPU")
     run = Run.start(config, device)
     if run.restore(folder, say):
         done = run.step >= config.steps
-        say(f"{out} is complete" if done else f"Continuing {out} at step {run.step:,}")
-        if done and folder.data == str(data):  # nothing to read it for; other audio is read and refused
+        say(f"{folder} is complete" if done else f"Continuing {folder} at step {run.step:,}")
+        if done and folder.data == data:  # nothing to read it for; other audio is read and refused
             return True
     elif config.init_from:
         run.begin_from(config.init_from)
         say(f"The encoder starts from {config.init_from}")
     corpus = open_corpus(data, settings.max_seconds, settings.cache, settings.memory_gb, show)
     check_components(config, corpus.hours)
-    distributed.in_main_rank(lambda: open_folder(folder, config, str(data), corpus.fingerprint()))
+    distributed.in_main_rank(lambda: open_folder(folder, config, data, corpus.fingerprint()))
     with ExitStack() as holding:
         distributed.in_main_rank(lambda: holding.enter_context(folder.lock()))
-        return train(run, corpus, folder, show)
+        holding.callback(run.writer.join)  # nothing is being written when the lock goes
+        log = holding.enter_context(closing(Log(folder, run.log_bytes, run.step)))
+        progress = holding.enter_context(bar("Training", config.steps, done=run.step, show=show))
+        noise, stop = load_noise(config, device, show), StopAgreement(run, request)
+        training = Training(run, corpus, folder, log, noise, stop, progress, show)
+        # Without a break a run ends with its last phase, whose end is written before this ends.
+        return all(train_phase(training, phase) for phase in config.schedule() if run.step < phase.end)
 
 
-def train(run: Run, corpus: Corpus | CorpusMix, folder: RunFolder, show: bool) -> bool:
-    """From where the run is to its end; True when it is complete, False when it was stopped."""
-    config = run.config
-    log = Log(folder, run.log_bytes, run.step)
-    noise = load_noise(config, run.device, show)
-    complete = True
-    with (
-        closing(log),
-        stop_requests() as stop,
-        bar("Training", config.steps, done=run.step, show=show) as progress,
-    ):
-        for phase in config.schedule():
-            if run.step < phase.end and complete:
-                complete = train_phase(run, phase, corpus, noise, folder, log, stop, progress, show)
-    return complete
-
-
-def train_phase(
-    run: Run,
-    phase: Phase,
-    corpus: Corpus | CorpusMix,
-    noise: Tensor | None,
-    folder: RunFolder,
-    log: Log,
-    stop: list[int],
-    progress: Bar,
-    show: bool,
-) -> bool:
+def train_phase(training: Training, phase: Phase) -> bool:
     """From where the run is to the end of a phase; False when it was stopped."""
+    run, corpus, log = training.run, training.corpus, training.log
     config, world_size, rank = run.config, distributed.world_size(), distributed.rank()
-    plan = plan_batches(corpus, config.batches_in(phase.config), config.seed, world_size)
+    parts = config.train.accumulate
+    plan = plan_batches(corpus, config.batches_in(phase.config), config.seed, world_size, parts)
     if not run.step:
         describe_plan(corpus, plan, log)
-    reader = BatchReader(corpus, config.mask, config.augment, seed=config.seed, rank=rank, world_size=world_size)
+    reader = BatchReader(
+        corpus, config.mask, config.augment, seed=config.seed, rank=rank, world_size=world_size, accumulate=parts
+    )
     if run.phase != phase.number:
         if run.phase and config.batches_in(phase.config) != config.batches_in(config.phases[run.phase - 1]):
             run.position = (run.position[0] + 1, 0)  # the old position means nothing among batches of other sizes
-        begin_phase(run, phase, reader, plan, log, show)
+        begin_phase(run, phase, reader, plan, log, training.show)
     speed = Speed(run.device)
     with closing(load(reader, plan, run.position, config.batches.workers, run.device)) as batches:
         while run.step < phase.end:
@@ -110,26 +117,31 @@ def train_phase(
             batch = next(batches)
             speed.waited_since(asked)
             speed.audio += batch.seconds * world_size
-            train_step(run, phase, batch, noise)
+            training.stop.ask()
+            train_step(run, phase, batch, training.noise)
             speed.launched()
             run.step, run.position = step + 1, batch.position
             run.meter.add_crop(batch.cropped, batch.available)
-            count_bad(run, batch, corpus, folder)
+            run.bad += batch.bad
 
             if phase.layer_check(step):
                 before = run.layer.active
                 check_layers(run, batch.clean, log)
                 if run.targets.online and run.layer.active != before:
                     change_layer(run, before, reader, plan)
-            progress.advance()
-            last = run.step == phase.end
-            stopping = stop_agreed(stop, run.step % config.train.log_every == 0)
-            if run.step % config.train.log_every == 0 or last:
-                write_line(run, phase, log, speed, progress, batch)
-            if run.step % config.train.checkpoint_every == 0 or last or stopping:
+            training.progress.advance()
+            last, stopping = run.step == phase.end, training.stop.reached()
+            logging = run.step % config.train.log_every == 0 or last
+            saving = run.step % config.train.checkpoint_every == 0 or last or stopping
+            if logging or saving or (world_size == 1 and run.bad):
+                count_bad(run, corpus, training.folder)
+            if logging:
+                write_line(run, phase, log, speed, training.progress, batch)
+            if saving:
                 run.log_bytes = log.bytes
-                run.save(folder, phase.number if last else None)
+                run.save(training.folder, phase.number if last else None)
             if stopping and run.step < config.steps:
+                distributed.in_main_rank(run.writer.wait)
                 log.write("stopped", run.step)  # gone again when the run continues
                 say(f"Stopped at step {run.step:,} of {config.steps:,}; the same command continues")
                 return False
@@ -246,23 +258,25 @@ def against_crops(corpus: Corpus | CorpusMix) -> list[str]:
     return ways
 
 
-def count_bad(run: Run, batch: Batch, corpus: Corpus | CorpusMix, folder: RunFolder) -> None:
-    """List what was left out, a file and its reason once, and stop when there are too many damaged utterances."""
-    listed = folder.refused
-    # The main rank begins the list; another that is before it writes all of it too.
-    if batch.bad or (corpus.refused and distributed.is_main() and not listed.exists()):
-        known = set(listed.read_text(encoding="utf-8").split("\n")) if listed.exists() else set()
-        new = [line for line in dict.fromkeys(corpus.refused + batch.bad) if line not in known]
-        with listed.open("a", encoding="utf-8") as file:
-            file.writelines(f"{line}\n" for line in new)
-    if not batch.bad:
-        return
-    run.bad_utterances += len(batch.bad)
-    # This rank's part of the corpus, once an epoch.
-    allowed = run.config.batches.bad_share * len(corpus) * (run.position[0] + 1) / distributed.world_size()
-    if run.bad_utterances > max(1.0, allowed):
+def count_bad(run: Run, corpus: Corpus | CorpusMix, folder: RunFolder) -> None:
+    """List what was left out, each file and reason once, and stop if too many utterances are damaged."""
+    found = [line for lines in distributed.gather_objects(run.bad) for line in lines]
+    run.bad = []
+    if distributed.is_main():
+        if run.listed is None:
+            run.listed = set(folder.refused.read_text("utf-8").split("\n")) if folder.refused.exists() else set()
+        new = [line for line in dict.fromkeys([*corpus.refused, *found]) if line not in run.listed]
+        if new:
+            run.listed.update(new)
+            with folder.refused.open("a", encoding="utf-8") as file:
+                file.writelines(f"{line}\n" for line in new)
+    run.bad_utterances += len(found)
+    # Each utterance once per epoch.
+    allowed = run.config.batches.bad_share * len(corpus) * (run.position[0] + 1)
+    if found and run.bad_utterances > max(1.0, allowed):
         raise UserError(
-            f"{run.bad_utterances} utterances could not be used, more than batches.bad_share allows; see {listed}"
+            f"{run.bad_utterances} utterances could not be used, more than batches.bad_share allows; "
+            f"see {folder.refused}"
         )
 
 

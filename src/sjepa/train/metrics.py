@@ -15,6 +15,7 @@ from sjepa.torch_private import count_compiled_graphs
 from sjepa.train.loss import SUMS
 
 STEP = ("gradient_norm", "steps", "skipped")
+PARTS = ("frames", "occupancy", "kl_encoder")  # sums of which each rank has a part
 DEAD = 0.01  # of its even share of frames: a component with less of them between two lines is called dead
 
 
@@ -32,10 +33,10 @@ class Meter:
         self.worst_in_row = torch.zeros((), dtype=torch.int64, device=device)
         self.cropped = torch.zeros(2, dtype=torch.float64)  # seconds that crops left out, of how many; on the host
 
-    def add(self, sums: Tensor, q: Tensor, loss: Tensor, gradient_norm: Tensor, finite: Tensor) -> None:
+    def add(self, sums: Tensor, occupancy: Tensor, loss: Tensor, gradient_norm: Tensor, finite: Tensor) -> None:
         good = finite.double()
         self.frames += torch.where(finite, torch.cat([loss.detach()[None], sums]).double(), 0.0)
-        self.occupancy += q.sum((0, 1)).double()
+        self.occupancy += occupancy.double()
         self.steps += torch.stack([torch.where(finite, gradient_norm.double(), 0.0), good, 1.0 - good])
         self.bad_in_row.copy_(torch.where(finite, 0, self.bad_in_row + 1))
         self.worst_in_row.copy_(torch.maximum(self.worst_in_row, self.bad_in_row))
@@ -48,12 +49,15 @@ class Meter:
         self.cropped += torch.tensor([cropped, available], dtype=torch.float64)
 
     def state(self) -> dict[str, Tensor]:
-        names = ("frames", "steps", "occupancy", "kl_encoder", "bad_in_row", "worst_in_row", "cropped")
-        return {name: getattr(self, name) for name in names}
+        """What a checkpoint keeps: sums of all ranks where each rank has a part, and what is the same on all."""
+        shared = {name: distributed.sum_over_ranks(getattr(self, name).clone()) for name in PARTS}
+        return shared | {name: getattr(self, name) for name in ("steps", "bad_in_row", "worst_in_row", "cropped")}
 
     def load(self, state: dict[str, Tensor]) -> None:
+        """Continue from a checkpoint; the main rank takes over the sums of all ranks."""
         for name, tensor in state.items():
-            getattr(self, name).copy_(tensor)
+            if name not in PARTS or distributed.is_main():
+                getattr(self, name).copy_(tensor)
 
     def read(self) -> dict[str, Any]:
         """Means over all ranks since the last reading, then start anew. Only here the host waits for the device."""

@@ -1,7 +1,9 @@
 """A run's moving parts: what starts, is saved and continues together."""
 
+import platform
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from sjepa.audio.augment import augment
 from sjepa.config import Config
 from sjepa.cuda_graphs import StepGraphs
 from sjepa.errors import UserError
+from sjepa.files import save_tensors
 from sjepa.model import formats
 from sjepa.model.sjepa import SJEPA
 from sjepa.phases import Phase
@@ -26,6 +29,7 @@ from sjepa.targets.targets import Targets
 from sjepa.train.compute import SideStream, compile_parts, compiles
 from sjepa.train.loss import frame_sums, masked_kl
 from sjepa.train.metrics import Meter
+from sjepa.train.reduce import StepSum
 
 
 @dataclass
@@ -41,14 +45,22 @@ class Run:
     masked_kl: Callable[[Tensor, Tensor, Tensor], Tensor] = masked_kl
     augment: Callable[[Tensor, Tensor, Tensor | None, int, bool], Tensor] = augment
     targets: Targets = field(init=False)
+    update_targets: Callable[[Tensor], None] = field(init=False)
+    step_sum: StepSum = field(init=False)
+    stop_wish: Tensor = field(init=False)  # 1 if this rank wishes to stop after a step, which ranks then agree on
+    stop_wishes: Tensor = field(init=False)  # of all ranks
     meter: Meter = field(init=False)
     side_stream: SideStream = field(init=False)
     graphs: StepGraphs | None = None
     phase: int = 0  # the phase whose targets are installed; none at first
     step: int = 0
     position: tuple[int, int] = (0, 0)
-    bad_utterances: int = 0
+    bad: list[str] = field(default_factory=list)  # of this rank, not counted yet
+    listed: set[str] | None = None  # lines of the list of refused audio; read when it is first needed
+    bad_utterances: int = 0  # of all ranks
     log_bytes: int = 0
+    writer: checkpoint.Writer = field(default_factory=checkpoint.Writer)
+    staging: checkpoint.Staging = field(default_factory=checkpoint.Staging)
     alarms: list[Alarm] = field(default_factory=list)  # of the last line
 
     @staticmethod
@@ -58,6 +70,7 @@ class Run:
         distributed.broadcast_module(model)
         run = Run(config, model, LayerChoice(config.layer), device, make_optimizer(config, model, device))
         run.side_stream = SideStream(device)
+        run.stop_wish, run.stop_wishes = torch.zeros(1, device=device), torch.zeros(1, device=device)
         if compiles(config, device):
             compile_parts(model.encoder)
             model.predict = torch.compile(model.predict, dynamic=False)  # type: ignore[method-assign]
@@ -101,8 +114,7 @@ class Run:
             centred=settings.centred,
         )
         if compiles(self.config, self.device):
-            if distributed.world_size() == 1:  # ranks sum the mixture's statistics in the midst of it
-                targets.compile(dynamic=False)
+            targets.compile(dynamic=False)
             if targets.target_encoder is not None:
                 compile_parts(targets.target_encoder)
         return targets.to(self.device)
@@ -118,9 +130,14 @@ class Run:
             self.optimizer = make_optimizer(self.config, self.model, self.device)
             self.optimizer.state.update({p: state for p, state in past.state.items() if p in self.optimizer.state})
         self.meter = Meter(targets.components, self.device)
-        # Graphs hold the addresses of what they were captured with. Over several GPUs steps run without them.
-        single = distributed.world_size() == 1
-        self.graphs = StepGraphs() if single and compiles(self.config, self.device) else None
+        front = list(self.model.encoder.feature_extractor.parameters())
+        behind = [p for p in self.model.parameters() if p not in set(front)]
+        self.step_sum = StepSum(behind, front, 2 + targets.statistics_size, self.device)
+        self.update_targets = targets.update
+        # Graphs hold the addresses of what they were captured with.
+        if compiles(self.config, self.device):
+            self.update_targets = torch.compile(targets.update, dynamic=False)
+            self.graphs = StepGraphs()
 
     def set_learning_rate(self, rate: float) -> None:
         """On a GPU in place, because a captured step reads it there."""
@@ -131,23 +148,26 @@ class Run:
             group["lr"] = rate
 
     def save(self, folder: RunFolder, ended: int | None = None) -> None:
-        """Write the encoder and a checkpoint from the main rank; all ranks wait for it, and all hear of it if it fails.
+        """Write the encoder and a checkpoint from the main rank, in the background; `ended` is a phase that ends here.
 
-        `ended` is the phase that ends here, if one does.
+        A failure of the write before is raised here, on all ranks, and so is that of this one at the end of a phase.
         """
-        if not all(bool(torch.isfinite(p).all()) for p in self.model.parameters()):
+        finite = torch.stack([torch.isfinite(p).all() for p in self.model.parameters()]).all()
+        if not bool(finite):
             raise UserError(f"weights are no longer finite at step {self.step:,}: lower the learning rate")
-        failure = None
+        distributed.in_main_rank(self.writer.wait)
+        meter = self.meter.state()  # of all ranks together
         if distributed.is_main():
-            names = dict(self.model.named_parameters())
             moments = {
-                f"{name}/{key}": value for name, p in names.items() for key, value in self.optimizer.state[p].items()
+                f"{name}/{key}": value
+                for name, p in self.model.named_parameters()
+                for key, value in self.optimizer.state[p].items()
             }
             parts = {
                 "model": self.model.state_dict(),
                 "targets": self.targets.state_dict(),
                 "optimizer": moments,
-                "meter": self.meter.state(),
+                "meter": meter,
             }
             state = {
                 "position": self.position,
@@ -156,26 +176,75 @@ class Run:
                 "phase": self.phase,
                 "log_bytes": self.log_bytes,
             }
-            try:
-                if ended is not None:  # before the checkpoint, which says that this is done
-                    self.export(folder, ended)
-                checkpoint.save(folder, self.step, parts, state)
-                if ended is None:
-                    self.export(folder, ended)
-                ends = {phase.end for phase in self.config.schedule()}
-                checkpoint.prune(folder, self.config.train.keep_checkpoints, ends)
-            except UserError as error:
-                failure = str(error)
-        failure = distributed.broadcast_object(failure)
-        if failure:
-            raise UserError(failure)
+            self.writer.start(partial(self.write, folder, self.step, self.staging.copy(parts), state, ended))
+        if ended is not None:
+            distributed.in_main_rank(self.writer.wait)
+
+    def write(
+        self,
+        folder: RunFolder,
+        step: int,
+        parts: dict[str, dict[str, Tensor]],
+        state: dict[str, Any],
+        ended: int | None,
+    ) -> None:
+        """Write the encoder and a checkpoint of tensors that do not change meanwhile."""
+        if ended is not None:  # before the checkpoint, which says that this is done
+            self.export(folder, step, parts, ended)
+        checkpoint.save(folder, step, parts, state)
+        if ended is None:
+            self.export(folder, step, parts, ended)
+        ends = {phase.end for phase in self.config.schedule()}
+        checkpoint.prune(folder, self.config.train.keep_checkpoints, ends)
+
+    def export(self, folder: RunFolder, step: int, parts: dict[str, dict[str, Tensor]], ended: int | None) -> None:
+        """Write the encoder, and at the end of a phase what stays of it."""
+        encoder, codebook = (
+            {name.removeprefix(prefix): tensor for name, tensor in parts[part].items() if name.startswith(prefix)}
+            for part, prefix in (("model", "encoder."), ("targets", "codebook."))
+        )
+        settings = formats.to_hugging_face(self.config.encoder)
+        try:
+            formats.save_folder(folder.encoder, encoder, settings)
+            if ended is not None:
+                save_tensors(folder.codebook(ended), codebook)
+                if ended < len(self.config.phases):
+                    formats.save_folder(folder.phase_encoder(ended), encoder, settings)
+        except OSError as error:
+            raise checkpoint.cannot_write("the encoder", step, folder, error) from error
 
     def restore(self, folder: RunFolder, say: Any) -> bool:
-        """Continue from the newest sound checkpoint of a run directory, if there is one."""
-        found = checkpoint.load_latest(folder, say)
-        if found is None:
+        """Continue from the newest sound checkpoint of a run directory, if there is one.
+
+        The main rank chooses it. If another rank cannot load that one, all ranks refuse.
+        """
+        found: list[tuple[dict[str, dict[str, Tensor]], dict[str, Any]] | None] = [None]
+
+        def choose() -> None:
+            found[0] = checkpoint.load_latest(folder, say)
+
+        distributed.in_main_rank(choose)
+        step = distributed.broadcast_object(found[0][1]["step"] if found[0] is not None else None)
+        if step is None:
             return False
-        parts, state = found
+
+        def load_chosen() -> None:
+            try:
+                found[0] = found[0] or checkpoint.load(folder.checkpoint(step))
+            except checkpoint.DamagedError as error:
+                where = f"rank {distributed.rank()} on {platform.node()}"
+                raise UserError(
+                    f"{where} cannot load {folder.checkpoint(step)}, which the main rank can ({error}): is it on a "
+                    "disk that all ranks share?"
+                ) from error
+
+        distributed.in_all_ranks(load_chosen)
+        assert found[0] is not None
+        self.take(*found[0])
+        return True
+
+    def take(self, parts: dict[str, dict[str, Tensor]], state: dict[str, Any]) -> None:
+        """Become what a checkpoint holds."""
         self.step = state["step"]
         self.position = tuple(state["position"])
         self.layer.smoothed = state["ranks"]
@@ -187,18 +256,6 @@ class Run:
         for name, p in self.model.named_parameters():
             for key, value in self.optimizer.state[p].items():
                 value.copy_(parts["optimizer"][f"{name}/{key}"])
-        return True
-
-    def export(self, folder: RunFolder, ended: int | None) -> None:
-        """Write the encoder as it is now, and at the end of a phase what stays of it."""
-        try:
-            self.model.encoder.save_pretrained(folder.encoder)
-            if ended is not None:
-                self.targets.codebook.save(folder.codebook(ended))
-                if ended < len(self.config.phases):
-                    self.model.encoder.save_pretrained(folder.phase_encoder(ended))
-        except OSError as error:
-            raise checkpoint.cannot_write("the encoder", self.step, folder, error) from error
 
 
 def make_optimizer(config: Config, model: SJEPA, device: torch.device) -> torch.optim.AdamW:

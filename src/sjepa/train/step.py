@@ -1,6 +1,7 @@
 """One training step: targets, masked prediction, KL, update."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -10,11 +11,14 @@ from sjepa import distributed
 from sjepa.audio.augment import align_targets, student_samples
 from sjepa.config import Config
 from sjepa.data.loader import Batch, to_float
+from sjepa.data.sampler import split_evenly
 from sjepa.phases import Phase
 from sjepa.seeds import seed_from
-from sjepa.torch_private import skip_next_step
+from sjepa.torch_private import prepare_step
 from sjepa.train.compute import autocast
 from sjepa.train.run import Run
+
+PATTERNS = 64  # of LayerDrop, all that six layers have: each is captured as CUDA graphs of its own
 
 
 @dataclass(frozen=True)
@@ -50,9 +54,11 @@ def step_kind(run: Run, phase: Phase) -> StepKind:
 
 
 def layers_kept(config: Config, step: int) -> tuple[bool, ...]:
-    """LayerDrop, drawn alike on every rank."""
-    draws = np.random.default_rng((config.seed, step)).random(config.encoder.layers)
-    return tuple((draws >= config.encoder.layerdrop).tolist())
+    """LayerDrop, drawn alike on every rank. A deep encoder draws from a fixed set of patterns."""
+    source = np.random.default_rng((config.seed, step))
+    if 2**config.encoder.layers > PATTERNS:
+        source = np.random.default_rng((config.seed, 0, int(source.integers(PATTERNS))))
+    return tuple((source.random(config.encoder.layers) >= config.encoder.layerdrop).tolist())
 
 
 def train_step(run: Run, phase: Phase, batch: Batch, noise: Tensor | None) -> None:
@@ -70,40 +76,90 @@ def train_step(run: Run, phase: Phase, batch: Batch, noise: Tensor | None) -> No
         run.graphs.run(kind, batch.inputs, work)
 
 
+class PartSums(NamedTuple):
+    """What is summed over the parts of a rank's batch."""
+
+    loss: Tensor  # KL over the frames of the loss, not divided yet
+    frames: Tensor  # how many they are
+    watched: Tensor  # the sums of `loss.SUMS`
+    occupancy: Tensor  # (K,) frames of each component
+    kl_encoder: Tensor  # the encoder's own KL at masked frames; 0 if it is not in the loss
+    statistics: Tensor  # of an online mixture; empty if it is not online
+
+
 def learn(run: Run, kind: StepKind, clean: Tensor, mask: Tensor, draws: Tensor, noise: Tensor | None) -> None:
     """What the device does in a step. Nothing here waits for it."""
+    run.model.train()
+    *others, last = split_evenly(len(clean), run.config.train.accumulate)
+    total: PartSums | None = None
+    for part in (*others, last):
+        rows = slice(part.start, part.stop)
+        found = add_gradients(run, kind, clean[rows], mask[rows], draws[:, rows], noise, last=part is last)
+        total = found if total is None else PartSums(*(a + b for a, b in zip(total, found, strict=True)))
+    assert total is not None
+    update(run, kind, total)
+
+
+def add_gradients(
+    run: Run, kind: StepKind, clean: Tensor, mask: Tensor, draws: Tensor, noise: Tensor | None, last: bool
+) -> PartSums:
+    """Add the gradients of a part of the batch to those of the parts before. Other ranks get theirs after the last."""
     config, model = run.config, run.model
-    model.train()
     with autocast(config, run.device):
-        features = run.targets.frame_features(clean, kind.layer)
+        target_features = run.targets.frame_features(clean, kind.layer)
         with run.side_stream():
-            q = run.targets(features)  # the online mixture is updated here, after its posterior is taken
+            q, statistics = run.targets(target_features)
         samples = student_samples(clean.shape[1], config.augment.speed)
         student = clean[:, :samples]
         if kind.augments:
             student = run.augment(clean, draws, noise, samples, config.augment.equalizer > 0)
-        z = model.encoder(student, mask=mask, keep=kind.keep, train_frontend=kind.trains_frontend).last
+        with torch.set_grad_enabled(kind.trains_frontend):
+            convolved = model.encoder.convolve(student)
+        # The backward pass stops here at first, so that the gradients behind can travel while the front end's compute.
+        features = convolved.detach().requires_grad_(kind.trains_frontend)
+        z = model.encoder.transform(features, mask=mask, keep=kind.keep).last
         logits = model.predict(z, mask)
         direct = model.head(z) if config.train.masked_path == "both" else None
         run.side_stream.join()
     if samples < clean.shape[1]:
         q = align_targets(q, draws if kind.augments else None, mask.shape[1])
-    kl_masked, kl_visible, sums = run.frame_sums(q, logits, mask)
-    masked, visible = sums[4], sums[5]
-    # One mean over S of all ranks together; a batch may have drawn no mask at all.
-    frames = distributed.sum_over_ranks(masked + visible if kind.visible_loss else masked.clone()).clamp(min=1.0)
-    kl = kl_masked + kl_visible if kind.visible_loss else kl_masked
+    kl_masked, kl_visible, watched = run.frame_sums(q, logits, mask)
     kl_encoder = None if direct is None else run.masked_kl(q, direct, mask)
-    loss = (kl if kl_encoder is None else kl + kl_encoder) / frames
-
-    loss.backward()
-    distributed.sum_gradients(model.parameters())
-    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), config.train.clip)
-    finite = torch.isfinite(norm)
-    skip_next_step(run.optimizer, ~finite)
-    run.optimizer.step()
-    run.targets.follow(model.encoder, kind.decay)
-    run.meter.add(sums, q, loss, norm, finite)
+    loss = kl_masked + kl_visible if kind.visible_loss else kl_masked
     if kl_encoder is not None:
-        run.meter.add_encoder(kl_encoder, finite)
+        loss = loss + kl_encoder
+    loss.backward()
+    if last:
+        run.step_sum.start()
+    if features.grad is not None:
+        convolved.backward(features.grad)
+    masked, visible = watched[4], watched[5]
+    return PartSums(
+        loss.detach(),
+        masked + visible if kind.visible_loss else masked,
+        watched,
+        q.sum((0, 1)),
+        torch.zeros_like(masked) if kl_encoder is None else kl_encoder.detach(),
+        masked.new_empty(0) if statistics is None else statistics,
+    )
+
+
+def update(run: Run, kind: StepKind, total: PartSums) -> None:
+    """One optimizer step, one step of the target encoder and one of the online mixture, for the batch of all ranks."""
+    numbers = torch.cat([total.frames[None], run.stop_wish, total.statistics])
+    frames, stop_wishes, statistics = run.step_sum.finish(numbers).split([1, 1, len(total.statistics)])
+    run.stop_wishes.copy_(stop_wishes)
+    # One mean over the frames of all ranks together; a batch may have drawn no mask at all.
+    frames = frames[0].clamp(min=1.0)
+    gradients = [p.grad for p in run.model.parameters() if p.grad is not None]
+    norm = torch.nn.utils.get_total_norm(gradients) / frames
+    finite = torch.isfinite(norm)
+    clip = (run.config.train.clip / (norm + 1e-6)).clamp(max=1.0)
+    prepare_step(run.optimizer, frames / clip, ~finite)
+    run.optimizer.step()
     run.optimizer.zero_grad(set_to_none=True)
+    run.targets.follow(run.model.encoder, kind.decay)
+    if run.targets.online:
+        run.update_targets(statistics)
+    run.meter.add(total.watched, total.occupancy, total.loss / frames, norm, finite)
+    run.meter.add_encoder(total.kl_encoder, finite)
