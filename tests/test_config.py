@@ -3,13 +3,14 @@
 import dataclasses
 
 import pytest
+import torch
 
 from sjepa import EncoderConfig, UserError
 from sjepa.config import Config, differences, flatten, from_toml, load_preset, preset_names, to_toml
 
 
 def test_every_preset_survives_printing_and_reading() -> None:
-    assert preset_names() == ["half-hour", "paper", "tiny"]
+    assert preset_names() == ["base", "half-hour", "paper", "tiny"]
     for name in preset_names():
         config = load_preset(name)
         assert from_toml(to_toml(config), name) == config
@@ -36,6 +37,16 @@ def test_the_paper_preset_has_the_papers_table() -> None:
     }  # fmt: skip
     flat = flatten(config)
     assert {name: flat[name] for name in table} == table
+
+
+def test_base_has_the_size_of_hubert_base_and_the_papers_recipe() -> None:
+    from sjepa import Encoder
+
+    base, paper = load_preset("base"), load_preset("paper")
+    assert [difference.name for difference in differences(paper, base)] == ["encoder.layers"]
+    with torch.device("meta"):
+        encoder = Encoder(base.encoder)
+    assert sum(p.numel() for p in encoder.parameters()) == 94_371_712 - 768  # HuBERT Base without its mask embedding
 
 
 @pytest.mark.parametrize(
@@ -67,7 +78,7 @@ def test_what_does_not_fit_is_refused_with_a_reason(text: str, words: str) -> No
 
 
 def test_an_unknown_preset_gets_a_suggestion() -> None:
-    with pytest.raises(UserError, match=r"did you mean half-hour\?.*presets are half-hour, paper, tiny"):
+    with pytest.raises(UserError, match=r"did you mean half-hour\?.*presets are base, half-hour, paper, tiny"):
         load_preset("halfhour")
 
 

@@ -16,7 +16,7 @@ from sjepa.train.metrics import Log, Meter
 
 HEALTHY: dict[str, Any] = {
     "phase": 2, "target_perplexity": 60.0, "target_entropy": 0.8, "accuracy_masked": 0.2, "accuracy_visible": 0.5,
-    "dead_components": 3, "skipped_steps": 0,
+    "dead_components": 3, "skipped_steps": 0, "visible_loss": True, "decay": 0.999,
 }  # fmt: skip
 
 
@@ -85,6 +85,13 @@ def test_each_trouble_has_its_own_alarm(change: dict[str, Any], code: str, words
     assert words in found[0]["message"]
 
 
+def test_a_gpu_that_waits_for_audio_is_an_alarm() -> None:
+    assert find_alarms(HEALTHY, 100, 0.5, waiting=0.05) == []
+    (alarm,) = find_alarms(HEALTHY, 100, 0.5, waiting=0.3)
+    assert alarm["code"] == "waiting-for-data"
+    assert "waits for audio 30% of the time" in alarm["message"]
+
+
 def test_predictions_at_chance_are_no_alarm_early_in_a_phase() -> None:
     values = HEALTHY | {"target_perplexity": 97.0, "accuracy_masked": 0.01, "accuracy_visible": 0.01}
     assert find_alarms(values, 100, 0.05) == []
@@ -105,9 +112,32 @@ def test_alarms_of_older_logs_which_are_text_alone_are_read_too() -> None:
     assert read_alarms({}) == read_alarms({"alarms": None}) == []
 
 
-def test_visible_frames_that_were_never_trained_raise_no_alarm() -> None:
+def test_visible_frames_that_are_not_in_the_loss_raise_no_alarm_and_nor_do_targets_that_stay() -> None:
     values = HEALTHY | {"accuracy_masked": 0.4, "accuracy_visible": 0.2}
-    assert find_alarms(values, 100, 0.5, visible_trained=False) == []
+    assert find_alarms(values | {"visible_loss": False}, 100, 0.5) == []
+    assert find_alarms(values | {"decay": None}, 100, 0.5) == []
+
+
+def test_weights_and_biases_gets_the_numbers_of_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    logged: list[tuple[dict[str, float], int]] = []
+    import wandb
+
+    log_to = wandb.Run.log
+    monkeypatch.setattr(
+        wandb.Run, "log", lambda self, data, step: logged.append((data, step)) or log_to(self, data, step=step)
+    )
+    log = Log(RunFolder(tmp_path), 0, 0, wandb_project="tests")
+    log.write("train", 3, loss=1.5, visible_loss=True, speed={"waiting": 0.25, "ranks": {"waiting": [0.25]}})
+    log.write("layers", 3, effective_ranks=[7.0, 8.0])
+    log.close()
+    numbers = (
+        {"train/loss": 1.5, "speed/waiting": 0.25},
+        {"effective_rank/measured_0": 7.0, "effective_rank/measured_1": 8.0},
+    )
+    assert logged == [(found, 3) for found in numbers]
+    assert list((tmp_path / "wandb").glob("offline-run-*/*.wandb"))  # written, though nothing can be reached
 
 
 def test_the_log_continues_after_the_bytes_it_is_told_to_keep(tmp_path: Path) -> None:

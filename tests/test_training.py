@@ -165,6 +165,24 @@ def one_batch(config: Config, corpus: Path, phase: int = 1) -> tuple[Run, Batch]
     return run, batch
 
 
+def test_recomputed_layers_give_the_same_gradients_with_dropout(corpus: Path, micro: Make) -> None:
+    moments = []
+    for recompute in (False, True):
+        config = micro(train={"recompute": recompute})
+        run, batch = one_batch(config, corpus)
+        train_step(run, config.schedule()[0], batch, None)
+        moments.append({n: run.optimizer.state[p]["exp_avg"] for n, p in run.model.named_parameters()})
+    for name, value in moments[0].items():
+        torch.testing.assert_close(moments[1][name], value, rtol=1e-5, atol=1e-10, msg=name)
+
+
+def test_checkpoints_can_follow_the_clock(corpus: Path, tmp_path: Path, micro: Make) -> None:
+    """Every line is later than a billionth of a minute after the last checkpoint."""
+    train = {"checkpoint_every": 1000, "checkpoint_minutes": 1e-9, "keep_checkpoints": 99, "log_every": 2}
+    assert pretrain(micro(train=train), corpus, tmp_path / "run", show=False)
+    assert RunFolder(tmp_path / "run").checkpoint_steps == [12, 10, 8, 6, 4, 2]
+
+
 def test_a_few_seconds_are_learned_down_to_the_targets_entropy(corpus: Path, micro: Make) -> None:
     off = NO_DROPOUT | {"layerdrop": 0.0}
     wide = {"hidden_size": 96, "inner_size": 192, "conv_channels": 48, "feature_gradient_scale": 1.0}

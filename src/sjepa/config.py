@@ -14,7 +14,7 @@ import tomli_w
 
 from sjepa.audio.augment import AugmentConfig
 from sjepa.audio.mfcc import MfccConfig
-from sjepa.bounds import COUNT, POSITIVE, SEED, SHARE, check_bounds
+from sjepa.bounds import COUNT, NOT_NEGATIVE, POSITIVE, SEED, SHARE, check_bounds
 from sjepa.data.loader import BatchConfig
 from sjepa.data.masking import MaskConfig
 from sjepa.errors import UserError, suggestion
@@ -53,10 +53,17 @@ class TrainConfig:
     """Steps between lines of metrics.jsonl."""
     checkpoint_every: Annotated[int, COUNT] = 2000
     """Steps between checkpoints."""
+    checkpoint_minutes: Annotated[float, NOT_NEGATIVE] = 0.0
+    """Minutes after which a checkpoint is written as well, at the next log line; 0 for never."""
     keep_checkpoints: Annotated[int, COUNT] = 2
     """Newest checkpoints to keep; those at the ends of phases always stay."""
+    recompute: bool = False
+    """Compute each transformer layer a second time in the backward pass instead of keeping what it needs: less memory,
+    about a fifth more time."""
     accumulate: Annotated[int, COUNT] = 1
     """Parts of a rank's batch that run one after another before one optimizer step: less memory, the same result."""
+    wandb: str = ""
+    """Weights & Biases project to log to as well; empty for none."""
     bad_steps: Annotated[int, COUNT] = 50
     """Consecutive steps without a finite gradient that end the run."""
 
@@ -161,9 +168,12 @@ FREE = frozenset(
         "train.device",
         "train.compile",
         "train.checkpoint_every",
+        "train.checkpoint_minutes",
         "train.keep_checkpoints",
         "batches.workers",
         "train.accumulate",
+        "train.recompute",
+        "train.wandb",
         "batches.memory_gb",
     }
 )

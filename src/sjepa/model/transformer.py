@@ -5,6 +5,7 @@ from typing import Literal
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from sjepa.model.position import ConvPosition
 
@@ -87,8 +88,16 @@ class TransformerLayer(nn.Module):
         self.feed_forward = FeedForward(hidden_size, inner_size, activation_dropout, activation)
         self.final_layer_norm = LayerNorm(hidden_size)
         self.dropout = nn.Dropout(dropout)
+        self.recompute = False
+        """Compute the layer again in the backward pass instead of keeping what it needs."""
 
     def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
+        if self.recompute and self.training and torch.is_grad_enabled():
+            again: Tensor = checkpoint(self.compute, x, key_mask, use_reentrant=False)
+            return again
+        return self.compute(x, key_mask)
+
+    def compute(self, x: Tensor, key_mask: Tensor | None) -> Tensor:
         x = self.layer_norm(x + self.dropout(self.attention(x, key_mask)))
         return self.final_layer_norm(x + self.dropout(self.feed_forward(x)))
 

@@ -4,9 +4,16 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
+WAITING = 0.1  # share of the time that a GPU may wait for audio
 EARLY = 0.2  # of a phase: before it, predictions at chance are no alarm
 Code = Literal[
-    "targets-collapsed", "targets-uniform", "nothing-learned", "dead-components", "targets-drift", "skipped-steps"
+    "targets-collapsed",
+    "targets-uniform",
+    "nothing-learned",
+    "dead-components",
+    "targets-drift",
+    "skipped-steps",
+    "waiting-for-data",
 ]
 
 
@@ -18,13 +25,8 @@ class Alarm(TypedDict):
     message: str
 
 
-def find_alarms(
-    values: Mapping[str, Any], components: int, progress: float, visible_trained: bool = True
-) -> list[Alarm]:
-    """Alarms of a logged interval that lies `progress` (0 to 1) into its phase.
-
-    Visible frames that were never trained say nothing about the targets.
-    """
+def find_alarms(values: Mapping[str, Any], components: int, progress: float, waiting: float = 0.0) -> list[Alarm]:
+    """Alarms of a logged interval that lies `progress` (0 to 1) into its phase; `waiting` is a GPU's share of it."""
     found: list[Alarm] = []
 
     def add(code: Code, message: str) -> None:
@@ -49,7 +51,8 @@ def find_alarms(
             "dead-components",
             f"{values['dead_components']} of {components} components are dead; lower K or the mixture's decay",
         )
-    if visible_trained and masked > visible + 0.05 and values["phase"] == 2:
+    # Frames that are not in the loss say nothing about the targets, nor do targets that do not move.
+    if values["visible_loss"] and values["decay"] is not None and masked > visible + 0.05:
         add(
             "targets-drift",
             f"masked frames are predicted better than visible ones ({masked:.0%} against {visible:.0%}): the targets "
@@ -57,6 +60,12 @@ def find_alarms(
         )
     if values["skipped_steps"]:
         add("skipped-steps", f"{values['skipped_steps']} steps had no finite gradient and were skipped")
+    if waiting > WAITING:
+        add(
+            "waiting-for-data",
+            f"training waits for audio {waiting:.0%} of the time: raise batches.workers, or shard "
+            "the corpus (sjepa shard) onto a faster disk",
+        )
     return found
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 import gc
 import itertools
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ import torch
 import tyro
 from torch import Tensor
 
+from sjepa import distributed
 from sjepa.audio.augment import draw
 from sjepa.audio.io import SAMPLE_RATE
 from sjepa.config import Config, load_preset
@@ -46,12 +48,18 @@ class BenchStep:
     """Timed steps."""
     against: str = ""
     """Peers to time on the same batch in the same process: hf, torchaudio or both, where they are installed."""
+    distributed: bool = False
+    """Join a process group of this one process first, so that the sums over ranks are part of the step."""
     out: Path | None = None
     """JSON file for the figures."""
 
 
 def run(arguments: list[str]) -> None:
     command = tyro.cli(BenchStep, prog="sjepa bench step", args=arguments)
+    if command.distributed:
+        alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+        os.environ.update({name: os.environ.get(name, value) for name, value in alone.items()})
+        distributed.setup("auto")
     results = measure(command)
     report(results)
     save(results, command.out)
@@ -66,6 +74,7 @@ def measure(command: BenchStep) -> dict[str, Any]:
     batches = [random_batch(config, batch, round(seconds * SAMPLE_RATE), seed) for seed in range(4)]
     results: dict[str, Any] = machine(device) | {
         "preset": command.preset or ("paper" if gpu else "tiny"),
+        "distributed": command.distributed,
         "batch": batch,
         "seconds": seconds,
         "matrix_tflops": matrix_rate(device) / 1e12,

@@ -86,7 +86,7 @@ def run_to_end(
     with ExitStack() as holding:
         distributed.in_main_rank(lambda: holding.enter_context(folder.lock()))
         holding.callback(run.writer.join)  # nothing is being written when the lock goes
-        log = holding.enter_context(closing(Log(folder, run.log_bytes, run.step)))
+        log = holding.enter_context(closing(Log(folder, run.log_bytes, run.step, config.train.wandb)))
         progress = holding.enter_context(bar("Training", config.steps, done=run.step, show=show))
         noise, stop = load_noise(config, device, show), StopAgreement(run, request)
         training = Training(run, corpus, folder, log, noise, stop, progress, show)
@@ -132,7 +132,9 @@ def train_phase(training: Training, phase: Phase) -> bool:
             training.progress.advance()
             last, stopping = run.step == phase.end, training.stop.reached()
             logging = run.step % config.train.log_every == 0 or last
-            saving = run.step % config.train.checkpoint_every == 0 or last or stopping
+            saving = (
+                run.step % config.train.checkpoint_every == 0 or last or stopping or (logging and run.save_is_due())
+            )
             if logging or saving or (world_size == 1 and run.bad):
                 count_bad(run, corpus, training.folder)
             if logging:
@@ -212,10 +214,10 @@ def write_line(run: Run, phase: Phase, log: Log, speed: Speed, progress: Bar, ba
             )
     if run.step % (CLUSTERS_EVERY * run.config.train.log_every) == 0 or run.step == phase.end:
         log.write("clusters", run.step, phase=phase.number, share=share)
-    visible_trained = any(each.visible_loss(each.start) for each in run.config.schedule())
-    found = find_alarms(values, run.targets.components, (run.step - phase.start) / phase.config.steps, visible_trained)
-    pace = speed.read()
-    log.write("train", run.step, **values, alarms=found, speed=pace)
+    pace = values["speed"] = speed.read()
+    done, waiting = (run.step - phase.start) / phase.config.steps, pace["waiting"] if run.device.type == "cuda" else 0.0
+    found = find_alarms(values, run.targets.components, done, waiting)
+    log.write("train", run.step, **values, alarms=found)
     accuracy = f"masked {values['accuracy_masked']:.0%}  visible {values['accuracy_visible']:.0%}"
     entropy = f"q {values['target_entropy']:.2f} p {values['predictor_entropy']:.2f} bits"
     progress.advance(0, f"loss {values['loss']:.3f}  {accuracy}  {entropy}  {pace['audio_per_second']:,.0f} s/s")

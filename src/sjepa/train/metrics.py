@@ -1,15 +1,19 @@
 """What a run tells of itself: sums kept on the device, lines in its log, the pace."""
 
+import hashlib
 import json
 import math
 import os
 import time
+from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from sjepa import distributed
+from sjepa.errors import UserError
 from sjepa.runs.folder import RunFolder
 from sjepa.torch_private import count_compiled_graphs
 from sjepa.train.loss import SUMS
@@ -97,21 +101,47 @@ class Meter:
 
 
 class Log:
-    """The run's log and, where tensorboard is installed, its events. Written by the main rank."""
+    """metrics.jsonl, and its numbers for TensorBoard and Weights & Biases. Written by the main rank."""
 
-    def __init__(self, folder: RunFolder, keep_bytes: int, step: int):
+    def __init__(self, folder: RunFolder, keep_bytes: int, step: int, wandb_project: str = ""):
         """Continue the log after `keep_bytes`: what a stopped run wrote after its last checkpoint is written again."""
-        self.board = None
+        self.boards: list[Callable[[dict[str, float], int], None]] = []
+        self.closing = ExitStack()
         if not distributed.is_main():
             return
-        self.file = folder.log.open("a+b")
+        self.file = self.closing.enter_context(folder.log.open("a+b"))
         self.file.truncate(min(keep_bytes, self.file.seek(0, os.SEEK_END)))
+        self.open_tensorboard(folder, step)
+        if wandb_project:
+            self.open_wandb(folder, wandb_project)
+
+    def open_tensorboard(self, folder: RunFolder, step: int) -> None:
+        """Write events for TensorBoard if it is installed."""
         try:
             from torch.utils.tensorboard import SummaryWriter
-
-            self.board = SummaryWriter(str(folder.tensorboard), purge_step=step or None)
         except ImportError:
-            pass
+            return
+        board = SummaryWriter(str(folder.tensorboard), purge_step=step or None)
+        self.closing.callback(board.close)
+
+        def add(scalars: dict[str, float], step: int) -> None:
+            for name, value in scalars.items():
+                board.add_scalar(name, value, step)
+
+        self.boards.append(add)
+
+    def open_wandb(self, folder: RunFolder, project: str) -> None:
+        """Log to a Weights & Biases project; WANDB_MODE=offline keeps it in the run directory."""
+        try:
+            import wandb
+        except ImportError as error:
+            raise UserError("train.wandb needs wandb: pip install 'sjepa[wandb]'") from error
+        identity = hashlib.sha256(f"{folder.path.resolve()} {folder.facts.get('started')}".encode()).hexdigest()[:16]
+        run = wandb.init(
+            project=project, id=identity, name=folder.name, dir=str(folder), config=folder.settings, resume="allow"
+        )
+        self.closing.callback(run.finish)
+        self.boards.append(lambda scalars, step: run.log(scalars, step=step))
 
     @property
     def bytes(self) -> int:
@@ -122,20 +152,26 @@ class Log:
             return
         self.file.write((json.dumps({"event": event, "step": step} | values) + "\n").encode())
         self.file.flush()
-        if self.board is not None:
-            for name, value in values.items():
-                if isinstance(value, int | float) and not isinstance(value, bool):
-                    self.board.add_scalar(f"{event}/{name}", value, step)
-                elif name in ("effective_ranks", "smoothed"):
-                    tag = "measured" if name == "effective_ranks" else name
-                    for layer, rank in enumerate(value):
-                        self.board.add_scalar(f"effective_rank/{tag}_{layer}", rank, step)
+        scalars = select_scalars(event, values)
+        for add in self.boards:
+            add(scalars, step)
 
     def close(self) -> None:
-        if distributed.is_main():
-            self.file.close()
-            if self.board is not None:
-                self.board.close()
+        self.closing.close()
+
+
+def select_scalars(event: str, values: dict[str, Any]) -> dict[str, float]:
+    """The numbers of an event by the names that boards show."""
+    scalars: dict[str, float] = {}
+    for name, value in values.items():
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            scalars[f"{event}/{name}"] = value
+        elif name in ("effective_ranks", "smoothed"):
+            tag = "measured" if name == "effective_ranks" else name
+            scalars |= {f"effective_rank/{tag}_{layer}": rank for layer, rank in enumerate(value)}
+        elif name == "speed":
+            scalars |= {f"speed/{key}": each for key, each in value.items() if isinstance(each, int | float)}
+    return scalars
 
 
 class Speed:
@@ -159,7 +195,8 @@ class Speed:
         if self.step_ends is not None:
             self.step_ends.record()
 
-    def read(self) -> dict[str, float]:
+    def read(self) -> dict[str, Any]:
+        """Figures of this interval; with several ranks, how long each waited, so that a slow machine is visible."""
         elapsed = max(1e-9, time.perf_counter() - self.began)
         if self.device.type == "cuda":
             memory = torch.cuda.max_memory_reserved() / 2**30
@@ -167,12 +204,16 @@ class Speed:
             import resource
 
             memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-        values = {
+        values: dict[str, Any] = {
             "audio_per_second": self.audio / elapsed,
             "waiting": self.waited / elapsed,
             "memory_gb": memory,
             "compiled": count_compiled_graphs(),
             "seconds": elapsed,
         }
+        if distributed.world_size() > 1:
+            waits = distributed.gather_objects((values["waiting"], elapsed))
+            values["ranks"] = {"waiting": [wait for wait, _ in waits], "seconds": [took for _, took in waits]}
+            values["waiting"] = max(wait for wait, _ in waits)
         self.restart()
         return values

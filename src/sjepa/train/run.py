@@ -1,6 +1,7 @@
 """A run's moving parts: what starts, is saved and continues together."""
 
 import platform
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -59,6 +60,7 @@ class Run:
     listed: set[str] | None = None  # lines of the list of refused audio; read when it is first needed
     bad_utterances: int = 0  # of all ranks
     log_bytes: int = 0
+    saved_at: float = field(default_factory=time.monotonic)
     writer: checkpoint.Writer = field(default_factory=checkpoint.Writer)
     staging: checkpoint.Staging = field(default_factory=checkpoint.Staging)
     alarms: list[Alarm] = field(default_factory=list)  # of the last line
@@ -69,6 +71,8 @@ class Run:
         model = SJEPA(config.encoder, config.predictor, 1, config.train.visible_path).to(device)
         distributed.broadcast_module(model)
         run = Run(config, model, LayerChoice(config.layer), device, make_optimizer(config, model, device))
+        for layer in model.encoder.encoder.layers:
+            layer.recompute = config.train.recompute  # type: ignore[assignment]
         run.side_stream = SideStream(device)
         run.stop_wish, run.stop_wishes = torch.zeros(1, device=device), torch.zeros(1, device=device)
         if compiles(config, device):
@@ -147,6 +151,11 @@ class Run:
         else:
             group["lr"] = rate
 
+    def save_is_due(self) -> bool:
+        """Whether the main rank's clock asks for a checkpoint; all ranks get the same answer."""
+        minutes = self.config.train.checkpoint_minutes
+        return minutes > 0 and distributed.broadcast_object(time.monotonic() - self.saved_at > 60 * minutes)
+
     def save(self, folder: RunFolder, ended: int | None = None) -> None:
         """Write the encoder and a checkpoint from the main rank, in the background; `ended` is a phase that ends here.
 
@@ -156,6 +165,7 @@ class Run:
         if not bool(finite):
             raise UserError(f"weights are no longer finite at step {self.step:,}: lower the learning rate")
         distributed.in_main_rank(self.writer.wait)
+        self.saved_at = time.monotonic()
         meter = self.meter.state()  # of all ranks together
         if distributed.is_main():
             moments = {
