@@ -67,20 +67,20 @@ def read_int16(source: str | Path | BinaryIO, start: int = 0, samples: int | Non
 
 @contextmanager
 def decoding(source: str | Path | BinaryIO, name: str) -> Iterator[Any]:
-    """An open file whose errors name it."""
-    import soundfile
-
+    """An open file whose errors name it. Whatever a decoder raises means that this file is damaged."""
     name = name or shown(source)  # type: ignore[arg-type]
     try:
         with open_sound(source) as file:
             yield file
-    except (soundfile.SoundFileError, OSError) as error:
+    except BadAudioError as error:
+        raise BadAudioError(f"{name}: {error}") from None
+    except MemoryError:
+        raise BadAudioError(f"{name}: cannot be decoded (it needs more memory than there is)") from None
+    except Exception as error:  # on damaged bytes libsndfile's binding raises ValueError, TypeError and others
         if isinstance(source, str | Path) and not os.path.exists(source):
             raise BadAudioError(f"{name}: there is no such file; was it moved?") from None
         reason = getattr(error, "error_string", "") or one_line(error)  # libsndfile's own words, without the path
         raise BadAudioError(f"{name}: cannot be decoded ({reason.rstrip('.')})") from error
-    except BadAudioError as error:
-        raise BadAudioError(f"{name}: {error}") from None
 
 
 def read_piece(file: Any, start: int, samples: int | None) -> np.ndarray:

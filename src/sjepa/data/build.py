@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from sjepa.audio.io import SAMPLE_RATE, AudioInfo, BadAudioError, one_line, open_sound, read_header, shown
+from sjepa.audio.io import SAMPLE_RATE, AudioInfo, BadAudioError, decoding, read_header, shown
 from sjepa.data.index import Row, arrow, merge_parts, read_facts, write_part, writing
 from sjepa.data.layouts import Found, Item, Layout, found
 from sjepa.data.silence import Stretch, cut_at_silences, join_voice, loudness
@@ -129,16 +129,11 @@ def source_of(place: Place) -> str | BinaryIO:
 
 def pieces(place: Place, stretch: Stretch, limit: int) -> list[Stretch]:
     """A stretch that is too long, cut at silences."""
-    import soundfile
-
     start, samples = stretch
     if samples <= limit:
         return [stretch]
-    try:
-        with open_sound(source_of(place)) as sound:
-            power = loudness(sound, start, samples)
-    except (soundfile.SoundFileError, OSError) as error:
-        raise BadAudioError(f"{shown(place.path)}: cannot be decoded ({one_line(error)})") from error
+    with decoding(source_of(place), shown(place.path)) as sound:
+        power = loudness(sound, start, samples)
     return cut_at_silences(power, start, samples, limit)
 
 
