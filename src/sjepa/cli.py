@@ -61,12 +61,14 @@ def how_to_continue(arguments: list[str]) -> str:
     return "; the same command continues" if continued else ""
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
+    """Run a command; without arguments, the one that this process was started with."""
+    arguments = sys.argv[1:] if arguments is None else arguments
     # Threads that wait for each other should sleep: spinning, they starve when anything else runs on their cores
     # (measured: 3 against 58 seconds of audio a second). OpenMP reads this when torch is loaded.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
-        dispatch(sys.argv[1:])
+        dispatch(arguments)
     except UserError as error:
         print(f"sjepa: {error}", file=sys.stderr)
         sys.exit(2)
@@ -79,7 +81,7 @@ def main() -> None:
         print(f"sjepa: {f'{where}: ' if where else ''}{error.strerror}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
-        print(f"sjepa: interrupted{how_to_continue(sys.argv[1:])}", file=sys.stderr)
+        print(f"sjepa: interrupted{how_to_continue(arguments)}", file=sys.stderr)
         sys.exit(130)
     finally:
         if "sjepa.distributed" in sys.modules:  # and not half of torch, where Ctrl-C came while it was imported

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from sjepa.errors import UserError
-from sjepa.files import refuse_file
+from sjepa.locks import lock_folder
 from sjepa.runs.folder import RunFolder
 from sjepa.subcommands import choose
 
@@ -233,6 +233,6 @@ def run(arguments: list[str]) -> None:
     if not command.run.is_dir():
         raise UserError(f"there is no run {command.run}")
     out = command.out or RunFolder(command.run).analysis
-    refuse_file(out)
-    work(command, out)
+    with lock_folder(out):
+        work(command, out)
     print(f"written to {out}")

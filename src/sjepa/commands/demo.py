@@ -17,8 +17,9 @@ class Demo:
 def run(arguments: list[str]) -> None:
     command = tyro.cli(Demo, prog="sjepa demo", args=arguments)
     from sjepa.demo import demo
-    from sjepa.files import refuse_file
+    from sjepa.locks import lock_folder
 
-    refuse_file(command.out)
-    if not demo(command.out):
+    with lock_folder(command.out):
+        complete = demo(command.out)
+    if not complete:
         raise SystemExit(130)

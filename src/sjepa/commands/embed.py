@@ -58,6 +58,7 @@ def run(arguments: list[str]) -> None:
     from sjepa.embed.readout import Readout
     from sjepa.embed.recordings import Embedding, embed, find_recordings
     from sjepa.files import write_whole
+    from sjepa.locks import lock_folder
     from sjepa.model.formats import fingerprint
 
     readout = Readout(command.what, command.pool == "mean", command.deduplicate)
@@ -72,21 +73,21 @@ def run(arguments: list[str]) -> None:
         **{name: getattr(command, name) for name in ("what", "layer", "pool", "deduplicate", "format")},
         "window": asdict(command.window),
     }
-    check_folder(command.out, settings, command.force)
-    recordings, refused = find_recordings(command.files)
-    command.out.mkdir(parents=True, exist_ok=True)
-    write_whole(command.out / SETTINGS, json.dumps(settings, indent=1) + "\n")
-    about = {name: str(settings[name]) for name in ("encoder", "fingerprint", "what", "layer")}
-    plan = Embedding(network, readout, command.window, command.format, command.batch_seconds, about)
-    outcome = embed(recordings, command.out, plan, skip=not command.force)
-    refused += outcome.refused
-    if refused:
-        write_whole(command.out / REFUSED, "".join(f"{reason}\n" for reason in refused))
-        print(f"{len(refused)} left out, listed in {command.out / REFUSED}: {first_of(refused)}")
-    kept = len(recordings) - outcome.recordings - len(outcome.refused)
-    there = f"; {kept:,} were there already" if kept else ""
-    written = f"{outcome.recordings:,} recordings ({outcome.seconds / 3600:,.2f} h)"
-    print(f"{written} to {outcome.rows:,} rows of {command.what} in {command.out}{there}")
+    with lock_folder(command.out):
+        check_folder(command.out, settings, command.force)
+        recordings, refused = find_recordings(command.files)
+        write_whole(command.out / SETTINGS, json.dumps(settings, indent=1) + "\n")
+        about = {name: str(settings[name]) for name in ("encoder", "fingerprint", "what", "layer")}
+        plan = Embedding(network, readout, command.window, command.format, command.batch_seconds, about)
+        outcome = embed(recordings, command.out, plan, skip=not command.force)
+        refused += outcome.refused
+        if refused:
+            write_whole(command.out / REFUSED, "".join(f"{reason}\n" for reason in refused))
+            print(f"{len(refused)} left out, listed in {command.out / REFUSED}: {first_of(refused)}")
+        kept = len(recordings) - outcome.recordings - len(outcome.refused)
+        there = f"; {kept:,} were there already" if kept else ""
+        written = f"{outcome.recordings:,} recordings ({outcome.seconds / 3600:,.2f} h)"
+        print(f"{written} to {outcome.rows:,} rows of {command.what} in {command.out}{there}")
 
 
 def load_network(command: Embed) -> "Network":

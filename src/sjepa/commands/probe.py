@@ -41,20 +41,24 @@ def run(arguments: list[str]) -> None:
     from sjepa.evaluate.probing import probe_encoder
     from sjepa.evaluate.results import results_folder, write_results
     from sjepa.evaluate.upstream import frozen, load_upstream
+    from sjepa.locks import lock_folder
 
     upstream = load_upstream(command.encoder, command.device, command.precision)
     out = results_folder(command, "probe", upstream.name)
-    corpus = read_labelled(command.data, command.subset, phones=False)
-    with frozen(upstream) as encoder:
-        found = probe_encoder(upstream, corpus, layer=command.layer, frames=command.frames, seed=command.seed)
-    where = corpus_name(command.data, command.subset)
-    about = {"task": "probe", "corpus": where, "encoder": encoder, "precision": upstream.precision}
-    results = about | {"seed": command.seed} | found
-    write_results(out, results)
-    facts = ", ".join(f"{count:,} {what.replace('_', ' ')}" for what, count in found["data"].items())
-    print(f"{upstream.name} ({upstream.parameters:,} parameters) on {where}, accuracy in percent over splits: {facts}")
-    for layer, scores in found["layers"].items():
-        for name, score in scores.items():
-            spread = f"{score['mean']:.1f} ± {score['deviation']:.1f} (chance {score['chance']:.1f})"
-            print(f"  {layer}: {name} {spread}")
-    print(f"  features: {found['audio_seconds_per_second']:,.0f} audio seconds per second; results in {out}")
+    with lock_folder(out):
+        corpus = read_labelled(command.data, command.subset, phones=False)
+        with frozen(upstream) as encoder:
+            found = probe_encoder(upstream, corpus, layer=command.layer, frames=command.frames, seed=command.seed)
+        where = corpus_name(command.data, command.subset)
+        about = {"task": "probe", "corpus": where, "encoder": encoder, "precision": upstream.precision}
+        results = about | {"seed": command.seed} | found
+        write_results(out, results)
+        facts = ", ".join(f"{count:,} {what.replace('_', ' ')}" for what, count in found["data"].items())
+        print(
+            f"{upstream.name} ({upstream.parameters:,} parameters) on {where}, accuracy in percent over splits: {facts}"
+        )
+        for layer, scores in found["layers"].items():
+            for name, score in scores.items():
+                spread = f"{score['mean']:.1f} ± {score['deviation']:.1f} (chance {score['chance']:.1f})"
+                print(f"  {layer}: {name} {spread}")
+        print(f"  features: {found['audio_seconds_per_second']:,.0f} audio seconds per second; results in {out}")

@@ -44,12 +44,15 @@ def run(arguments: list[str]) -> None:
         if not folder.is_dir():
             raise UserError(f"there is no folder {folder}")
     from sjepa.analysis.missing import analyse_missing
+    from sjepa.locks import lock_folder
     from sjepa.report.page import plotly_source, write_comparison, write_page
+    from sjepa.runs.folder import RunFolder
 
     plotly_source()  # before the work rather than after it
     if command.data is not None:
         for folder in command.runs:
-            analyse_missing(folder, command.data, command.subset, command.utterances, command.device)
+            with lock_folder(RunFolder(folder).analysis):
+                analyse_missing(folder, command.data, command.subset, command.utterances, command.device)
     out = command.out or command.runs[0] / ("report.html" if len(command.runs) == 1 else "comparison.html")
     if len(command.runs) > 1:
         write_comparison(command.runs, out, command.title or "", command.results)

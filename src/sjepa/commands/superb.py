@@ -65,6 +65,7 @@ def run(arguments: list[str]) -> None:
     from sjepa.evaluate.superb.tasks import all_entries, find_entry, make_task
     from sjepa.evaluate.upstream import load_upstream
     from sjepa.files import refuse_file
+    from sjepa.locks import lock_folder
     from sjepa.progress import say
 
     entry = find_entry(command.task)
@@ -88,7 +89,8 @@ def run(arguments: list[str]) -> None:
         decoders = {"paper": BeamDecoder(language, PAPER), "board": BeamDecoder(language, BOARD)}
     say(f"{protocol} ({entry.title}) on {upstream.name}; what is trained stays in {out}", aside=True)
     evaluation = task.evaluation()(task, upstream, out, command.seed, decoders, command.cache_gb)
-    results = evaluation.run(evaluation.candidates(command.lr, command.sweep))
+    with lock_folder(out):
+        results = evaluation.run(evaluation.candidates(command.lr, command.sweep))
     scores = in_words(results["metrics"], results["chance"])
     print(f"{protocol} on {upstream.name} ({upstream.parameters:,} parameters): test {scores}")
     for name, decoded in results["decoded"].items():

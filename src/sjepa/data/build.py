@@ -16,7 +16,8 @@ from sjepa.data.layouts import Found, Item, Layout, found
 from sjepa.data.silence import Stretch, cut_at_silences, join_voice, loudness
 from sjepa.data.storage import Place, is_url, read_bytes
 from sjepa.errors import UserError
-from sjepa.files import is_used
+from sjepa.files import contents
+from sjepa.locks import lock_folder
 from sjepa.model.frontend import RECEPTIVE_FIELD
 from sjepa.progress import bar, say
 
@@ -32,6 +33,14 @@ def build_index(
     for source in sources:
         if not os.path.exists(source):
             raise UserError(f"there is no {shown(source)}")
+    with lock_folder(out):
+        return write_index(sources, out, layout, max_seconds, cut_transcribed, show)
+
+
+def write_index(
+    sources: list[str], out: Path, layout: Layout, max_seconds: float, cut_transcribed: bool, show: bool
+) -> dict[str, Any]:
+    """The work of `build_index`, which holds the folder."""
     settings: dict[str, Any] = {
         "sources": [shown(os.path.abspath(source)) for source in sources],
         "layout": layout,
@@ -44,10 +53,10 @@ def build_index(
             say(f"{out} is already complete; delete it to index again")
             return facts
         raise UserError(f"{out} already holds another index: delete it, or choose another --out")
-    if is_used(out) and any(path.name != "parts" for path in out.iterdir() if path.suffix not in (".arrow", ".txt")):
+    if any(path.name != "parts" for path in contents(out) if path.suffix not in (".arrow", ".txt")):
         raise UserError(f"{out} is not empty and is not an index: choose another --out")
     with writing(out):
-        (out / "parts").mkdir(parents=True, exist_ok=True)
+        (out / "parts").mkdir(exist_ok=True)
     with bar("Looking for audio", None, show=show) as progress:
         total = 0
         for _ in found(sources, layout):

@@ -14,10 +14,9 @@ import hashlib
 import importlib
 import json
 import os
-import re
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -60,9 +59,7 @@ def arrow() -> Any:
 
 @contextmanager
 def writing(folder: Path) -> Iterator[None]:
-    """A full disk, a folder that is not ours or not a folder at all, said in a line."""
-    if re.match(r"\w{2,}:/", str(folder)):
-        raise UserError(f"{folder} is a URL: write to a folder, then copy it there; reading works from a URL")
+    """Report a full disk, a folder that is not ours or not a folder at all in one line."""
     try:
         yield
     except OSError as error:
@@ -109,8 +106,6 @@ def merge_parts(folder: Path, parts: list[Path], facts: dict[str, Any]) -> dict[
     keys, folders, refused = survey(parts)
     if not len(keys):
         shutil.rmtree(folder / "parts")  # so that the next call looks again at files that were mended
-        with suppress(OSError):  # something else is in it
-            folder.rmdir()
         raise UserError(f"nothing usable: {refused[0] if refused else 'the sources hold no audio'}")
     kept = np.zeros(len(keys), dtype=bool)
     kept[np.unique(keys, return_index=True)[1]] = True
@@ -262,10 +257,9 @@ def download(url: str, fingerprint: str) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("audio.arrow", "files.arrow", "labels.arrow"):
         if not (folder / name).exists():
-            partial = folder / f"{name}.{os.getpid()}.partial"
             try:
-                partial.write_bytes(read_bytes(Place(f"{url.rstrip('/')}/{name}")))
+                with atomic_file(folder / name) as partial:
+                    partial.write_bytes(read_bytes(Place(f"{url.rstrip('/')}/{name}")))
             except BadAudioError as error:
                 raise UserError(str(error)) from None
-            os.replace(partial, folder / name)
     return folder

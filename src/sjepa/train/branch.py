@@ -9,6 +9,7 @@ from pathlib import Path
 from sjepa.config import Config, Difference, differences, phase_name
 from sjepa.errors import UserError
 from sjepa.files import atomic_folder, is_used
+from sjepa.locks import lock_beside
 from sjepa.phases import PhaseConfig
 from sjepa.runs import checkpoint
 from sjepa.runs.folder import RunFolder, describe_process
@@ -43,7 +44,7 @@ def check_directory(folder: RunFolder, config: Config) -> None:
                 "leave out --preset and the options to continue it as it is, or choose another --out"
                 + (f", with --branch-from {folder} to share its first phase" if shared else "")
             )
-    elif is_used(folder.path):
+    elif not folder.is_unstarted:
         raise UserError(f"{folder} is not empty and is not a run: choose another --out")
 
 
@@ -94,7 +95,7 @@ def branch(source: Path, out: Path, config: Config) -> None:
         raise UserError(f"{source} has not finished phase 1: there is no checkpoint of step {step:,} yet")
     begin = boundary(first, past, phases)
     logged = checkpoint.read_state(begin)["log_bytes"]
-    with atomic_folder(out) as partial:
+    with lock_beside(out), atomic_folder(out) as partial:
         new = RunFolder(partial)
         shutil.copytree(begin, new.checkpoints / begin.name)
         for number in range(1, phases + 1):

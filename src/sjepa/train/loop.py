@@ -58,9 +58,9 @@ def pretrain(
         say(f"The encoder starts from {config.init_from}")
     corpus = open_corpus(data, settings.max_seconds, settings.cache, settings.memory_gb, show)
     check_components(config, corpus.hours)
-    distributed.in_main_rank(lambda: open_folder(folder, config, str(data), corpus.fingerprint()))
     with ExitStack() as holding:
         distributed.in_main_rank(lambda: holding.enter_context(folder.lock()))
+        distributed.in_main_rank(lambda: open_folder(folder, config, str(data), corpus.fingerprint()))
         return train(run, corpus, folder, show)
 
 
