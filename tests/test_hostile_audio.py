@@ -1,17 +1,22 @@
 """Audio that a stranger made: it is refused by name, and the job goes on with the rest."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+import safetensors.torch
 import soundfile
+from calls import sjepa
 from conftest import babble
 
 from sjepa.audio.io import BadAudioError, read_audio, read_header
 from sjepa.audio.stream import stream_audio
 from sjepa.config import Config
 from sjepa.data.build import build_index
+from sjepa.errors import UserError
+from sjepa.evaluate.upstream import load_upstream
 from sjepa.train.loop import pretrain
 
 
@@ -62,3 +67,50 @@ def test_a_damaged_mp3_ends_neither_an_index_nor_a_training(
     run = tmp_path / "run"
     assert pretrain(micro(phase1={"steps": 1}, phase2={"steps": 1}), one_damaged, run, show=False)
     assert "damaged.mp3: cannot be decoded" in (run / "refused.txt").read_text()
+
+
+def write_float(path: Path, samples: np.ndarray, rate: int = 16_000) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    soundfile.write(path, samples.astype(np.float32), rate, subtype="FLOAT")
+    return path
+
+
+def test_audio_far_beyond_full_scale_is_refused_and_not_embedded_as_nan(finished_run: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "audio"
+    for name, seconds in (("short", 1.0), ("long", 31.0)):
+        write_float(folder / f"{name}.wav", 1e30 * babble(seconds, 0))
+    status, said, _ = sjepa("embed", folder, "--encoder", finished_run, "--out", tmp_path / "none")
+    assert status == 2
+    assert "nothing could be embedded" in said
+    write_float(folder / "sound.wav", babble(1.0, 1))
+    status, _, printed = sjepa("embed", folder, "--encoder", finished_run, "--out", tmp_path / "features")
+    assert status == 0
+    assert "2 left out" in printed
+    assert "far beyond full scale" in (tmp_path / "features" / "_refused.txt").read_text()
+    assert [path.name for path in (tmp_path / "features").glob("*.npz")] == ["sound.wav.npz"]
+
+
+def test_weights_that_are_not_numbers_are_refused_when_they_are_read(finished_run: Path, tmp_path: Path) -> None:
+    shutil.copytree(finished_run / "encoder", tmp_path / "encoder")
+    file = tmp_path / "encoder" / "model.safetensors"
+    weights = safetensors.torch.load_file(file)
+    weights["encoder.layer_norm.weight"][0] = float("nan")
+    safetensors.torch.save_file(weights, file)
+    audio = write_float(tmp_path / "audio" / "a.wav", babble(1.0, 0))
+    status, said, _ = sjepa("embed", audio, "--encoder", tmp_path / "encoder", "--out", tmp_path / "out")
+    assert status == 2
+    assert "weights that are not finite numbers: encoder.layer_norm.weight" in said
+    weights["encoder.layer_norm.weight"][:] = 3e38  # each is a number, and what comes of them is not
+    safetensors.torch.save_file(weights, file)
+    status, said, _ = sjepa("embed", audio, "--encoder", tmp_path / "encoder", "--out", tmp_path / "out")
+    assert status == 2
+    assert "a.wav: the encoder gives features that are not finite numbers" in said
+    with pytest.raises(UserError, match="its features are not finite numbers"):
+        load_upstream(str(tmp_path / "encoder")).extract([babble(1.0, 0)])
+
+
+@pytest.mark.parametrize("temperature", ["nan", "inf", "-1", "0", "1e-300", "1e300"])
+def test_a_temperature_that_cannot_be_trained_with_is_refused(temperature: str) -> None:
+    status, said, _ = sjepa("config", "--preset", "tiny", "--phase1.temperature", temperature)
+    assert status == 2
+    assert "phase1.temperature" in said

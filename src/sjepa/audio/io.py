@@ -12,6 +12,8 @@ from sjepa.errors import UserError
 
 SAMPLE_RATE = 16_000
 EXTENSIONS = frozenset({".wav", ".flac", ".ogg", ".opus", ".mp3"})
+RATES = (1_000, 1_000_000)  # Hz that are accepted: with a rate far below, a few bytes become hours at 16 kHz
+LOUDEST = 1e6  # full scale is 1; samples far beyond overflow in the encoder
 MARGIN = 1_600  # samples at 16 kHz read around a piece that must be resampled, so that its edges are as in the whole
 
 
@@ -41,7 +43,7 @@ def open_sound(source: str | Path | BinaryIO) -> Any:
 def read_header(source: str | Path | BinaryIO, name: str = "") -> AudioInfo:
     """Length, rate and channels from the header; the last sample must decode, because a header can promise too much."""
     with decoding(source, name) as file:
-        if file.frames <= 0 or file.samplerate <= 0:
+        if file.frames <= 0:
             raise BadAudioError("holds no samples")
         file.seek(file.frames - 1)
         if not len(file.read(1, dtype="float32", always_2d=True)):
@@ -71,6 +73,8 @@ def decoding(source: str | Path | BinaryIO, name: str) -> Iterator[Any]:
     name = name or shown(source)  # type: ignore[arg-type]
     try:
         with open_sound(source) as file:
+            if not RATES[0] <= file.samplerate <= RATES[1]:
+                raise BadAudioError(f"a sampling rate of {file.samplerate:,} Hz: {RATES[0]:,} to {RATES[1]:,} are read")
             yield file
     except BadAudioError as error:
         raise BadAudioError(f"{name}: {error}") from None
@@ -101,9 +105,17 @@ def read_piece(file: Any, start: int, samples: int | None) -> np.ndarray:
 
         mono = soxr.resample(mono, rate, SAMPLE_RATE)[margin_before:]
         mono = mono if samples is None else mono[:samples]
-    if not np.isfinite(mono).all():
-        raise BadAudioError("holds samples that are not numbers (NaN or infinite)")
+    check_samples(mono)
     return whole_piece(mono, samples)
+
+
+def check_samples(samples: np.ndarray) -> None:
+    """Refuse what no recording holds, and what would turn into features that are not numbers."""
+    largest = np.abs(samples).max(initial=0.0)
+    if not np.isfinite(largest):
+        raise BadAudioError("holds samples that are not numbers (NaN or infinite)")
+    if largest > LOUDEST:
+        raise BadAudioError(f"holds samples of {largest:.0e}, far beyond full scale (1)")
 
 
 def whole_piece(mono: np.ndarray, samples: int | None) -> np.ndarray:

@@ -85,6 +85,8 @@ def run(arguments: list[str]) -> None:
             write_whole(command.out / REFUSED, "".join(f"{reason}\n" for reason in refused))
             print(f"{len(refused)} left out, listed in {command.out / REFUSED}: {first_of(refused)}")
         kept = len(recordings) - outcome.recordings - len(outcome.refused)
+        if not outcome.recordings and not kept:
+            raise UserError(f"nothing could be embedded: {first_of(refused)}")
         there = f"; {kept:,} were there already" if kept else ""
         written = f"{outcome.recordings:,} recordings ({outcome.seconds / 3600:,.2f} h)"
         print(f"{written} to {outcome.rows:,} rows of {command.what} in {command.out}{there}")

@@ -60,7 +60,10 @@ class Upstream:
         for samples in utterances:
             if len(samples) < RECEPTIVE_FIELD:
                 raise UserError(f"{len(samples)} samples are too few: a frame needs {RECEPTIVE_FIELD} (25 ms)")
-        return self.run(utterances)
+        found = self.run(utterances)
+        if not all(bool(torch.isfinite(states).all()) for states in found):
+            raise UserError(f"{self.name}: its features are not finite numbers; are its weights damaged?")
+        return found
 
     def fingerprint(self) -> str:
         """A hash of all weights: equal before and after means that frozen was frozen."""

@@ -164,6 +164,9 @@ def load_strictly(module: nn.Module, weights: dict[str, Tensor], source: str) ->
     wrong = [name for name, tensor in wanted.items() if tensor.shape != weights[name].shape]
     if wrong:
         raise UserError(f"{source}: weights of another size: {preview(wrong)}")
+    broken = [name for name, tensor in weights.items() if not bool(torch.isfinite(tensor).all())]
+    if broken:
+        raise UserError(f"{source}: weights that are not finite numbers: {preview(broken)}")
     module.load_state_dict(weights)
 
 
