@@ -30,6 +30,7 @@ COMMANDS = {
 }
 # Commands that keep what is done when they are interrupted: the same call goes on from there.
 CONTINUED = ("demo", "pretrain", "index", "shard", "superb", "embed")
+PROTOCOLS_FLAG = "--allow-protocols"
 ONE_FILE = ("bench", "report", "table")  # commands whose --out is a file
 
 FULL = (errno.ENOSPC, errno.EDQUOT)  # a disk or a quota; what could not be written is then not named
@@ -41,8 +42,21 @@ def dispatch(arguments: list[str]) -> None:
 
         print(__version__)
     else:
+        arguments = allow_protocols(arguments)
         check(arguments)
         call("sjepa", "command", COMMANDS, "sjepa.commands", arguments)
+
+
+def allow_protocols(arguments: list[str]) -> list[str]:
+    """Take `--allow-protocols gs,az` from the arguments of any command: what lists and indexes may name besides."""
+    for place, argument in enumerate(arguments):
+        name, equals, value = argument.partition("=")
+        if name == PROTOCOLS_FLAG:
+            from sjepa.data.storage import ALLOWED
+
+            os.environ[ALLOWED] = value if equals else "".join(arguments[place + 1 : place + 2])
+            return arguments[:place] + arguments[place + (1 if equals else 2) :]
+    return arguments
 
 
 def check(arguments: list[str]) -> None:

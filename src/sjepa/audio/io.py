@@ -1,6 +1,7 @@
 """Reading audio files: any rate and channel count in, mono at 16 kHz out."""
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 from sjepa.errors import UserError
 
 SAMPLE_RATE = 16_000
+LONE = re.compile("[\ud800-\udc7f\udd00-\udfff]")  # surrogates that stand for no byte of a file's name
 EXTENSIONS = frozenset({".wav", ".flac", ".ogg", ".opus", ".mp3"})
 RATES = (1_000, 1_000_000)  # Hz that are accepted: with a rate far below, a few bytes become hours at 16 kHz
 LOUDEST = 1e6  # full scale is 1; samples far beyond overflow in the encoder
@@ -29,7 +31,13 @@ class AudioInfo(NamedTuple):
 
 def shown(path: str | Path) -> str:
     """A name as it can be printed: bytes that are not UTF-8 are spelled out."""
-    return os.fsencode(path).decode(errors="backslashreplace")
+    return printable(str(path))
+
+
+def printable(text: str) -> str:
+    """Text as UTF-8 can hold it: what is not a character, such as half a surrogate pair of JSON, is spelled out."""
+    whole = text.encode(errors="backslashreplace") if LONE.search(text) else text.encode(errors="surrogateescape")
+    return whole.decode(errors="backslashreplace")
 
 
 def open_sound(source: str | Path | BinaryIO) -> Any:
@@ -72,6 +80,8 @@ def decoding(source: str | Path | BinaryIO, name: str) -> Iterator[Any]:
     """An open file whose errors name it. Whatever a decoder raises means that this file is damaged."""
     name = name or shown(source)  # type: ignore[arg-type]
     try:
+        if isinstance(source, str | Path) and os.path.exists(source) and not os.path.isfile(source):
+            raise BadAudioError("not a regular file")  # a pipe would be waited for without end
         with open_sound(source) as file:
             if not RATES[0] <= file.samplerate <= RATES[1]:
                 raise BadAudioError(f"a sampling rate of {file.samplerate:,} Hz: {RATES[0]:,} to {RATES[1]:,} are read")

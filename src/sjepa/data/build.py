@@ -33,6 +33,8 @@ def build_index(
     for source in sources:
         if not os.path.exists(source):
             raise UserError(f"there is no {shown(source)}")
+        if not (os.path.isfile(source) or os.path.isdir(source)):
+            raise UserError(f"{shown(source)} is neither a regular file nor a folder")
     with lock_folder(out):
         return write_index(sources, out, layout, max_seconds, cut_transcribed, show)
 

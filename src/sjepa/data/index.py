@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sjepa.audio.io import SAMPLE_RATE, BadAudioError, one_line, shown
+from sjepa.audio.io import SAMPLE_RATE, BadAudioError, one_line, printable, shown
 from sjepa.data.corpus import Corpus
 from sjepa.data.storage import Place, is_url, read_bytes
 from sjepa.errors import UserError
@@ -141,7 +141,7 @@ def merge_parts(folder: Path, parts: list[Path], facts: dict[str, Any]) -> dict[
         writer.write_batch(batch)
     for column in columns.values():
         digest.update(np.ascontiguousarray(column).data)
-    write_whole(folder / "refused.txt", "".join(line + "\n" for line in refused))
+    write_whole(folder / "refused.txt", "".join(printable(line) + "\n" for line in refused))
     facts = {"format": FORMAT, "root": root, "fingerprint": digest.hexdigest()[:16]} | facts | {"files": files}
     facts |= figures(columns["length"], read_table(folder / "labels.arrow")) | {"refused": len(refused)}
     # Last, because its presence makes the folder an index.
