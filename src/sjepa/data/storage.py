@@ -60,9 +60,9 @@ def check_protocol(url: str) -> None:
     protocol = url.partition("://")[0]
     allowed = PROTOCOLS | set(filter(None, os.environ.get(ALLOWED, "").split(",")))
     if protocol not in allowed:
-        raise BadAudioError(
-            f"{shown(url)}: cannot be opened: only {', '.join(sorted(allowed))} and local paths are read; --allow-protocols adds others"
-        )
+        known = ", ".join(sorted(allowed))
+        reason = f"only {known} and local paths are read; --allow-protocols adds others"
+        raise BadAudioError(f"{shown(url)}: cannot be opened: {reason}")
     try:
         whole = bool(urlsplit(url).netloc) or protocol not in PROTOCOLS
     except ValueError:
