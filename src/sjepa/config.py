@@ -98,7 +98,7 @@ class Config(Settings):
         for name, section in sections(self).items():
             check_bounds(section, f"{name}." if name else "")
         check_phases(self)
-        if self.mask.lowest is not None and not 0 <= self.mask.lowest <= self.mask.ratio:
+        if self.mask.lowest is not None and self.mask.lowest > self.mask.ratio:
             raise UserError(f"mask.lowest = {self.mask.lowest}: it should lie between 0 and mask.ratio")
         if self.layer.choice is not None and not 0 <= self.layer.choice < self.encoder.layers:
             raise UserError(

@@ -7,10 +7,11 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from sjepa.bounds import COUNT, LENGTH, SEED, START
 from sjepa.errors import UserError
 from sjepa.locks import lock_folder
 from sjepa.runs.folder import RunFolder
-from sjepa.subcommands import choose
+from sjepa.subcommands import choose, parse
 
 Device = Literal["auto", "cpu", "cuda"]
 
@@ -41,11 +42,11 @@ class Entropy(Computed):
 
     data: str | None = None
     """Audio that the run did not train on: a folder, an index or shards."""
-    utterances: int = 500
+    utterances: Annotated[int, COUNT] = 500
     """How many to read, at random."""
     head_input: Literal["encoder", "predictor"] = "encoder"
     """What the cluster head reads."""
-    seed: int = 0
+    seed: Annotated[int, SEED] = 0
     """All randomness follows from it."""
 
 
@@ -59,11 +60,11 @@ class Utterance(Computed):
     """A corpus: LibriSpeech with its phones, a synthetic corpus, or a folder of audio without labels."""
     subset: str = "dev-clean"
     """Subset of LibriSpeech."""
-    count: int = 6
+    count: Annotated[int, COUNT] = 6
     """Utterances of --data where no file is named."""
-    start: float = 0.0
+    start: Annotated[float, START] = 0.0
     """Second at which to begin."""
-    seconds: float = 20.0
+    seconds: Annotated[float, LENGTH] = 20.0
     """Longest stretch of a file."""
     head_input: Literal["encoder", "predictor"] = "encoder"
     """What the cluster head reads."""
@@ -79,9 +80,9 @@ class Erank(Computed):
     """Subset of LibriSpeech."""
     labels: Literal["phones", "words"] = "phones"
     """What the heads write; words train a recurrent head, better on a GPU."""
-    steps: int = 1000
+    steps: Annotated[int, COUNT] = 1000
     """Training steps of the heads."""
-    seed: int = 0
+    seed: Annotated[int, SEED] = 0
     """All randomness follows from it."""
 
 
@@ -101,7 +102,7 @@ class Clusters(Computed):
     """A labelled corpus: LibriSpeech with its phones, or a synthetic corpus."""
     subset: str = "dev-clean"
     """Subset of LibriSpeech."""
-    utterances: int = 500
+    utterances: Annotated[int, COUNT] = 500
     """How many to read, evenly spaced."""
 
 
@@ -229,7 +230,7 @@ def run(arguments: list[str]) -> None:
     if subject is None:
         return
     kind, work, _ = SUBJECTS[subject]
-    command = tyro.cli(kind, prog=f"sjepa analyze {subject}", args=arguments[1:])
+    command = parse(kind, f"sjepa analyze {subject}", arguments[1:])
     if not command.run.is_dir():
         raise UserError(f"there is no run {command.run}")
     out = command.out or RunFolder(command.run).analysis

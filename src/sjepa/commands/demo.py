@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-import tyro
+from sjepa.subcommands import parse
 
 
 @dataclass(frozen=True)
@@ -15,7 +15,7 @@ class Demo:
 
 
 def run(arguments: list[str]) -> None:
-    command = tyro.cli(Demo, prog="sjepa demo", args=arguments)
+    command = parse(Demo, "sjepa demo", arguments)
     from sjepa.demo import demo
     from sjepa.locks import lock_folder
 

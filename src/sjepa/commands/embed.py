@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
+from sjepa.bounds import AMOUNT
 from sjepa.embed.windows import WindowConfig
 from sjepa.errors import UserError
 from sjepa.files import is_used
+from sjepa.subcommands import parse
 
 if TYPE_CHECKING:
     from sjepa.embed.network import Network
@@ -42,7 +44,7 @@ class Embed:
     format: Literal["npz", "safetensors", "parquet"] = "npz"
     """Format of the files."""
     window: Annotated[WindowConfig, tyro.conf.arg(name="window")] = field(default_factory=WindowConfig)
-    batch_seconds: float = 60.0
+    batch_seconds: Annotated[float, AMOUNT] = 60.0
     """Recordings of at most a window go through the encoder together, up to so much audio; memory grows with it."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to run; auto takes a GPU where there is one. Always fp32."""
@@ -51,7 +53,7 @@ class Embed:
 
 
 def run(arguments: list[str]) -> None:
-    command = tyro.cli(Embed, prog="sjepa embed", args=arguments)
+    command = parse(Embed, "sjepa embed", arguments)
     if not command.files:
         raise UserError("say what to embed: sjepa embed FILES... --encoder RUN --out FOLDER")
     from sjepa.data.corpus import first_of

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 import tyro
 
 from sjepa.errors import UserError
+from sjepa.subcommands import parse
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Export:
 
 
 def run(arguments: list[str]) -> None:
-    command = tyro.cli(Export, prog="sjepa export", args=arguments)
+    command = parse(Export, "sjepa export", arguments)
     from sjepa.export.card import model_card, read_facts
     from sjepa.export.graphs import write_onnx, write_torch
     from sjepa.export.hugging_face import write_hugging_face

@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-import tyro
+from sjepa.bounds import INDEX, SEED
+from sjepa.subcommands import parse
 
 
 @dataclass(frozen=True)
@@ -25,9 +26,9 @@ class Probe:
     """Subset of LibriSpeech."""
     layer: str = "last"
     """A layer from 0, last, or all."""
-    frames: int = 125_000
+    frames: Annotated[int, INDEX] = 125_000
     """Frames for the phone probes, from whole utterances at random; 0 takes all, as the paper does, and is slow."""
-    seed: int = 0
+    seed: Annotated[int, SEED] = 0
     """All randomness follows from it."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to run; auto takes a GPU where there is one."""
@@ -36,7 +37,7 @@ class Probe:
 
 
 def run(arguments: list[str]) -> None:
-    command = tyro.cli(Probe, prog="sjepa probe", args=arguments)
+    command = parse(Probe, "sjepa probe", arguments)
     from sjepa.evaluate.labelled import corpus_name, read_labelled
     from sjepa.evaluate.probing import probe_encoder
     from sjepa.evaluate.results import results_folder, write_results

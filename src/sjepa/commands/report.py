@@ -6,7 +6,9 @@ from typing import Annotated, Literal
 
 import tyro
 
+from sjepa.bounds import COUNT
 from sjepa.errors import UserError
+from sjepa.subcommands import parse
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,7 @@ class ReportCommand:
     """Audio for the explorer: LibriSpeech with its phones, a synthetic corpus, or any folder of audio."""
     subset: str = "dev-clean"
     """Subset of LibriSpeech."""
-    utterances: int = 6
+    utterances: Annotated[int, COUNT] = 6
     """Utterances in the explorer, where it is made."""
     results: tuple[Path, ...] = ()
     """Further folders with results.json at any depth, besides the runs' own."""
@@ -36,7 +38,7 @@ class ReportCommand:
 
 
 def run(arguments: list[str]) -> None:
-    command = tyro.cli(ReportCommand, prog="sjepa report", args=arguments)
+    command = parse(ReportCommand, "sjepa report", arguments)
     if not command.runs:
         raise UserError("which run? sjepa report RUN, or several to compare them")
     data = () if command.data is None else (command.data,)

@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-import tyro
+from sjepa.bounds import INDEX, SEED, SIZE
+from sjepa.subcommands import parse
 
 
 @dataclass(frozen=True)
@@ -25,13 +26,13 @@ class Units:
     """What the cluster head reads."""
     layer: str = "last"
     """Layer for k-means and ABX: from 0, or last."""
-    clusters: int = 100
+    clusters: Annotated[int, SIZE] = 100
     """Clusters of k-means."""
-    frames: int = 250_000
+    frames: Annotated[int, INDEX] = 250_000
     """Frames, from whole utterances at random; 0 takes all."""
     abx: bool = False
     """Also measure ABX on the layer, through fastabx."""
-    seed: int = 0
+    seed: Annotated[int, SEED] = 0
     """All randomness follows from it."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to run; auto takes a GPU where there is one."""
@@ -40,7 +41,7 @@ class Units:
 
 
 def run(arguments: list[str]) -> None:
-    command = tyro.cli(Units, prog="sjepa units", args=arguments)
+    command = parse(Units, "sjepa units", arguments)
     import numpy as np
 
     from sjepa.errors import UserError

@@ -22,6 +22,7 @@ from sjepa.model.frontend import RECEPTIVE_FIELD
 from sjepa.progress import bar, say
 
 PART = 1024  # items whose work is kept when indexing is interrupted
+LONGEST = 2**31 - 1  # samples of an utterance that the columns of an index can hold
 ROUNDING = 0.1  # seconds that a list may claim beyond the end of a file
 
 
@@ -120,6 +121,8 @@ def rows_of(item: Item | str, limit: int, cut_transcribed: bool) -> list[Row] | 
         except BadAudioError as error:
             return str(error)
     stretches = [stretch for stretch in stretches if stretch[1] >= RECEPTIVE_FIELD]
+    if any(length > LONGEST for _, length in stretches):
+        return f"{name}: {item.id} is longer than an index can hold ({LONGEST // SAMPLE_RATE // 3600} hours)"
     if not stretches:
         return f"{name}: {item.id} holds nothing but silence"
     text = item.text if stretches == whole else ""
