@@ -40,6 +40,7 @@ class CadenceBound(Bound):
 SMALLEST, LARGEST = sys.float_info.min, sys.float_info.max
 COUNT = Bound(1, 2**40, "it should be greater than 0 (and at most 2^40)")
 SIZE = Bound(1, 2**16, "it should be greater than 0 (and at most 65,536)")
+LAYERS = Bound(1, 1024, "it should be greater than 0 (and at most 1,024)")
 INDEX = Bound(0, 2**40, "it should not be below 0 (nor above 2^40)")
 POSITIVE = Bound(SMALLEST, LARGEST, "it should be greater than 0")
 NOT_NEGATIVE = Bound(0, LARGEST, "it should not be below 0")

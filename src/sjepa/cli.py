@@ -75,6 +75,15 @@ def how_to_continue(arguments: list[str]) -> str:
     return "; the same command continues" if continued else ""
 
 
+def is_out_of_memory(error: RuntimeError) -> bool:
+    """Whether torch could not allocate memory; without torch, nothing could."""
+    if "torch" not in sys.modules:
+        return False
+    from sjepa.torch_private import is_failed_allocation
+
+    return is_failed_allocation(error)
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Run a command; without arguments, the one that this process was started with."""
     arguments = sys.argv[1:] if arguments is None else arguments
@@ -93,6 +102,14 @@ def main(arguments: list[str] | None = None) -> None:
             raise
         where = error.filename2 or error.filename  # of a file that is moved, where it should have gone
         print(f"sjepa: {f'{where}: ' if where else ''}{error.strerror}", file=sys.stderr)
+        sys.exit(2)
+    except MemoryError:
+        print("sjepa: not enough memory: choose smaller sizes", file=sys.stderr)
+        sys.exit(2)
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        print("sjepa: not enough memory: choose smaller sizes", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         print(f"sjepa: interrupted{how_to_continue(arguments)}", file=sys.stderr)

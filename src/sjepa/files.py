@@ -89,7 +89,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """The object in a file; an empty one where it holds something else."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # RecursionError: brackets within brackets, thousands deep
         raise UserError(f"{path} is not JSON: {error}") from error
     return found if isinstance(found, dict) else {}
 

@@ -31,6 +31,12 @@ def count_compiled_graphs() -> int:
     return int(torch._dynamo.utils.counters["stats"]["unique_graphs"])
 
 
+def is_failed_allocation(error: RuntimeError) -> bool:
+    """Whether torch could not allocate memory. On a GPU this has a class of its own, on a CPU only words tell it."""
+    words = ("can't allocate memory", "not enough memory", "Storage size calculation overflowed")
+    return isinstance(error, torch.OutOfMemoryError) or any(word in str(error) for word in words)
+
+
 def skip_next_step(optimizer: torch.optim.Optimizer, skip: Tensor) -> None:
     """Let a fused optimizer's next step change nothing where `skip`, a boolean on the device, is true.
 

@@ -112,7 +112,7 @@ def entropy(command: Entropy, out: Path) -> None:
     from sjepa.analysis.restored import Restored
 
     if command.redraw:
-        return draw_entropy(style.load(out / "entropy.json"), out / "entropy")
+        return style.redraw(out / "entropy.json", draw_entropy)
     if command.data is None:
         raise UserError("--data: which audio? A folder, an index or shards, best what the run did not train on")
     run = Restored(command.run, command.device, command.head_input)
@@ -133,7 +133,7 @@ def utterance(command: Utterance, out: Path) -> None:
 
     if command.redraw:
         for path in sorted(out.glob("utterance-*.json")):
-            draw_utterance(style.load(path), path.with_suffix(""))
+            style.redraw(path, draw_utterance)
         return
     if command.data is not None and command.data.is_file():
         raise UserError(
@@ -153,7 +153,7 @@ def erank(command: Erank, out: Path) -> None:
     from sjepa.analysis.erank import analyse_erank, draw_erank
 
     if command.redraw:
-        return draw_erank(style.load(out / "erank.json"), out / "erank")
+        return style.redraw(out / "erank.json", draw_erank)
     found = analyse_erank(command.run)
     if command.data is not None:
         found["calibration"] = calibration = calibrate(
@@ -180,7 +180,7 @@ def pareto(command: Pareto, out: Path) -> None:
     from sjepa.analysis.pareto import analyse_pareto, draw_pareto
 
     if command.redraw:
-        return draw_pareto(style.load(out / "pareto.json"), out / "pareto")
+        return style.redraw(out / "pareto.json", draw_pareto)
     for folder in (command.run, *command.results):
         if not folder.is_dir():
             raise UserError(f"there is no folder {folder}")
@@ -203,7 +203,7 @@ def clusters(command: Clusters, out: Path) -> None:
     from sjepa.evaluate.labelled import read_labelled
 
     if command.redraw:
-        return draw_clusters(style.load(out / "clusters.json"), out / "clusters")
+        return style.redraw(out / "clusters.json", draw_clusters)
     found = analyse_clusters(command.run)
     if found["missing"]:
         print(found["missing"])

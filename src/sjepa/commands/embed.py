@@ -10,7 +10,7 @@ import tyro
 from sjepa.bounds import AMOUNT
 from sjepa.embed.windows import WindowConfig
 from sjepa.errors import UserError
-from sjepa.files import is_used
+from sjepa.files import is_used, read_json
 from sjepa.subcommands import parse
 
 if TYPE_CHECKING:
@@ -112,8 +112,8 @@ def check_folder(out: Path, settings: dict[str, Any], force: bool) -> None:
     if not is_used(out) or force:
         return
     try:
-        before = json.loads((out / SETTINGS).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        before = read_json(out / SETTINGS)
+    except (OSError, UserError):
         before = None
     if before is None:
         raise UserError(f"{out} exists and is not a folder of `sjepa embed`: choose another --out, or --force")

@@ -68,8 +68,8 @@ def rate_of(given: str, option: str, keys: tuple[str, ...]) -> float:
         for key in keys if path.is_file() else ():
             value = value[key]
         rate = float(value)
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         raise UserError(f"{option} {given}: neither a number nor a JSON file that has {'.'.join(keys)}") from None
-    if not 0 < rate < float("inf"):
+    if not AMOUNT.accepts(rate):
         raise UserError(f"{option} {given}: must be above 0")
     return rate

@@ -160,7 +160,7 @@ def summary(facts: dict[str, Any]) -> list[str]:
         lines.append(f"{facts['speakers']:,} speakers{f' ({sexes})' if sexes else ''}{chapters}")
     if facts["transcripts"]:
         lines.append(f"{facts['transcripts']:,} transcripts")
-    most = max(facts["durations"].values())
+    most = max(facts["durations"].values(), default=0)
     edges = [*facts["durations"], "∞"]
     for index, count in enumerate(facts["durations"].values()):
         if count:

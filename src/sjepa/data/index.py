@@ -26,11 +26,25 @@ from sjepa.audio.io import SAMPLE_RATE, BadAudioError, one_line, printable, show
 from sjepa.data.corpus import Corpus
 from sjepa.data.storage import Place, is_url, read_bytes
 from sjepa.errors import UserError
+from sjepa.fields import NUMBER, TEXT, WHOLE, check_fields, one_of, require, table_of
 from sjepa.files import atomic_file, write_whole
 
 FORMAT = "sjepa index 1"
 AUDIO = {"file": "int32", "byte_offset": "int64", "byte_size": "int64", "start": "int64", "length": "int32"}
 LABELS = ("id", "speaker", "sex", "chapter", "text")
+FACTS = {
+    "fingerprint": TEXT,
+    "root": TEXT,
+    "files": WHOLE,
+    "utterances": WHOLE,
+    "hours": NUMBER,
+    "speakers": WHOLE,
+    "sexes": table_of(WHOLE),
+    "chapters": WHOLE,
+    "transcripts": WHOLE,
+    "durations": table_of(WHOLE),
+    "refused": WHOLE,
+}
 BLOCK = 16  # neighbours in a shard that a batch reads together
 
 
@@ -93,7 +107,7 @@ def read_table(path: Path) -> Any:
     pa = arrow()
     try:
         return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
-    except (pa.ArrowInvalid, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError) as error:
         raise UserError(f"{path} is missing or damaged ({one_line(error)}): make the index again") from None
 
 
@@ -198,7 +212,10 @@ class Paths(Sequence[str]):
         return len(self.column)
 
     def __getitem__(self, index: Any) -> Any:
-        path = os.fsdecode(self.column[int(index)].as_py())
+        try:
+            path = os.fsdecode(self.column[int(index)].as_py())
+        except (IndexError, TypeError):
+            raise BadAudioError(f"{self.root}: the index names no file {index}; make it again") from None
         if self.inside and (is_url(path) or path.startswith(("/", "\\")) or ".." in path.replace("\\", "/").split("/")):
             raise BadAudioError(f"{self.root}: {shown(path)} leads out of the folder")
         if is_url(path):
@@ -216,10 +233,13 @@ def read_facts(where: str) -> dict[str, Any]:
         facts: Any = json.loads(read_bytes(Place(name)))
     except BadAudioError as error:
         raise UserError(str(error)) from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{name} is not valid JSON ({one_line(error)}): make the index again") from None
     if not isinstance(facts, dict) or facts.get("format") != FORMAT:
         raise UserError(f"{name} is not an index that this version reads: make it with `sjepa index`")
+    for key, kind in FACTS.items():
+        require(facts, key, kind, name)
+    check_fields(facts, {"shards": one_of("flac", "int16")}, name)
     return facts
 
 
@@ -228,9 +248,15 @@ def open_index(where: str) -> Corpus:
     facts = read_facts(where)
     folder = download(where, facts["fingerprint"]) if is_url(where) else Path(where)
     numbers, files = read_table(folder / "audio.arrow"), read_table(folder / "files.arrow")
-    if set(numbers.column_names) != set(AUDIO) or (len(numbers), len(files)) != (facts["utterances"], facts["files"]):
+    kinds = {name: str(kind) for name, kind in zip(numbers.schema.names, numbers.schema.types, strict=True)}
+    counted = (len(numbers), len(files)) == (facts["utterances"], facts["files"])
+    if kinds != AUDIO or files.column_names != ["path"] or not counted or not len(numbers):
         raise UserError(f"{where}: index.json and the columns disagree: make the index again")
+    if numbers["length"].num_chunks != 1:
+        raise UserError(f"{where}/audio.arrow is in pieces: make the index again")
     columns = {name: numbers[name].chunk(0).to_numpy() for name in AUDIO}  # one chunk: views of the mapped file
+    if int(columns["length"].min()) < 1:  # the one column that opening a corpus reads whole
+        raise UserError(f"{where}/audio.arrow: utterances of no length: make the index again")
     shards = facts.get("shards", "")
     # What comes over a network, and shards anywhere, may only name files of its own folder.
     inside = bool(shards) or is_url(where)

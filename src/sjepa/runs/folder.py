@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sjepa.errors import UserError
+from sjepa.fields import WHOLE
 from sjepa.files import contents, read_json, refuse_file, write_whole
 from sjepa.locks import lock_folder
 from sjepa.runs.events import Event, read_events, select_events
@@ -38,7 +39,7 @@ encoder/               the encoder as of the last checkpoint, for use: sjepa.Enc
 encoder-phaseN/        the encoder at the end of phase N, for every phase but the last
 """
 README_NAME = "README.txt"
-STEP = re.compile(r"step-(\d+)")
+STEP = re.compile(r"step-(\d{8,15})")
 PHASE = re.compile(r"phase\d+")
 
 
@@ -133,7 +134,7 @@ class RunFolder:
         """config.toml as plain tables, also of a run that another version made; empty without the file."""
         try:
             return tomllib.loads(self.config_file.read_text("utf-8")) if self.exists else {}
-        except ValueError as error:  # not TOML, or not even text
+        except (ValueError, RecursionError) as error:  # not TOML, or not even text
             raise UserError(f"{self.config_file} is not valid TOML: {error}") from error
 
     @property
@@ -169,7 +170,8 @@ class RunFolder:
     def is_complete(self) -> bool:
         """Whether the newest checkpoint is the end of the last phase."""
         steps = self.checkpoint_steps
-        return bool(steps) and steps[0] >= self.planned_steps
+        planned = self.planned_steps
+        return bool(steps) and (steps[0] == planned or not planned)
 
     @property
     def is_unstarted(self) -> bool:
@@ -239,7 +241,7 @@ class RunFolder:
 def planned_steps(settings: dict[str, Any]) -> int:
     """Steps of all phases in plain settings; 0 if they are not known."""
     phases = [table for name, table in settings.items() if PHASE.fullmatch(name) and isinstance(table, dict)]
-    return sum(phase["steps"] for phase in phases if isinstance(phase.get("steps"), int))
+    return sum(phase["steps"] for phase in phases if WHOLE.accepts(phase.get("steps")))
 
 
 def describe_process() -> dict[str, str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from sjepa.config import Config, Difference, differences, phase_name
 from sjepa.errors import UserError
+from sjepa.fields import WHOLE, require
 from sjepa.files import atomic_folder, is_used
 from sjepa.locks import lock_beside
 from sjepa.phases import PhaseConfig
@@ -94,7 +95,10 @@ def branch(source: Path, out: Path, config: Config) -> None:
         step = past.phases[0].steps
         raise UserError(f"{source} has not finished phase 1: there is no checkpoint of step {step:,} yet")
     begin = boundary(first, past, phases)
-    logged = checkpoint.read_state(begin)["log_bytes"]
+    try:
+        logged = require(checkpoint.read_state(begin), "log_bytes", WHOLE, "state.json")
+    except (checkpoint.DamagedError, UserError) as error:
+        raise UserError(f"{begin} is damaged ({error}): {source} cannot be branched from") from error
     with lock_beside(out), atomic_folder(out) as partial:
         new = RunFolder(partial)
         shutil.copytree(begin, new.checkpoints / begin.name)

@@ -20,6 +20,7 @@ from sjepa.errors import UserError
 from sjepa.model.frontend import STRIDE
 from sjepa.phases import Phase
 from sjepa.progress import Bar, bar, say
+from sjepa.runs import checkpoint
 from sjepa.runs.alarms import find_alarms, select_new
 from sjepa.runs.folder import RunFolder
 from sjepa.seeds import seed_from
@@ -48,7 +49,9 @@ def pretrain(
     if device.type == "cpu" and config.encoder.hidden_size >= 512:
         say("There is no GPU here: an encoder of this size trains very slowly; --preset tiny is made for a CPU")
     run = Run.start(config, device)
-    if run.restore(folder, say):
+    with checkpoint.refuse_unfit(folder):
+        restored = run.restore(folder, say)
+    if restored:
         done = run.step >= config.steps
         say(f"{out} is complete" if done else f"Continuing {out} at step {run.step:,}")
         if done and folder.data == str(data):  # nothing to read it for; other audio is read and refused

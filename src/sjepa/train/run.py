@@ -172,7 +172,7 @@ class Run:
 
     def restore(self, folder: RunFolder, say: Any) -> bool:
         """Continue from the newest sound checkpoint of a run directory, if there is one."""
-        found = checkpoint.load_latest(folder, say)
+        found = checkpoint.load_latest(folder, say, training=True)
         if found is None:
             return False
         parts, state = found
