@@ -200,3 +200,18 @@ def test_the_encoder_of_an_unfinished_run_says_how_far_it_is(
     assert "targets: online-gmm, not reached yet |" in card
     assert load_upstream(str(run)).name == "run-of-mine-step-6"
     assert load_upstream(str(run / "encoder-phase1")).name == "run-of-mine-phase1"
+
+
+def test_nothing_in_a_run_or_name_breaks_out_of_the_model_card(finished_run: Path, tmp_path: Path) -> None:
+    hostile = "a|b <script>x</script> `c` [d](javascript:e)\n# heading"
+    shutil.copytree(finished_run, tmp_path / "run")
+    facts = json.loads((tmp_path / "run" / "run.json").read_text())
+    (tmp_path / "run" / "run.json").write_text(json.dumps(facts | {"data": hostile, "sjepa": hostile}))
+    export(tmp_path / "run", tmp_path / "card", "--to", "hf", "--name", hostile, "--licence", hostile)
+    card = (tmp_path / "card" / "README.md").read_text(encoding="utf-8")
+    _, front, body = card.split("---\n", 2)
+    assert len(front.splitlines()) == 4
+    code = body.split("```python")[1].split("```")[0]
+    assert "<script" not in body.replace(code, "").replace(body.split("```")[2].split("## Training")[0], "")
+    assert "\n# heading" not in card
+    compile(code, "card", "exec")

@@ -223,3 +223,17 @@ def test_results_are_found_at_any_depth(tmp_path: Path) -> None:
     (tmp_path / "c" / "results.json").write_text("{")
     with pytest.raises(UserError, match="is not JSON"):
         find_results([tmp_path / "c"])
+
+
+def test_names_are_text_in_every_format() -> None:
+    hostile = "\\input{/etc/passwd} a|b <script>x</script> $x^2$ ~ `c` [d](javascript:e)\n\\end{tabular}"
+    sections = build_sections([result(hostile, "asr", {"wer": 1.0}, corpus=hostile)], with_reported=False)
+    written = latex(sections)
+    assert r"\textbackslash{}input\{/etc/passwd\}" in written
+    assert r"\$x\textasciicircum{}2\$" in written
+    assert written.count(r"\end{tabular}") == 1
+    text = markdown(sections)
+    row = next(line for line in text.splitlines() if "passwd" in line)
+    assert row.count("|") - row.count("\\|") == 4  # cells of name, size and score
+    assert "<script" not in text
+    assert r"\[d\]" in text

@@ -1,9 +1,9 @@
 """Bounds on settings, declared with the field: `steps: Annotated[int, COUNT] = 400_000`."""
 
 import dataclasses
-import math
 import sys
 import typing
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,14 @@ class Bound:
     """What is wrong with a value outside, as the end of a sentence."""
 
     def accepts(self, value: float) -> bool:
-        return math.isfinite(value) and self.low <= value <= self.high
+        return self.low <= value <= self.high  # NaN compares false, and infinity lies beyond every bound
+
+
+class OptionalBound(Bound):
+    """The same, or 0, which stands for a default."""
+
+    def accepts(self, value: float) -> bool:
+        return value == 0 or super().accepts(value)
 
 
 class CadenceBound(Bound):
@@ -33,18 +40,31 @@ class CadenceBound(Bound):
 SMALLEST, LARGEST = sys.float_info.min, sys.float_info.max
 COUNT = Bound(1, 2**40, "it should be greater than 0 (and at most 2^40)")
 SIZE = Bound(1, 2**16, "it should be greater than 0 (and at most 65,536)")
+LAYERS = Bound(1, 1024, "it should be greater than 0 (and at most 1,024)")
 INDEX = Bound(0, 2**40, "it should not be below 0 (nor above 2^40)")
 POSITIVE = Bound(SMALLEST, LARGEST, "it should be greater than 0")
 NOT_NEGATIVE = Bound(0, LARGEST, "it should not be below 0")
 SHARE = Bound(0, 1, "it should lie between 0 and 1")
 WORKERS = Bound(0, 1024, "it should lie between 0 and 1,024")
+TEMPERATURE = Bound(1e-3, 1e3, "it should be greater than 0 (0.001 to 1,000)")
 DECIBELS = Bound(-200, 200, "it should lie between -200 and 200 dB")
 SEED = Bound(0, 2**63 - 1, "a seed is not below 0 (nor above 2^63)")
+LEARNING_RATE = Bound(SMALLEST, 1e6, "a learning rate is a finite number above 0 (and at most 10^6)")
+AMOUNT = Bound(1e-9, 1e12, "must be above 0 (and at most 10^12)")
+LENGTH = Bound(0.1, 3600, "it should lie between 0.1 and 3,600 seconds")
+START = Bound(0, 1e9, "it should lie between 0 and 10^9 seconds")
+CUT = Bound(1, 100_000, "it should lie between 1 and 100,000 seconds")
+INTERVAL = Bound(0.01, 86_400, "seconds above 0 (0.01 to 86,400)")
+SHARD_HOURS = Bound(1e-4, 1e4, "must be above 0 (0.0001 to 10,000 hours)")
+LENGTH_OR_DEFAULT = OptionalBound(0.1, 3600, "it should be 0 (the default), or lie between 0.1 and 3,600 seconds")
+SIZE_OR_DEFAULT = OptionalBound(1, 2**16, "it should be 0 (the default), or lie between 1 and 65,536")
+GIGABYTES = Bound(0, 1e6, "it should lie between 0 and 10^6 GB")
+PROCESSES = Bound(1, 1024, "it should lie between 1 and 1,024")
 CADENCE = CadenceBound(0, 2**40, "a fraction of the phase lies between 0 and 1; whole numbers are steps")
 
 
-def check_bounds(settings: Any, prefix: str) -> None:
-    """Refuse values of a dataclass that lie outside the bounds of their fields; `prefix` stands before their names."""
+def find_outside(settings: Any) -> Iterator[tuple[str, Any, Bound]]:
+    """Values of a dataclass that lie outside the bounds of their fields: name, value, bound."""
     hints = typing.get_type_hints(type(settings), include_extras=True)
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
@@ -52,4 +72,17 @@ def check_bounds(settings: Any, prefix: str) -> None:
         for item in value if isinstance(value, tuple) else (value,):
             for bound in bounds:
                 if item is not None and not bound.accepts(item):
-                    raise UserError(f"{prefix}{field.name} = {item}: {bound.words}")
+                    yield field.name, item, bound
+
+
+def check_bounds(settings: Any, prefix: str) -> None:
+    """Refuse settings outside their bounds; `prefix` stands before their names."""
+    for name, value, bound in find_outside(settings):
+        raise UserError(f"{prefix}{name} = {value}: {bound.words}")
+
+
+def check_options(command: Any) -> None:
+    """Refuse options of a command outside their bounds."""
+    for name, value, bound in find_outside(command):
+        given = f"{value:g}" if isinstance(value, float) else str(value)
+        raise UserError(f"--{name.replace('_', '-')} {given}: {bound.words}")

@@ -30,6 +30,7 @@ COMMANDS = {
 }
 # Commands that keep what is done when they are interrupted: the same call goes on from there.
 CONTINUED = ("demo", "pretrain", "index", "shard", "superb", "embed")
+PROTOCOLS_FLAG = "--allow-protocols"
 ONE_FILE = ("bench", "report", "table")  # commands whose --out is a file
 
 FULL = (errno.ENOSPC, errno.EDQUOT)  # a disk or a quota; what could not be written is then not named
@@ -41,8 +42,21 @@ def dispatch(arguments: list[str]) -> None:
 
         print(__version__)
     else:
+        arguments = allow_protocols(arguments)
         check(arguments)
         call("sjepa", "command", COMMANDS, "sjepa.commands", arguments)
+
+
+def allow_protocols(arguments: list[str]) -> list[str]:
+    """Take `--allow-protocols gs,az` from the arguments of any command: what lists and indexes may name besides."""
+    for place, argument in enumerate(arguments):
+        name, equals, value = argument.partition("=")
+        if name == PROTOCOLS_FLAG:
+            from sjepa.data.storage import ALLOWED
+
+            os.environ[ALLOWED] = value if equals else "".join(arguments[place + 1 : place + 2])
+            return arguments[:place] + arguments[place + (1 if equals else 2) :]
+    return arguments
 
 
 def check(arguments: list[str]) -> None:
@@ -61,12 +75,23 @@ def how_to_continue(arguments: list[str]) -> str:
     return "; the same command continues" if continued else ""
 
 
-def main() -> None:
+def is_out_of_memory(error: RuntimeError) -> bool:
+    """Whether torch could not allocate memory; without torch, nothing could."""
+    if "torch" not in sys.modules:
+        return False
+    from sjepa.torch_private import is_failed_allocation
+
+    return is_failed_allocation(error)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run a command; without arguments, the one that this process was started with."""
+    arguments = sys.argv[1:] if arguments is None else arguments
     # Threads that wait for each other should sleep: spinning, they starve when anything else runs on their cores
     # (measured: 3 against 58 seconds of audio a second). OpenMP reads this when torch is loaded.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
-        dispatch(sys.argv[1:])
+        dispatch(arguments)
     except UserError as error:
         print(f"sjepa: {error}", file=sys.stderr)
         sys.exit(2)
@@ -78,8 +103,16 @@ def main() -> None:
         where = error.filename2 or error.filename  # of a file that is moved, where it should have gone
         print(f"sjepa: {f'{where}: ' if where else ''}{error.strerror}", file=sys.stderr)
         sys.exit(2)
+    except MemoryError:
+        print("sjepa: not enough memory: choose smaller sizes", file=sys.stderr)
+        sys.exit(2)
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        print("sjepa: not enough memory: choose smaller sizes", file=sys.stderr)
+        sys.exit(2)
     except KeyboardInterrupt:
-        print(f"sjepa: interrupted{how_to_continue(sys.argv[1:])}", file=sys.stderr)
+        print(f"sjepa: interrupted{how_to_continue(arguments)}", file=sys.stderr)
         sys.exit(130)
     finally:
         if "sjepa.distributed" in sys.modules:  # and not half of torch, where Ctrl-C came while it was imported

@@ -1,6 +1,7 @@
 """Every setting of a run: typed, printable as TOML, with presets that state only differences."""
 
 import dataclasses
+import math
 import re
 import tomllib
 import types
@@ -107,7 +108,7 @@ class Config(Settings):
         for name, section in sections(self).items():
             check_bounds(section, f"{name}." if name else "")
         check_phases(self)
-        if self.mask.lowest is not None and not 0 <= self.mask.lowest <= self.mask.ratio:
+        if self.mask.lowest is not None and self.mask.lowest > self.mask.ratio:
             raise UserError(f"mask.lowest = {self.mask.lowest}: it should lie between 0 and mask.ratio")
         if self.layer.choice is not None and not 0 <= self.layer.choice < self.encoder.layers:
             raise UserError(
@@ -199,13 +200,17 @@ def load_preset(name: str) -> Config:
 def load_toml(path: Path) -> Config:
     if not path.is_file():
         raise UserError(f"there is no config file {path}")
-    return from_toml(path.read_text(), str(path))
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not valid TOML: {error}") from error
+    return from_toml(text, str(path))
 
 
 def from_toml(text: str, source: str) -> Config:
     try:
         given = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{source} is not valid TOML: {error}") from error
     phases = list(PAPERS_PHASES)
     numbered = {int(found[1]): key for key in given if (found := re.fullmatch(r"phase([1-9]\d{0,3})", key))}
@@ -258,7 +263,7 @@ def convert(value: Any, kind: Any, name: str) -> Any:
         if any(type(value) is option for option in arguments):
             return value
     elif kind is float and type(value) in (int, float):
-        return float(value)
+        return float(value) if abs(value) < 1e308 else math.inf  # which no bound accepts
     elif type(value) is kind:
         return value
     raise UserError(f"{name} = {value!r} should be of type {' or '.join(names)}")

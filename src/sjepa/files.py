@@ -3,6 +3,8 @@
 import errno
 import json
 import os
+import re
+import secrets
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,10 +17,19 @@ if TYPE_CHECKING:  # commands that need no torch do without it
     from torch import Tensor
 
 
+LOCK = ".sjepa.lock"  # in a folder that a process is writing; see locks.py
+LEFTOVER = re.compile(r"\..+\.[0-9a-z_]{8}\.partial")  # what a kill leaves of a file or folder
+
+
+def partial_name(name: str) -> str:
+    """A name of its own for every attempt to write a file or folder: two processes never write the same one."""
+    return f".{name}.{secrets.token_hex(4)}.partial"
+
+
 @contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
     """A path to write to. The file takes the name `path` when the block ends; after an error nothing of it is left."""
-    partial = path.with_name(f".{path.name}.partial")
+    partial = path.with_name(partial_name(path.name[:40]))  # short: names have at most 255 bytes
     try:
         yield partial
         os.replace(partial, path)
@@ -31,11 +42,14 @@ def atomic_folder(folder: Path, existing: Literal["refuse", "replace", "merge"] 
     """A folder to write into. It takes the name `folder` when the block ends; after an error nothing of it is left.
 
     `existing` is about a folder of that name. `refuse` accepts an empty one only, `replace` removes it, and `merge`
-    replaces files of the same name and keeps the others.
+    replaces files of the same name and keeps the others. The caller holds a lock if others may write the same folder.
     """
     folder = folder.absolute()
-    partial = folder.with_name(f".{folder.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)  # left by a kill
+    left_by_a_kill = re.compile(rf"\.{re.escape(folder.name)}(\.[0-9a-z_]{{8}})?\.partial")
+    for path in folder.parent.iterdir() if folder.parent.is_dir() else ():
+        if left_by_a_kill.fullmatch(path.name):
+            shutil.rmtree(path, ignore_errors=True)
+    partial = folder.with_name(partial_name(folder.name))
     try:
         partial.mkdir(parents=True)
         yield partial
@@ -75,7 +89,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """The object in a file; an empty one where it holds something else."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # RecursionError: brackets within brackets, thousands deep
         raise UserError(f"{path} is not JSON: {error}") from error
     return found if isinstance(found, dict) else {}
 
@@ -106,7 +120,13 @@ def refuse_below_file(path: Path) -> None:
 def is_used(folder: Path) -> bool:
     """Whether a folder for results has something in it; refuses a file in its place."""
     refuse_file(folder)
-    return folder.exists() and any(folder.iterdir())
+    return bool(contents(folder))
+
+
+def contents(folder: Path) -> list[Path]:
+    """What is in a folder, if it exists, apart from its lock and from what a kill left half-written."""
+    found = sorted(folder.iterdir()) if folder.exists() else []
+    return [path for path in found if path.name != LOCK and not LEFTOVER.fullmatch(path.name)]
 
 
 def refuse_file(folder: Path) -> None:

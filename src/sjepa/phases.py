@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from sjepa.bounds import CADENCE, COUNT, INDEX, NOT_NEGATIVE, POSITIVE, SHARE
+from sjepa.bounds import CADENCE, COUNT, INDEX, NOT_NEGATIVE, POSITIVE, SHARE, TEMPERATURE
 from sjepa.targets.ema import EmaConfig, decay_at
 from sjepa.targets.kinds import TargetName
 
@@ -28,7 +28,7 @@ class PhaseConfig:
     dimensions the posteriors are softer."""
     hard: bool = False
     """Replace each posterior by its argmax."""
-    temperature: Annotated[float, POSITIVE] = 1.0
+    temperature: Annotated[float, TEMPERATURE] = 1.0
     """Divides the log posteriors: above 1, targets are softer."""
     centred: bool = False
     """Subtract each utterance's mean from the features, so that targets depend less on speaker and channel (ours)."""

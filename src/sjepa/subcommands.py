@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping
 from importlib import import_module
+from typing import Any
 
+from sjepa.bounds import check_options
 from sjepa.errors import UserError, suggestion
 
 
@@ -21,6 +23,15 @@ def choose(program: str, kind: str, choices: Mapping[str, str], arguments: list[
     if word in choices:
         return word
     raise UserError(f"there is no {kind} {word!r}{suggestion(word, choices)}; there are {', '.join(choices)}")
+
+
+def parse(command: type[Any], program: str, arguments: list[str]) -> Any:
+    """The options of a command, typed and within the bounds that their fields declare."""
+    import tyro
+
+    parsed = tyro.cli(command, prog=program, args=arguments)
+    check_options(parsed)
+    return parsed
 
 
 def option(arguments: list[str], name: str) -> str:

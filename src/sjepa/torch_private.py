@@ -31,6 +31,12 @@ def count_compiled_graphs() -> int:
     return int(torch._dynamo.utils.counters["stats"]["unique_graphs"])
 
 
+def is_failed_allocation(error: RuntimeError) -> bool:
+    """Whether torch could not allocate memory. On a GPU this has a class of its own, on a CPU only words tell it."""
+    words = ("can't allocate memory", "not enough memory", "Storage size calculation overflowed")
+    return isinstance(error, torch.OutOfMemoryError) or any(word in str(error) for word in words)
+
+
 def copy_all(places: list[Tensor], sources: list[Tensor]) -> None:
     """Copy each source to its place in one launch. A loop of `copy_` launches one kernel per tensor."""
     if places:

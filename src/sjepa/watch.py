@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sjepa.errors import UserError
+from sjepa.fields import refuse_surprises
 from sjepa.runs.alarms import read_alarms
 from sjepa.runs.events import Event, last_step, parse_event, select_events
 from sjepa.runs.folder import RunFolder
@@ -55,7 +56,8 @@ class Tail:
             whole, _, _ = file.read().rpartition(b"\n")
         if whole:
             lines = whole.split(b"\n")
-            self.events += [parse_event(line.decode(), str(self.path)) for line in lines]
+            decoded = [line.decode(errors="replace") for line in lines if line.strip()]
+            self.events += [parse_event(line, str(self.path)) for line in decoded]
             self.place += len(whole) + 1
             self.last = lines[-1] + b"\n"
         return self.events
@@ -105,6 +107,11 @@ def age_of(path: Path) -> float:
 
 def view(run: Path, events: Sequence[Event], total: int, age: float) -> Any:
     """What the terminal shows."""
+    with refuse_surprises(RunFolder(run).log):
+        return draw(run, events, total, age)
+
+
+def draw(run: Path, events: Sequence[Event], total: int, age: float) -> Any:
     from rich.console import Group
     from rich.panel import Panel
     from rich.table import Table
@@ -147,7 +154,7 @@ def progress(lines: Sequence[Event], total: int, age: float, stopped: int | None
     if not total:
         return f"step {step:,}, {phase}; {ago(age)}"
     done = step / total
-    filled = round(done * WIDTH)
+    filled = round(min(done, 1.0) * WIDTH)
     bar = "━" * filled + "╌" * (WIDTH - filled)
     if done >= 1:
         return f"{bar} step {step:,}: complete"
@@ -156,7 +163,7 @@ def progress(lines: Sequence[Event], total: int, age: float, stopped: int | None
     # The pace of the last lines, because phases differ in it.
     recent = [line for line in lines[-10:] if line["phase"] == last["phase"]]
     interval = recent[-1]["step"] - recent[0]["step"]
-    seconds = sum(line["speed"]["seconds"] for line in recent[1:])
+    seconds = sum((line.get("speed") or {}).get("seconds", 0.0) for line in recent[1:])
     left = f"about {clock(seconds / interval * (total - last['step']))} left" if interval else "time left not known yet"
     usual = seconds / max(1, len(recent) - 1)
     quiet = "; has it stopped?" if usual and age > 60 + 10 * usual else ""
@@ -190,8 +197,8 @@ def draw_effective_ranks(check: Event) -> Any:
     from rich.table import Table
 
     grid = Table.grid(padding=(0, 2))
-    most = max(check["smoothed"])
+    most = max(check["smoothed"], default=0.0)
     for layer, rank in enumerate(check["smoothed"]):
-        mark = "*" if layer == check["active_layer"] else " "
+        mark = "*" if layer == check.get("active_layer") else " "
         grid.add_row(f"{mark} layer {layer}", f"{rank:.1f}", "█" * round(WIDTH * rank / max(most, 1e-9)))
     return grid

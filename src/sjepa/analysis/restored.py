@@ -14,6 +14,7 @@ from sjepa.device import Device, choose_device
 from sjepa.errors import UserError
 from sjepa.model.frontend import RECEPTIVE_FIELD, STRIDE, frame_count
 from sjepa.progress import say
+from sjepa.runs.checkpoint import refuse_unfit
 from sjepa.runs.folder import RunFolder
 from sjepa.train.compute import autocast
 from sjepa.train.run import Run
@@ -39,7 +40,9 @@ class Restored:
         # Utterances have many lengths; compiling for each would take longer than it saves.
         config = dataclasses.replace(config, train=dataclasses.replace(config.train, compile=False))
         self.run = Run.start(config, place)
-        if not self.run.restore(run, say):
+        with refuse_unfit(run):
+            restored = self.run.restore(run, say)
+        if not restored:
             raise UserError(f"{folder} has no checkpoint yet: wait for the first, or lower train.checkpoint_every")
         self.run.model.eval()
         self.run.targets.eval()

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from sjepa.errors import UserError
-from sjepa.files import write_whole
+from sjepa.fields import refuse_surprises
+from sjepa.files import read_json, write_whole
 
 Found = dict[str, Any]
 """What an analysis found, as JSON holds it."""
@@ -86,9 +87,15 @@ def load(path: Path) -> Found:
     if not path.is_file():
         raise UserError(f"there is no {path} to draw from: run the analysis without --redraw first")
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UserError(f"{path} is not JSON: {error}; run the analysis again") from error
+        return read_json(path)
+    except UserError as error:
+        raise UserError(f"{error}; run the analysis again") from error
+
+
+def redraw(path: Path, draw: Callable[[Found, Path], None]) -> None:
+    """Draw what an analysis wrote before."""
+    with refuse_surprises(path, "run the analysis again"):
+        draw(load(path), path.with_suffix(""))
 
 
 def file_name(name: str) -> str:

@@ -1,6 +1,7 @@
 """Reading audio files: any rate and channel count in, mono at 16 kHz out."""
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +12,10 @@ import numpy as np
 from sjepa.errors import UserError
 
 SAMPLE_RATE = 16_000
+LONE = re.compile("[\ud800-\udc7f\udd00-\udfff]")  # surrogates that stand for no byte of a file's name
 EXTENSIONS = frozenset({".wav", ".flac", ".ogg", ".opus", ".mp3"})
+RATES = (1_000, 1_000_000)  # Hz that are accepted: with a rate far below, a few bytes become hours at 16 kHz
+LOUDEST = 1e6  # full scale is 1; samples far beyond overflow in the encoder
 MARGIN = 1_600  # samples at 16 kHz read around a piece that must be resampled, so that its edges are as in the whole
 
 
@@ -27,7 +31,13 @@ class AudioInfo(NamedTuple):
 
 def shown(path: str | Path) -> str:
     """A name as it can be printed: bytes that are not UTF-8 are spelled out."""
-    return os.fsencode(path).decode(errors="backslashreplace")
+    return printable(str(path))
+
+
+def printable(text: str) -> str:
+    """Text as UTF-8 can hold it: what is not a character, such as half a surrogate pair of JSON, is spelled out."""
+    whole = text.encode(errors="backslashreplace") if LONE.search(text) else text.encode(errors="surrogateescape")
+    return whole.decode(errors="backslashreplace")
 
 
 def open_sound(source: str | Path | BinaryIO) -> Any:
@@ -41,7 +51,7 @@ def open_sound(source: str | Path | BinaryIO) -> Any:
 def read_header(source: str | Path | BinaryIO, name: str = "") -> AudioInfo:
     """Length, rate and channels from the header; the last sample must decode, because a header can promise too much."""
     with decoding(source, name) as file:
-        if file.frames <= 0 or file.samplerate <= 0:
+        if file.frames <= 0:
             raise BadAudioError("holds no samples")
         file.seek(file.frames - 1)
         if not len(file.read(1, dtype="float32", always_2d=True)):
@@ -67,20 +77,24 @@ def read_int16(source: str | Path | BinaryIO, start: int = 0, samples: int | Non
 
 @contextmanager
 def decoding(source: str | Path | BinaryIO, name: str) -> Iterator[Any]:
-    """An open file whose errors name it."""
-    import soundfile
-
+    """An open file whose errors name it. Whatever a decoder raises means that this file is damaged."""
     name = name or shown(source)  # type: ignore[arg-type]
     try:
+        if isinstance(source, str | Path) and os.path.exists(source) and not os.path.isfile(source):
+            raise BadAudioError("not a regular file")  # a pipe would be waited for without end
         with open_sound(source) as file:
+            if not RATES[0] <= file.samplerate <= RATES[1]:
+                raise BadAudioError(f"a sampling rate of {file.samplerate:,} Hz: {RATES[0]:,} to {RATES[1]:,} are read")
             yield file
-    except (soundfile.SoundFileError, OSError) as error:
+    except BadAudioError as error:
+        raise BadAudioError(f"{name}: {error}") from None
+    except MemoryError:
+        raise BadAudioError(f"{name}: cannot be decoded (it needs more memory than there is)") from None
+    except Exception as error:  # on damaged bytes libsndfile's binding raises ValueError, TypeError and others
         if isinstance(source, str | Path) and not os.path.exists(source):
             raise BadAudioError(f"{name}: there is no such file; was it moved?") from None
         reason = getattr(error, "error_string", "") or one_line(error)  # libsndfile's own words, without the path
         raise BadAudioError(f"{name}: cannot be decoded ({reason.rstrip('.')})") from error
-    except BadAudioError as error:
-        raise BadAudioError(f"{name}: {error}") from None
 
 
 def read_piece(file: Any, start: int, samples: int | None) -> np.ndarray:
@@ -101,9 +115,17 @@ def read_piece(file: Any, start: int, samples: int | None) -> np.ndarray:
 
         mono = soxr.resample(mono, rate, SAMPLE_RATE)[margin_before:]
         mono = mono if samples is None else mono[:samples]
-    if not np.isfinite(mono).all():
-        raise BadAudioError("holds samples that are not numbers (NaN or infinite)")
+    check_samples(mono)
     return whole_piece(mono, samples)
+
+
+def check_samples(samples: np.ndarray) -> None:
+    """Refuse what no recording holds, and what would turn into features that are not numbers."""
+    largest = np.abs(samples).max(initial=0.0)
+    if not np.isfinite(largest):
+        raise BadAudioError("holds samples that are not numbers (NaN or infinite)")
+    if largest > LOUDEST:
+        raise BadAudioError(f"holds samples of {largest:.0e}, far beyond full scale (1)")
 
 
 def whole_piece(mono: np.ndarray, samples: int | None) -> np.ndarray:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sjepa.audio.io import SAMPLE_RATE, BadAudioError, decoding
+from sjepa.audio.io import SAMPLE_RATE, check_samples, decoding
 
 BLOCK_SECONDS = 10
 
@@ -21,8 +21,7 @@ def stream_audio(path: str | Path) -> Iterator[np.ndarray]:
         while True:
             block = file.read(BLOCK_SECONDS * rate, dtype="float32", always_2d=True)
             mono = block[:, 0] if block.shape[1] == 1 else block.mean(axis=1, dtype=np.float32)
-            if not np.isfinite(mono).all():
-                raise BadAudioError("holds samples that are not numbers (NaN or infinite)")
+            check_samples(mono)
             ended = len(block) < BLOCK_SECONDS * rate
             if resampler is not None:
                 mono = resampler.resample_chunk(np.ascontiguousarray(mono), last=ended)

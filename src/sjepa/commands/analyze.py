@@ -7,10 +7,11 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from sjepa.bounds import COUNT, LENGTH, SEED, START
 from sjepa.errors import UserError
-from sjepa.files import refuse_file
+from sjepa.locks import lock_folder
 from sjepa.runs.folder import RunFolder
-from sjepa.subcommands import choose
+from sjepa.subcommands import choose, parse
 
 Device = Literal["auto", "cpu", "cuda"]
 
@@ -41,11 +42,11 @@ class Entropy(Computed):
 
     data: str | None = None
     """Audio that the run did not train on: a folder, an index or shards."""
-    utterances: int = 500
+    utterances: Annotated[int, COUNT] = 500
     """How many to read, at random."""
     head_input: Literal["encoder", "predictor"] = "encoder"
     """What the cluster head reads."""
-    seed: int = 0
+    seed: Annotated[int, SEED] = 0
     """All randomness follows from it."""
 
 
@@ -59,11 +60,11 @@ class Utterance(Computed):
     """A corpus: LibriSpeech with its phones, a synthetic corpus, or a folder of audio without labels."""
     subset: str = "dev-clean"
     """Subset of LibriSpeech."""
-    count: int = 6
+    count: Annotated[int, COUNT] = 6
     """Utterances of --data where no file is named."""
-    start: float = 0.0
+    start: Annotated[float, START] = 0.0
     """Second at which to begin."""
-    seconds: float = 20.0
+    seconds: Annotated[float, LENGTH] = 20.0
     """Longest stretch of a file."""
     head_input: Literal["encoder", "predictor"] = "encoder"
     """What the cluster head reads."""
@@ -79,9 +80,9 @@ class Erank(Computed):
     """Subset of LibriSpeech."""
     labels: Literal["phones", "words"] = "phones"
     """What the heads write; words train a recurrent head, better on a GPU."""
-    steps: int = 1000
+    steps: Annotated[int, COUNT] = 1000
     """Training steps of the heads."""
-    seed: int = 0
+    seed: Annotated[int, SEED] = 0
     """All randomness follows from it."""
 
 
@@ -101,7 +102,7 @@ class Clusters(Computed):
     """A labelled corpus: LibriSpeech with its phones, or a synthetic corpus."""
     subset: str = "dev-clean"
     """Subset of LibriSpeech."""
-    utterances: int = 500
+    utterances: Annotated[int, COUNT] = 500
     """How many to read, evenly spaced."""
 
 
@@ -111,7 +112,7 @@ def entropy(command: Entropy, out: Path) -> None:
     from sjepa.analysis.restored import Restored
 
     if command.redraw:
-        return draw_entropy(style.load(out / "entropy.json"), out / "entropy")
+        return style.redraw(out / "entropy.json", draw_entropy)
     if command.data is None:
         raise UserError("--data: which audio? A folder, an index or shards, best what the run did not train on")
     run = Restored(command.run, command.device, command.head_input)
@@ -132,7 +133,7 @@ def utterance(command: Utterance, out: Path) -> None:
 
     if command.redraw:
         for path in sorted(out.glob("utterance-*.json")):
-            draw_utterance(style.load(path), path.with_suffix(""))
+            style.redraw(path, draw_utterance)
         return
     if command.data is not None and command.data.is_file():
         raise UserError(
@@ -152,7 +153,7 @@ def erank(command: Erank, out: Path) -> None:
     from sjepa.analysis.erank import analyse_erank, draw_erank
 
     if command.redraw:
-        return draw_erank(style.load(out / "erank.json"), out / "erank")
+        return style.redraw(out / "erank.json", draw_erank)
     found = analyse_erank(command.run)
     if command.data is not None:
         found["calibration"] = calibration = calibrate(
@@ -179,7 +180,7 @@ def pareto(command: Pareto, out: Path) -> None:
     from sjepa.analysis.pareto import analyse_pareto, draw_pareto
 
     if command.redraw:
-        return draw_pareto(style.load(out / "pareto.json"), out / "pareto")
+        return style.redraw(out / "pareto.json", draw_pareto)
     for folder in (command.run, *command.results):
         if not folder.is_dir():
             raise UserError(f"there is no folder {folder}")
@@ -202,7 +203,7 @@ def clusters(command: Clusters, out: Path) -> None:
     from sjepa.evaluate.labelled import read_labelled
 
     if command.redraw:
-        return draw_clusters(style.load(out / "clusters.json"), out / "clusters")
+        return style.redraw(out / "clusters.json", draw_clusters)
     found = analyse_clusters(command.run)
     if found["missing"]:
         print(found["missing"])
@@ -229,10 +230,10 @@ def run(arguments: list[str]) -> None:
     if subject is None:
         return
     kind, work, _ = SUBJECTS[subject]
-    command = tyro.cli(kind, prog=f"sjepa analyze {subject}", args=arguments[1:])
+    command = parse(kind, f"sjepa analyze {subject}", arguments[1:])
     if not command.run.is_dir():
         raise UserError(f"there is no run {command.run}")
     out = command.out or RunFolder(command.run).analysis
-    refuse_file(out)
-    work(command, out)
+    with lock_folder(out):
+        work(command, out)
     print(f"written to {out}")

@@ -2,10 +2,8 @@
 
 from dataclasses import dataclass
 
-import tyro
-
 from sjepa.config import from_command_line, load_preset, to_toml, with_config
-from sjepa.subcommands import option
+from sjepa.subcommands import option, parse
 
 
 @dataclass(frozen=True)
@@ -18,5 +16,5 @@ class ShowConfig:
 
 def run(arguments: list[str]) -> None:
     config = load_preset(option(arguments, "--preset") or "paper")
-    command = tyro.cli(with_config(ShowConfig, config), prog="sjepa config", args=arguments)
+    command = parse(with_config(ShowConfig, config), "sjepa config", arguments)
     print(to_toml(from_command_line(command.config)), end="")

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-import tyro
+from sjepa.subcommands import parse
 
 
 @dataclass(frozen=True)
@@ -15,10 +15,11 @@ class Demo:
 
 
 def run(arguments: list[str]) -> None:
-    command = tyro.cli(Demo, prog="sjepa demo", args=arguments)
+    command = parse(Demo, "sjepa demo", arguments)
     from sjepa.demo import demo
-    from sjepa.files import refuse_file
+    from sjepa.locks import lock_folder
 
-    refuse_file(command.out)
-    if not demo(command.out):
+    with lock_folder(command.out):
+        complete = demo(command.out)
+    if not complete:
         raise SystemExit(130)

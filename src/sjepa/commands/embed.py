@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
+from sjepa.bounds import AMOUNT
 from sjepa.embed.windows import WindowConfig
 from sjepa.errors import UserError
-from sjepa.files import is_used
+from sjepa.files import is_used, read_json
+from sjepa.subcommands import parse
 
 if TYPE_CHECKING:
     from sjepa.embed.network import Network
@@ -42,7 +44,7 @@ class Embed:
     format: Literal["npz", "safetensors", "parquet"] = "npz"
     """Format of the files."""
     window: Annotated[WindowConfig, tyro.conf.arg(name="window")] = field(default_factory=WindowConfig)
-    batch_seconds: float = 60.0
+    batch_seconds: Annotated[float, AMOUNT] = 60.0
     """Recordings of at most a window go through the encoder together, up to so much audio; memory grows with it."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to run; auto takes a GPU where there is one. Always fp32."""
@@ -51,13 +53,14 @@ class Embed:
 
 
 def run(arguments: list[str]) -> None:
-    command = tyro.cli(Embed, prog="sjepa embed", args=arguments)
+    command = parse(Embed, "sjepa embed", arguments)
     if not command.files:
         raise UserError("say what to embed: sjepa embed FILES... --encoder RUN --out FOLDER")
     from sjepa.data.corpus import first_of
     from sjepa.embed.readout import Readout
     from sjepa.embed.recordings import Embedding, embed, find_recordings
     from sjepa.files import write_whole
+    from sjepa.locks import lock_folder
     from sjepa.model.formats import fingerprint
 
     readout = Readout(command.what, command.pool == "mean", command.deduplicate)
@@ -72,21 +75,23 @@ def run(arguments: list[str]) -> None:
         **{name: getattr(command, name) for name in ("what", "layer", "pool", "deduplicate", "format")},
         "window": asdict(command.window),
     }
-    check_folder(command.out, settings, command.force)
-    recordings, refused = find_recordings(command.files)
-    command.out.mkdir(parents=True, exist_ok=True)
-    write_whole(command.out / SETTINGS, json.dumps(settings, indent=1) + "\n")
-    about = {name: str(settings[name]) for name in ("encoder", "fingerprint", "what", "layer")}
-    plan = Embedding(network, readout, command.window, command.format, command.batch_seconds, about)
-    outcome = embed(recordings, command.out, plan, skip=not command.force)
-    refused += outcome.refused
-    if refused:
-        write_whole(command.out / REFUSED, "".join(f"{reason}\n" for reason in refused))
-        print(f"{len(refused)} left out, listed in {command.out / REFUSED}: {first_of(refused)}")
-    kept = len(recordings) - outcome.recordings - len(outcome.refused)
-    there = f"; {kept:,} were there already" if kept else ""
-    written = f"{outcome.recordings:,} recordings ({outcome.seconds / 3600:,.2f} h)"
-    print(f"{written} to {outcome.rows:,} rows of {command.what} in {command.out}{there}")
+    with lock_folder(command.out):
+        check_folder(command.out, settings, command.force)
+        recordings, refused = find_recordings(command.files)
+        write_whole(command.out / SETTINGS, json.dumps(settings, indent=1) + "\n")
+        about = {name: str(settings[name]) for name in ("encoder", "fingerprint", "what", "layer")}
+        plan = Embedding(network, readout, command.window, command.format, command.batch_seconds, about)
+        outcome = embed(recordings, command.out, plan, skip=not command.force)
+        refused += outcome.refused
+        if refused:
+            write_whole(command.out / REFUSED, "".join(f"{reason}\n" for reason in refused))
+            print(f"{len(refused)} left out, listed in {command.out / REFUSED}: {first_of(refused)}")
+        kept = len(recordings) - outcome.recordings - len(outcome.refused)
+        if not outcome.recordings and not kept:
+            raise UserError(f"nothing could be embedded: {first_of(refused)}")
+        there = f"; {kept:,} were there already" if kept else ""
+        written = f"{outcome.recordings:,} recordings ({outcome.seconds / 3600:,.2f} h)"
+        print(f"{written} to {outcome.rows:,} rows of {command.what} in {command.out}{there}")
 
 
 def load_network(command: Embed) -> "Network":
@@ -107,8 +112,8 @@ def check_folder(out: Path, settings: dict[str, Any], force: bool) -> None:
     if not is_used(out) or force:
         return
     try:
-        before = json.loads((out / SETTINGS).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        before = read_json(out / SETTINGS)
+    except (OSError, UserError):
         before = None
     if before is None:
         raise UserError(f"{out} exists and is not a folder of `sjepa embed`: choose another --out, or --force")

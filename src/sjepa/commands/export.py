@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 import tyro
 
 from sjepa.errors import UserError
+from sjepa.subcommands import parse
 
 
 @dataclass(frozen=True)
@@ -33,11 +34,12 @@ class Export:
 
 
 def run(arguments: list[str]) -> None:
-    command = tyro.cli(Export, prog="sjepa export", args=arguments)
+    command = parse(Export, "sjepa export", arguments)
     from sjepa.export.card import model_card, read_facts
     from sjepa.export.graphs import write_onnx, write_torch
     from sjepa.export.hugging_face import write_hugging_face
     from sjepa.export.target import new_folder
+    from sjepa.fields import refuse_surprises
     from sjepa.files import write_whole
     from sjepa.model.encoder import Encoder
     from sjepa.model.formats import fingerprint
@@ -53,7 +55,10 @@ def run(arguments: list[str]) -> None:
             largest = (write_onnx if command.to == "onnx" else write_torch)(encoder, partial)
             check = f"Hidden states of what was written differ from the encoder's by {largest:.1e} at most."
         name = command.name or command.folder.absolute().name
-        card = model_card(name, facts, encoder, to=command.to, licence=command.licence, results=results, check=check)
+        with refuse_surprises(command.run):
+            card = model_card(
+                name, facts, encoder, to=command.to, licence=command.licence, results=results, check=check
+            )
         write_whole(partial / "README.md", card)
         written = sorted(file.name for file in partial.iterdir())
     print(f"{command.folder}: {', '.join(written)}")

@@ -6,7 +6,9 @@ from typing import Annotated
 
 import tyro
 
+from sjepa.bounds import CUT
 from sjepa.data.layouts import Layout
+from sjepa.subcommands import parse
 
 
 @dataclass(frozen=True)
@@ -23,21 +25,19 @@ class Index:
     """Folder of the index."""
     layout: Layout = "auto"
     """How the sources are laid out; auto looks. Granary and other NeMo manifests are `manifest`."""
-    max_seconds: float = 15.0
+    max_seconds: Annotated[float, CUT] = 15.0
     """Longer recordings are cut, by voice activity where it is known, else at silences."""
     cut_transcribed: bool = False
     """Cut utterances that have a transcript too; their pieces lose it. Otherwise training crops them."""
 
 
 def run(arguments: list[str]) -> None:
-    command = tyro.cli(Index, prog="sjepa index", args=arguments)
+    command = parse(Index, "sjepa index", arguments)
     from sjepa.data.build import build_index, summary
     from sjepa.errors import UserError
 
     if not command.sources:
         raise UserError("say what to index: sjepa index FOLDER --out corpus")
-    if command.max_seconds < 1:
-        raise UserError(f"--max-seconds {command.max_seconds:g}: at least 1 second")
     facts = build_index(
         list(command.sources),
         command.out,

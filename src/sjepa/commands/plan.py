@@ -3,13 +3,13 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-import tyro
-
+from sjepa.bounds import AMOUNT, SHARD_HOURS
 from sjepa.config import Config, load_preset
 from sjepa.data.plan import Machine, Work, table
 from sjepa.errors import UserError
+from sjepa.subcommands import parse
 
 
 @dataclass(frozen=True)
@@ -19,31 +19,27 @@ class Plan:
     `sjepa plan --hours 83000 --gpus 8 --throughput step.json` takes the rate of a GPU from a benchmark's file.
     """
 
-    hours: float
+    hours: Annotated[float, AMOUNT]
     """Hours of audio in the corpus."""
-    gpus: int = 8
+    gpus: Annotated[int, AMOUNT] = 8
     """GPUs, 8 a node."""
     throughput: str = "8600"
     """Seconds of audio that one GPU trains on in a second: a number (the default: an H200 in phase 2 at the paper's
     batch; small batches are slower), or the JSON of `sjepa bench step`."""
     preset: str = "paper"
     """Where the steps, the batch and the model come from: tiny, half-hour, paper, or a TOML file."""
-    cores: int = 16
+    cores: Annotated[int, AMOUNT] = 16
     """Cores of a node that decode."""
     decode: str = "3000"
     """Seconds of FLAC that one core decodes in a second: a number, or the JSON of `sjepa bench data`."""
-    network: float = 25.0
+    network: Annotated[float, AMOUNT] = 25.0
     """Gb/s that a node reads shards with."""
-    shard_hours: float = 8.0
+    shard_hours: Annotated[float, SHARD_HOURS] = 8.0
     """Audio in a shard."""
 
 
 def run(arguments: list[str]) -> None:
-    command = tyro.cli(Plan, prog="sjepa plan", args=arguments)
-    positive = {"hours": command.hours, "gpus": command.gpus, "cores": command.cores, "network": command.network}
-    for name, value in (positive | {"shard-hours": command.shard_hours}).items():
-        if not value > 0:
-            raise UserError(f"--{name} {value:g}: must be above 0")
+    command = parse(Plan, "sjepa plan", arguments)
     gpu_rate = rate_of(command.throughput, "--throughput", ("audio_per_second",))
     decode_rate = rate_of(command.decode, "--decode", ("decode", "flac", "audio_per_second"))
     machine = Machine(command.gpus, gpu_rate, command.cores, decode_rate, command.network)
@@ -72,8 +68,8 @@ def rate_of(given: str, option: str, keys: tuple[str, ...]) -> float:
         for key in keys if path.is_file() else ():
             value = value[key]
         rate = float(value)
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         raise UserError(f"{option} {given}: neither a number nor a JSON file that has {'.'.join(keys)}") from None
-    if not 0 < rate < float("inf"):
+    if not AMOUNT.accepts(rate):
         raise UserError(f"{option} {given}: must be above 0")
     return rate

@@ -3,12 +3,10 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-import tyro
-
 from sjepa.config import Config, from_command_line, load_preset, preset_names, with_config
 from sjepa.errors import UserError
 from sjepa.runs.folder import RunFolder
-from sjepa.subcommands import option
+from sjepa.subcommands import option, parse
 
 
 @dataclass(frozen=True)
@@ -42,7 +40,7 @@ def starting_config(arguments: list[str]) -> Config:
 
 
 def run(arguments: list[str]) -> None:
-    command = tyro.cli(with_config(Pretrain, starting_config(arguments)), prog="sjepa pretrain", args=arguments)
+    command = parse(with_config(Pretrain, starting_config(arguments)), "sjepa pretrain", arguments)
     folder = RunFolder(command.out)
     known = folder
     if command.branch_from and not folder.exists:

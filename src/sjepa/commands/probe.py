@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-import tyro
+from sjepa.bounds import INDEX, SEED
+from sjepa.subcommands import parse
 
 
 @dataclass(frozen=True)
@@ -25,9 +26,9 @@ class Probe:
     """Subset of LibriSpeech."""
     layer: str = "last"
     """A layer from 0, last, or all."""
-    frames: int = 125_000
+    frames: Annotated[int, INDEX] = 125_000
     """Frames for the phone probes, from whole utterances at random; 0 takes all, as the paper does, and is slow."""
-    seed: int = 0
+    seed: Annotated[int, SEED] = 0
     """All randomness follows from it."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to run; auto takes a GPU where there is one."""
@@ -36,25 +37,29 @@ class Probe:
 
 
 def run(arguments: list[str]) -> None:
-    command = tyro.cli(Probe, prog="sjepa probe", args=arguments)
+    command = parse(Probe, "sjepa probe", arguments)
     from sjepa.evaluate.labelled import corpus_name, read_labelled
     from sjepa.evaluate.probing import probe_encoder
     from sjepa.evaluate.results import results_folder, write_results
     from sjepa.evaluate.upstream import frozen, load_upstream
+    from sjepa.locks import lock_folder
 
     upstream = load_upstream(command.encoder, command.device, command.precision)
     out = results_folder(command, "probe", upstream.name)
-    corpus = read_labelled(command.data, command.subset, phones=False)
-    with frozen(upstream) as encoder:
-        found = probe_encoder(upstream, corpus, layer=command.layer, frames=command.frames, seed=command.seed)
-    where = corpus_name(command.data, command.subset)
-    about = {"task": "probe", "corpus": where, "encoder": encoder, "precision": upstream.precision}
-    results = about | {"seed": command.seed} | found
-    write_results(out, results)
-    facts = ", ".join(f"{count:,} {what.replace('_', ' ')}" for what, count in found["data"].items())
-    print(f"{upstream.name} ({upstream.parameters:,} parameters) on {where}, accuracy in percent over splits: {facts}")
-    for layer, scores in found["layers"].items():
-        for name, score in scores.items():
-            spread = f"{score['mean']:.1f} ± {score['deviation']:.1f} (chance {score['chance']:.1f})"
-            print(f"  {layer}: {name} {spread}")
-    print(f"  features: {found['audio_seconds_per_second']:,.0f} audio seconds per second; results in {out}")
+    with lock_folder(out):
+        corpus = read_labelled(command.data, command.subset, phones=False)
+        with frozen(upstream) as encoder:
+            found = probe_encoder(upstream, corpus, layer=command.layer, frames=command.frames, seed=command.seed)
+        where = corpus_name(command.data, command.subset)
+        about = {"task": "probe", "corpus": where, "encoder": encoder, "precision": upstream.precision}
+        results = about | {"seed": command.seed} | found
+        write_results(out, results)
+        facts = ", ".join(f"{count:,} {what.replace('_', ' ')}" for what, count in found["data"].items())
+        print(
+            f"{upstream.name} ({upstream.parameters:,} parameters) on {where}, accuracy in percent over splits: {facts}"
+        )
+        for layer, scores in found["layers"].items():
+            for name, score in scores.items():
+                spread = f"{score['mean']:.1f} ± {score['deviation']:.1f} (chance {score['chance']:.1f})"
+                print(f"  {layer}: {name} {spread}")
+        print(f"  features: {found['audio_seconds_per_second']:,.0f} audio seconds per second; results in {out}")

@@ -6,7 +6,9 @@ from typing import Annotated, Literal
 
 import tyro
 
+from sjepa.bounds import COUNT
 from sjepa.errors import UserError
+from sjepa.subcommands import parse
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,7 @@ class ReportCommand:
     """Audio for the explorer: LibriSpeech with its phones, a synthetic corpus, or any folder of audio."""
     subset: str = "dev-clean"
     """Subset of LibriSpeech."""
-    utterances: int = 6
+    utterances: Annotated[int, COUNT] = 6
     """Utterances in the explorer, where it is made."""
     results: tuple[Path, ...] = ()
     """Further folders with results.json at any depth, besides the runs' own."""
@@ -36,7 +38,7 @@ class ReportCommand:
 
 
 def run(arguments: list[str]) -> None:
-    command = tyro.cli(ReportCommand, prog="sjepa report", args=arguments)
+    command = parse(ReportCommand, "sjepa report", arguments)
     if not command.runs:
         raise UserError("which run? sjepa report RUN, or several to compare them")
     data = () if command.data is None else (command.data,)
@@ -44,12 +46,15 @@ def run(arguments: list[str]) -> None:
         if not folder.is_dir():
             raise UserError(f"there is no folder {folder}")
     from sjepa.analysis.missing import analyse_missing
+    from sjepa.locks import lock_folder
     from sjepa.report.page import plotly_source, write_comparison, write_page
+    from sjepa.runs.folder import RunFolder
 
     plotly_source()  # before the work rather than after it
     if command.data is not None:
         for folder in command.runs:
-            analyse_missing(folder, command.data, command.subset, command.utterances, command.device)
+            with lock_folder(RunFolder(folder).analysis):
+                analyse_missing(folder, command.data, command.subset, command.utterances, command.device)
     out = command.out or command.runs[0] / ("report.html" if len(command.runs) == 1 else "comparison.html")
     if len(command.runs) > 1:
         write_comparison(command.runs, out, command.title or "", command.results)

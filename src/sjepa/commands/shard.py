@@ -7,7 +7,9 @@ from typing import Annotated
 
 import tyro
 
+from sjepa.bounds import PROCESSES, SEED, SHARD_HOURS
 from sjepa.data.shards import Encoding
+from sjepa.subcommands import parse
 
 
 @dataclass(frozen=True)
@@ -24,21 +26,18 @@ class Shard:
     """Folder of the shards."""
     encoding: Encoding = "flac"
     """flac: about half the size; int16: no decoding, for the fastest readers."""
-    shard_hours: float = 8.0
+    shard_hours: Annotated[float, SHARD_HOURS] = 8.0
     """Audio in a shard: 8 hours are about 0.5 GB of flac, 0.9 GB of int16."""
-    seed: int = 0
+    seed: Annotated[int, SEED] = 0
     """The order of the utterances follows from it."""
-    workers: int = os.cpu_count() or 1
+    workers: Annotated[int, PROCESSES] = os.cpu_count() or 1
     """Processes that decode and encode."""
 
 
 def run(arguments: list[str]) -> None:
-    command = tyro.cli(Shard, prog="sjepa shard", args=arguments)
+    command = parse(Shard, "sjepa shard", arguments)
     from sjepa.data.shards import write_shards
-    from sjepa.errors import UserError
 
-    if command.shard_hours <= 0 or command.workers < 1:
-        raise UserError("--shard-hours must be above 0, and --workers at least 1")
     facts = write_shards(
         command.corpus,
         command.out,

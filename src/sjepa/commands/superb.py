@@ -1,14 +1,15 @@
 """`sjepa superb`: a SUPERB task on a frozen encoder."""
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
 
+from sjepa.bounds import COUNT, GIGABYTES, LEARNING_RATE, SEED
 from sjepa.errors import UserError
 from sjepa.evaluate.superb import TaskName
+from sjepa.subcommands import parse
 
 
 @dataclass(frozen=True)
@@ -28,15 +29,15 @@ class Superb:
     """Folder of the results; by default superb/ENCODER/TASK, or TASK-lite, in RUN/results or in runs."""
     lite: bool = False
     """The reduced protocol for small machines and small data: fewer steps, less data, a narrower recurrent head."""
-    steps: int | None = None
+    steps: Annotated[int | None, COUNT] = None
     """Optimizer steps of the lite protocol."""
     subset: str = "dev-clean"
     """asr and pr with --lite: a subset of LibriSpeech, which is split by speaker."""
-    lr: float | None = None
+    lr: Annotated[float | None, LEARNING_RATE] = None
     """Learning rate in place of the task's default."""
     sweep: bool = False
     """Try the learning rates 1e-1 to 1e-7 and keep the one that is best on dev."""
-    seed: int = 0
+    seed: Annotated[int, SEED] = 0
     """All randomness follows from it."""
     lexicon: tyro.conf.UseAppendAction[tuple[Path, ...]] = ()
     """pr: pronunciations, a word and its phones per line; give it several times to merge lexicons. asr with a KenLM
@@ -47,24 +48,23 @@ class Superb:
     """Where to run; auto takes a GPU where there is one."""
     precision: Literal["fp32", "bf16"] = "fp32"
     """In which the encoder computes: fp32 as s3prl does, or bf16, which is faster on a GPU."""
-    cache_gb: float | None = None
+    cache_gb: Annotated[float | None, GIGABYTES] = None
     """GB of features that need not be computed again. Default: 4 on a CPU, half of the free memory on a GPU."""
 
 
 def run(arguments: list[str]) -> None:
     # `--task ravdess` reads as `ravdess`.
     plain = [argument.removeprefix("--task=") for argument in arguments if argument != "--task"]
-    command = tyro.cli(Superb, prog="sjepa superb", args=plain)
+    command = parse(Superb, "sjepa superb", plain)
     if command.sweep and command.lr is not None:
         raise UserError("--sweep chooses the learning rate; leave --lr out")
-    if command.lr is not None and not 0 < command.lr < math.inf:
-        raise UserError(f"--lr {command.lr:g}: a learning rate is a finite number above 0")
     from sjepa.evaluate.results import results_root
     from sjepa.evaluate.superb.decode import BOARD, PAPER, BeamDecoder, LanguageModel
     from sjepa.evaluate.superb.protocol import in_words
     from sjepa.evaluate.superb.tasks import all_entries, find_entry, make_task
     from sjepa.evaluate.upstream import load_upstream
     from sjepa.files import refuse_file
+    from sjepa.locks import lock_folder
     from sjepa.progress import say
 
     entry = find_entry(command.task)
@@ -88,7 +88,8 @@ def run(arguments: list[str]) -> None:
         decoders = {"paper": BeamDecoder(language, PAPER), "board": BeamDecoder(language, BOARD)}
     say(f"{protocol} ({entry.title}) on {upstream.name}; what is trained stays in {out}", aside=True)
     evaluation = task.evaluation()(task, upstream, out, command.seed, decoders, command.cache_gb)
-    results = evaluation.run(evaluation.candidates(command.lr, command.sweep))
+    with lock_folder(out):
+        results = evaluation.run(evaluation.candidates(command.lr, command.sweep))
     scores = in_words(results["metrics"], results["chance"])
     print(f"{protocol} on {upstream.name} ({upstream.parameters:,} parameters): test {scores}")
     for name, decoded in results["decoded"].items():

@@ -8,6 +8,7 @@ import tyro
 
 from sjepa.errors import UserError
 from sjepa.files import write_whole
+from sjepa.subcommands import parse
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class Table:
 
 
 def run(arguments: list[str]) -> None:
-    command = tyro.cli(Table, prog="sjepa table", args=arguments)
+    command = parse(Table, "sjepa table", arguments)
     from sjepa.evaluate.table import build_sections, find_results
     from sjepa.evaluate.tabular import as_csv, latex, markdown
 

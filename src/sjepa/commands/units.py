@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-import tyro
+from sjepa.bounds import INDEX, SEED, SIZE
+from sjepa.subcommands import parse
 
 
 @dataclass(frozen=True)
@@ -25,13 +26,13 @@ class Units:
     """What the cluster head reads."""
     layer: str = "last"
     """Layer for k-means and ABX: from 0, or last."""
-    clusters: int = 100
+    clusters: Annotated[int, SIZE] = 100
     """Clusters of k-means."""
-    frames: int = 250_000
+    frames: Annotated[int, INDEX] = 250_000
     """Frames, from whole utterances at random; 0 takes all."""
     abx: bool = False
     """Also measure ABX on the layer, through fastabx."""
-    seed: int = 0
+    seed: Annotated[int, SEED] = 0
     """All randomness follows from it."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to run; auto takes a GPU where there is one."""
@@ -40,7 +41,7 @@ class Units:
 
 
 def run(arguments: list[str]) -> None:
-    command = tyro.cli(Units, prog="sjepa units", args=arguments)
+    command = parse(Units, "sjepa units", arguments)
     import numpy as np
 
     from sjepa.errors import UserError
@@ -51,43 +52,45 @@ def run(arguments: list[str]) -> None:
     from sjepa.evaluate.results import results_folder, write_results
     from sjepa.evaluate.units import HeadUnits, kmeans_units
     from sjepa.evaluate.upstream import frozen, load_upstream
+    from sjepa.locks import lock_folder
 
     if command.abx:
         fastabx()  # missing, it is better missed before the work than after
     upstream = load_upstream(command.encoder, command.device, command.precision)
     out = results_folder(command, "units", upstream.name)
-    if command.layer == "all":
-        raise UserError("--layer all: units are of one layer")
-    if command.units == "head" and command.layer != "last":
-        raise UserError("the cluster head reads the last layer; --layer is for --units kmeans")
-    head = HeadUnits(Path(command.encoder), upstream, command.head_input) if command.units == "head" else None
-    corpus = read_labelled(command.data, command.subset)
-    states = chosen_states(upstream, command.layer)
-    with frozen(upstream) as encoder:
-        found = extract(upstream, corpus, states, command.frames, command.seed, means=False)
-    features = [x[0] for x in found.frames]
-    phones = [corpus[i].frame_phones(len(x)) for i, x in zip(found.framed, features, strict=True)]
-    units = head(features) if head else kmeans_units(features, command.clusters, command.seed, upstream.device)
-    scores = agreement(units, np.concatenate(phones))
-    if command.abx:
-        scores |= abx_errors(features, phones, [corpus[i].speaker for i in found.framed], command.seed)
-    total = sum(map(len, features))
-    results = {
-        "task": "units",
-        "corpus": corpus_name(command.data, command.subset),
-        "encoder": encoder,
-        "precision": upstream.precision,
-        "units": {
-            "kind": command.units,
-            "layer": state_name(upstream, states[0]),
-            "clusters": None if head else command.clusters,
-            "head_input": command.head_input if head else None,
-        },
-        "metrics": scores,
-        "data": {"utterances": len(features), "of_utterances": len(corpus), "frames": total},
-        "seed": command.seed,
-        "audio_seconds_per_second": round(found.speed, 1),
-    }
-    write_results(out, results)
-    values = ", ".join(f"{name} {value:.3f}" for name, value in scores.items())
-    print(f"{upstream.name}, {command.units} on {total:,} frames: {values}; results in {out}")
+    with lock_folder(out):
+        if command.layer == "all":
+            raise UserError("--layer all: units are of one layer")
+        if command.units == "head" and command.layer != "last":
+            raise UserError("the cluster head reads the last layer; --layer is for --units kmeans")
+        head = HeadUnits(Path(command.encoder), upstream, command.head_input) if command.units == "head" else None
+        corpus = read_labelled(command.data, command.subset)
+        states = chosen_states(upstream, command.layer)
+        with frozen(upstream) as encoder:
+            found = extract(upstream, corpus, states, command.frames, command.seed, means=False)
+        features = [x[0] for x in found.frames]
+        phones = [corpus[i].frame_phones(len(x)) for i, x in zip(found.framed, features, strict=True)]
+        units = head(features) if head else kmeans_units(features, command.clusters, command.seed, upstream.device)
+        scores = agreement(units, np.concatenate(phones))
+        if command.abx:
+            scores |= abx_errors(features, phones, [corpus[i].speaker for i in found.framed], command.seed)
+        total = sum(map(len, features))
+        results = {
+            "task": "units",
+            "corpus": corpus_name(command.data, command.subset),
+            "encoder": encoder,
+            "precision": upstream.precision,
+            "units": {
+                "kind": command.units,
+                "layer": state_name(upstream, states[0]),
+                "clusters": None if head else command.clusters,
+                "head_input": command.head_input if head else None,
+            },
+            "metrics": scores,
+            "data": {"utterances": len(features), "of_utterances": len(corpus), "frames": total},
+            "seed": command.seed,
+            "audio_seconds_per_second": round(found.speed, 1),
+        }
+        write_results(out, results)
+        values = ", ".join(f"{name} {value:.3f}" for name, value in scores.items())
+        print(f"{upstream.name}, {command.units} on {total:,} frames: {values}; results in {out}")

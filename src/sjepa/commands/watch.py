@@ -6,7 +6,9 @@ from typing import Annotated
 
 import tyro
 
+from sjepa.bounds import INTERVAL
 from sjepa.errors import UserError
+from sjepa.subcommands import parse
 
 
 @dataclass(frozen=True)
@@ -18,16 +20,14 @@ class Watch:
 
     run: Annotated[Path, tyro.conf.Positional]
     """Directory of the run; one that has not begun yet is waited for."""
-    every: float = 2.0
+    every: Annotated[float, INTERVAL] = 2.0
     """Seconds between looks."""
     once: bool = False
     """Print it as it is now and leave; so it is also where the output is not a terminal."""
 
 
 def run(arguments: list[str]) -> None:
-    command = tyro.cli(Watch, prog="sjepa watch", args=arguments)
-    if command.every <= 0:
-        raise UserError(f"--every {command.every:g}: seconds above 0")
+    command = parse(Watch, "sjepa watch", arguments)
     if command.run.exists() and not command.run.is_dir():
         raise UserError(f"{command.run} is a file: give the folder of a run")
     from sjepa.watch import watch

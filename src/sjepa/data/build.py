@@ -10,17 +10,19 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from sjepa.audio.io import SAMPLE_RATE, AudioInfo, BadAudioError, one_line, open_sound, read_header, shown
+from sjepa.audio.io import SAMPLE_RATE, AudioInfo, BadAudioError, decoding, read_header, shown
 from sjepa.data.index import Row, arrow, merge_parts, read_facts, write_part, writing
 from sjepa.data.layouts import Found, Item, Layout, found
 from sjepa.data.silence import Stretch, cut_at_silences, join_voice, loudness
 from sjepa.data.storage import Place, is_url, read_bytes
 from sjepa.errors import UserError
-from sjepa.files import is_used
+from sjepa.files import contents
+from sjepa.locks import lock_folder
 from sjepa.model.frontend import RECEPTIVE_FIELD
 from sjepa.progress import bar, say
 
 PART = 1024  # items whose work is kept when indexing is interrupted
+LONGEST = 2**31 - 1  # samples of an utterance that the columns of an index can hold
 ROUNDING = 0.1  # seconds that a list may claim beyond the end of a file
 
 
@@ -32,6 +34,16 @@ def build_index(
     for source in sources:
         if not os.path.exists(source):
             raise UserError(f"there is no {shown(source)}")
+        if not (os.path.isfile(source) or os.path.isdir(source)):
+            raise UserError(f"{shown(source)} is neither a regular file nor a folder")
+    with lock_folder(out):
+        return write_index(sources, out, layout, max_seconds, cut_transcribed, show)
+
+
+def write_index(
+    sources: list[str], out: Path, layout: Layout, max_seconds: float, cut_transcribed: bool, show: bool
+) -> dict[str, Any]:
+    """The work of `build_index`, which holds the folder."""
     settings: dict[str, Any] = {
         "sources": [shown(os.path.abspath(source)) for source in sources],
         "layout": layout,
@@ -44,10 +56,10 @@ def build_index(
             say(f"{out} is already complete; delete it to index again")
             return facts
         raise UserError(f"{out} already holds another index: delete it, or choose another --out")
-    if is_used(out) and any(path.name != "parts" for path in out.iterdir() if path.suffix not in (".arrow", ".txt")):
+    if any(path.name != "parts" for path in contents(out) if path.suffix not in (".arrow", ".txt")):
         raise UserError(f"{out} is not empty and is not an index: choose another --out")
     with writing(out):
-        (out / "parts").mkdir(parents=True, exist_ok=True)
+        (out / "parts").mkdir(exist_ok=True)
     with bar("Looking for audio", None, show=show) as progress:
         total = 0
         for _ in found(sources, layout):
@@ -109,6 +121,8 @@ def rows_of(item: Item | str, limit: int, cut_transcribed: bool) -> list[Row] | 
         except BadAudioError as error:
             return str(error)
     stretches = [stretch for stretch in stretches if stretch[1] >= RECEPTIVE_FIELD]
+    if any(length > LONGEST for _, length in stretches):
+        return f"{name}: {item.id} is longer than an index can hold ({LONGEST // SAMPLE_RATE // 3600} hours)"
     if not stretches:
         return f"{name}: {item.id} holds nothing but silence"
     text = item.text if stretches == whole else ""
@@ -129,16 +143,11 @@ def source_of(place: Place) -> str | BinaryIO:
 
 def pieces(place: Place, stretch: Stretch, limit: int) -> list[Stretch]:
     """A stretch that is too long, cut at silences."""
-    import soundfile
-
     start, samples = stretch
     if samples <= limit:
         return [stretch]
-    try:
-        with open_sound(source_of(place)) as sound:
-            power = loudness(sound, start, samples)
-    except (soundfile.SoundFileError, OSError) as error:
-        raise BadAudioError(f"{shown(place.path)}: cannot be decoded ({one_line(error)})") from error
+    with decoding(source_of(place), shown(place.path)) as sound:
+        power = loudness(sound, start, samples)
     return cut_at_silences(power, start, samples, limit)
 
 
@@ -151,7 +160,7 @@ def summary(facts: dict[str, Any]) -> list[str]:
         lines.append(f"{facts['speakers']:,} speakers{f' ({sexes})' if sexes else ''}{chapters}")
     if facts["transcripts"]:
         lines.append(f"{facts['transcripts']:,} transcripts")
-    most = max(facts["durations"].values())
+    most = max(facts["durations"].values(), default=0)
     edges = [*facts["durations"], "∞"]
     for index, count in enumerate(facts["durations"].values()):
         if count:

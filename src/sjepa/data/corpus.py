@@ -95,6 +95,8 @@ class Corpus:
 
     def decode(self, utterance: int, start: int, samples: int) -> np.ndarray:
         place = self.place(utterance)
+        if min(place.offset, place.size, start) < 0:
+            raise BadAudioError(f"{shown(place.path)}: the index points before its beginning; make it again")
         if self.raw:
             stretch = Place(place.path, place.offset + 2 * start, 2 * samples)
             return np.frombuffer(read_bytes(stretch), dtype="<i2")

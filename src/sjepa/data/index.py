@@ -14,24 +14,37 @@ import hashlib
 import importlib
 import json
 import os
-import re
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from sjepa.audio.io import SAMPLE_RATE, BadAudioError, one_line, shown
+from sjepa.audio.io import SAMPLE_RATE, BadAudioError, one_line, printable, shown
 from sjepa.data.corpus import Corpus
 from sjepa.data.storage import Place, is_url, read_bytes
 from sjepa.errors import UserError
+from sjepa.fields import NUMBER, TEXT, WHOLE, check_fields, one_of, require, table_of
 from sjepa.files import atomic_file, write_whole
 
 FORMAT = "sjepa index 1"
 AUDIO = {"file": "int32", "byte_offset": "int64", "byte_size": "int64", "start": "int64", "length": "int32"}
 LABELS = ("id", "speaker", "sex", "chapter", "text")
+FACTS = {
+    "fingerprint": TEXT,
+    "root": TEXT,
+    "files": WHOLE,
+    "utterances": WHOLE,
+    "hours": NUMBER,
+    "speakers": WHOLE,
+    "sexes": table_of(WHOLE),
+    "chapters": WHOLE,
+    "transcripts": WHOLE,
+    "durations": table_of(WHOLE),
+    "refused": WHOLE,
+}
 BLOCK = 16  # neighbours in a shard that a batch reads together
 
 
@@ -60,9 +73,7 @@ def arrow() -> Any:
 
 @contextmanager
 def writing(folder: Path) -> Iterator[None]:
-    """A full disk, a folder that is not ours or not a folder at all, said in a line."""
-    if re.match(r"\w{2,}:/", str(folder)):
-        raise UserError(f"{folder} is a URL: write to a folder, then copy it there; reading works from a URL")
+    """Report a full disk, a folder that is not ours or not a folder at all in one line."""
     try:
         yield
     except OSError as error:
@@ -96,7 +107,7 @@ def read_table(path: Path) -> Any:
     pa = arrow()
     try:
         return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
-    except (pa.ArrowInvalid, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError) as error:
         raise UserError(f"{path} is missing or damaged ({one_line(error)}): make the index again") from None
 
 
@@ -109,8 +120,6 @@ def merge_parts(folder: Path, parts: list[Path], facts: dict[str, Any]) -> dict[
     keys, folders, refused = survey(parts)
     if not len(keys):
         shutil.rmtree(folder / "parts")  # so that the next call looks again at files that were mended
-        with suppress(OSError):  # something else is in it
-            folder.rmdir()
         raise UserError(f"nothing usable: {refused[0] if refused else 'the sources hold no audio'}")
     kept = np.zeros(len(keys), dtype=bool)
     kept[np.unique(keys, return_index=True)[1]] = True
@@ -146,7 +155,7 @@ def merge_parts(folder: Path, parts: list[Path], facts: dict[str, Any]) -> dict[
         writer.write_batch(batch)
     for column in columns.values():
         digest.update(np.ascontiguousarray(column).data)
-    write_whole(folder / "refused.txt", "".join(line + "\n" for line in refused))
+    write_whole(folder / "refused.txt", "".join(printable(line) + "\n" for line in refused))
     facts = {"format": FORMAT, "root": root, "fingerprint": digest.hexdigest()[:16]} | facts | {"files": files}
     facts |= figures(columns["length"], read_table(folder / "labels.arrow")) | {"refused": len(refused)}
     # Last, because its presence makes the folder an index.
@@ -203,7 +212,10 @@ class Paths(Sequence[str]):
         return len(self.column)
 
     def __getitem__(self, index: Any) -> Any:
-        path = os.fsdecode(self.column[int(index)].as_py())
+        try:
+            path = os.fsdecode(self.column[int(index)].as_py())
+        except (IndexError, TypeError):
+            raise BadAudioError(f"{self.root}: the index names no file {index}; make it again") from None
         if self.inside and (is_url(path) or path.startswith(("/", "\\")) or ".." in path.replace("\\", "/").split("/")):
             raise BadAudioError(f"{self.root}: {shown(path)} leads out of the folder")
         if is_url(path):
@@ -221,10 +233,13 @@ def read_facts(where: str) -> dict[str, Any]:
         facts: Any = json.loads(read_bytes(Place(name)))
     except BadAudioError as error:
         raise UserError(str(error)) from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{name} is not valid JSON ({one_line(error)}): make the index again") from None
     if not isinstance(facts, dict) or facts.get("format") != FORMAT:
         raise UserError(f"{name} is not an index that this version reads: make it with `sjepa index`")
+    for key, kind in FACTS.items():
+        require(facts, key, kind, name)
+    check_fields(facts, {"shards": one_of("flac", "int16")}, name)
     return facts
 
 
@@ -233,9 +248,15 @@ def open_index(where: str) -> Corpus:
     facts = read_facts(where)
     folder = download(where, facts["fingerprint"]) if is_url(where) else Path(where)
     numbers, files = read_table(folder / "audio.arrow"), read_table(folder / "files.arrow")
-    if set(numbers.column_names) != set(AUDIO) or (len(numbers), len(files)) != (facts["utterances"], facts["files"]):
+    kinds = {name: str(kind) for name, kind in zip(numbers.schema.names, numbers.schema.types, strict=True)}
+    counted = (len(numbers), len(files)) == (facts["utterances"], facts["files"])
+    if kinds != AUDIO or files.column_names != ["path"] or not counted or not len(numbers):
         raise UserError(f"{where}: index.json and the columns disagree: make the index again")
+    if numbers["length"].num_chunks != 1:
+        raise UserError(f"{where}/audio.arrow is in pieces: make the index again")
     columns = {name: numbers[name].chunk(0).to_numpy() for name in AUDIO}  # one chunk: views of the mapped file
+    if int(columns["length"].min()) < 1:  # the one column that opening a corpus reads whole
+        raise UserError(f"{where}/audio.arrow: utterances of no length: make the index again")
     shards = facts.get("shards", "")
     # What comes over a network, and shards anywhere, may only name files of its own folder.
     inside = bool(shards) or is_url(where)
@@ -262,10 +283,9 @@ def download(url: str, fingerprint: str) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("audio.arrow", "files.arrow", "labels.arrow"):
         if not (folder / name).exists():
-            partial = folder / f"{name}.{os.getpid()}.partial"
             try:
-                partial.write_bytes(read_bytes(Place(f"{url.rstrip('/')}/{name}")))
+                with atomic_file(folder / name) as partial:
+                    partial.write_bytes(read_bytes(Place(f"{url.rstrip('/')}/{name}")))
             except BadAudioError as error:
                 raise UserError(str(error)) from None
-            os.replace(partial, folder / name)
     return folder

@@ -14,7 +14,7 @@ class MaskConfig:
 
     ratio: Annotated[float, SHARE] = 0.65
     """Share of an utterance's frames that is masked."""
-    lowest: float | None = None
+    lowest: Annotated[float | None, SHARE] = None
     """Draw each utterance's share between this and `ratio`: the encoder then also meets speech that is almost whole,
     as it does in the target encoder and afterwards. Without it every utterance has `ratio`."""
     span: Annotated[int, COUNT] = 10

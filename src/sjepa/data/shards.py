@@ -20,10 +20,21 @@ import numpy as np
 
 from sjepa.audio.io import SAMPLE_RATE, BadAudioError
 from sjepa.data.corpus import Corpus
-from sjepa.data.index import LABELS, Row, merge_parts, open_index, read_facts, read_labels, write_part, writing
+from sjepa.data.index import (
+    LABELS,
+    Row,
+    merge_parts,
+    open_index,
+    read_facts,
+    read_labels,
+    read_table,
+    write_part,
+    writing,
+)
 from sjepa.data.storage import is_url
 from sjepa.errors import UserError
-from sjepa.files import atomic_file, is_used
+from sjepa.files import atomic_file, is_used, read_json, write_whole
+from sjepa.locks import lock_folder
 from sjepa.progress import Bar, bar, say
 
 Encoding = Literal["flac", "int16"]
@@ -39,29 +50,41 @@ def write_shards(
     if not is_url(source) and not (Path(source) / "index.json").is_file():
         raise UserError(f"{source} is not an index: make one with `sjepa index {source} --out corpus`")
     settings = {"shards": encoding, "shard_hours": shard_hours, "seed": seed, "of": read_facts(source)["fingerprint"]}
+    with lock_folder(out):
+        return pack(source, out, settings, workers, show)
+
+
+def pack(source: str, out: Path, settings: dict[str, Any], workers: int, show: bool) -> dict[str, Any]:
+    """The work of `write_shards`, which holds the folder."""
     if (out / "index.json").exists():
         facts = read_facts(str(out))
         if {name: facts.get(name) for name in settings} == settings:
             say(f"{out} is already complete; delete it to write it again")
             return facts
         raise UserError(f"{out} already holds another index: delete it, or choose another --out")
+    begun = out / "parts" / "settings.json"
     if is_used(out) and not (out / "parts").is_dir():
         raise UserError(f"{out} is not empty and holds no shards: choose another --out")
+    if begun.is_file() and read_json(begun) != settings:
+        raise UserError(f"{out} holds shards that were begun with other settings: delete it, or choose another --out")
     corpus, labels = open_index(source), read_labels(source)
+    encoding: Encoding = settings["shards"]
     key = hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:12]
     parts = []
     with writing(out):
-        (out / "parts").mkdir(parents=True, exist_ok=True)
+        (out / "parts").mkdir(exist_ok=True)
+        write_whole(begun, json.dumps(settings) + "\n")
         with (
             ProcessPoolExecutor(workers, initializer=open_source, initargs=(source,)) as pool,
             bar("Writing shards", len(corpus), show=show) as progress,
         ):
-            for number, utterances in enumerate(deal(corpus.length, shard_hours, seed)):
+            for number, utterances in enumerate(deal(corpus.length, settings["shard_hours"], settings["seed"])):
                 path, part = out / f"{number:06d}.tar", out / "parts" / f"{key}-{number:06d}.arrow"
                 if path.exists() and part.exists():
                     progress.advance(len(utterances))
                 else:
                     write_shard(path, part, utterances, labels, encoding, pool, progress)
+                check_shard(path, part)
                 parts.append(part)
         return merge_parts(out, parts, {"root": "."} | settings)
 
@@ -110,6 +133,21 @@ def write_shard(
     except BrokenProcessPool:
         raise UserError("an encoding process died: is there enough memory? fewer --workers need less") from None
     write_part(part, rows, refused)
+
+
+def check_shard(path: Path, part: Path) -> None:
+    """Refuse a shard that is not what its part of the index says: its size, and its first and last member."""
+    table = read_table(part)
+    if not len(table):
+        return
+    offsets, sizes = table["byte_offset"].to_numpy(), table["byte_size"].to_numpy()
+    with path.open("rb") as file:
+        sound = int((offsets + sizes).max()) <= path.stat().st_size
+        for row in {0, len(table) - 1}:
+            file.seek(int(offsets[row]) - int(offsets[0]) % TAR_HEADER - TAR_HEADER)
+            sound = sound and file.read(TAR_HEADER).startswith(f"{path.stem}-{row:06d}.".encode())
+    if not sound:
+        raise UserError(f"{path} is not what {part} says: delete {path.parent} and start again")
 
 
 def add_member(tar: tarfile.TarFile, file: BinaryIO, name: str, content: bytes) -> int:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from sjepa.audio.io import SAMPLE_RATE
+from sjepa.audio.io import SAMPLE_RATE, check_samples
 
 HOP = 160  # samples at 16 kHz between two readings of the loudness
 SMOOTH = 20  # readings: a cut wants 200 ms of quiet, not the closure of a stop
@@ -23,6 +23,7 @@ def loudness(sound: Any, start: int, samples: int) -> np.ndarray:
     for first in range(0, count, 6000):
         last = min(first + 6000, count)
         block = sound.read(round(last * hop) - round(first * hop), dtype="float32", always_2d=True)
+        check_samples(block)
         squares = np.square(block).mean(axis=1, dtype=np.float64)
         squares = np.pad(squares, (0, max(0, round((last - first) * hop) - len(squares))))
         edges = np.round(np.arange(last - first) * hop).astype(int)

@@ -1,11 +1,13 @@
 """Bytes of a file, or of a stretch of it, on a disk or behind a URL."""
 
 import importlib
+import os
 import threading
 import time
 from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 from sjepa.audio.io import BadAudioError, one_line, shown
 from sjepa.errors import UserError
@@ -17,6 +19,10 @@ OPTIONS: dict[str, dict[str, Any]] = {"s3": {"config_kwargs": {"retries": {"tota
 GAP = 65_536  # bytes between two stretches that are cheaper to fetch than a request of their own
 given_up: set[str] = set()  # URLs that failed every try: a broken shard must not cost every utterance in it the waits
 ahead = threading.local()  # .held: stretches of URLs fetched before they are asked for
+
+
+PROTOCOLS = frozenset({"http", "https", "s3"})
+ALLOWED = "SJEPA_ALLOW_PROTOCOLS"  # set by --allow-protocols; worker processes inherit it
 
 
 class Place(NamedTuple):
@@ -46,13 +52,35 @@ def read_bytes(place: Place) -> bytes:
     return content
 
 
+def check_protocol(url: str) -> None:
+    """Refuse URLs that are not of a protocol that is allowed: lists and indexes come from others.
+
+    fsspec knows many more, with which a list could read local files or chain one protocol to another.
+    """
+    protocol = url.partition("://")[0]
+    allowed = PROTOCOLS | set(filter(None, os.environ.get(ALLOWED, "").split(",")))
+    if protocol not in allowed:
+        known = ", ".join(sorted(allowed))
+        reason = f"only {known} and local paths are read; --allow-protocols adds others"
+        raise BadAudioError(f"{shown(url)}: cannot be opened: {reason}")
+    try:
+        whole = bool(urlsplit(url).netloc) or protocol not in PROTOCOLS
+    except ValueError:
+        whole = False
+    if not whole:
+        raise BadAudioError(f"{shown(url)}: cannot be opened: not a URL")
+
+
 def read_local(place: Place) -> bytes:
+    if os.path.exists(place.path) and not os.path.isfile(place.path):
+        raise BadAudioError(f"{shown(place.path)}: not a regular file")
     try:
         with open(place.path, "rb") as file:
             file.seek(place.offset)
             return file.read(place.size or -1)
-    except OSError as error:
-        raise BadAudioError(f"{shown(place.path)}: cannot be read ({error.strerror})") from error
+    except (OSError, ValueError) as error:  # ValueError: a name with a zero byte, an offset below 0
+        reason = getattr(error, "strerror", None) or one_line(error)
+        raise BadAudioError(f"{shown(place.path)}: cannot be read ({reason})") from error
 
 
 def fetch(place: Place) -> bytes:
@@ -66,7 +94,7 @@ def fetch(place: Place) -> bytes:
             stretch = {"start": offset, "end": offset + size} if size else {}
             content: bytes = filesystem.cat_file(path, **stretch)
         except FileNotFoundError:
-            raise BadAudioError(f"{url}: there is no such file") from None
+            raise BadAudioError(f"{shown(url)}: there is no such file") from None
         except Exception as error:  # every protocol has its own kinds of failure
             reason = one_line(error)
             continue
@@ -76,7 +104,7 @@ def fetch(place: Place) -> bytes:
             raise UserError(f"{url}: the server does not serve parts of files (HTTP ranges): download the folder")
         reason = f"{len(content)} of {size} bytes came"
     given_up.add(url)
-    raise BadAudioError(f"{url}: cannot be read, tried {TRIES} times ({reason})")
+    raise BadAudioError(f"{shown(url)}: cannot be read, tried {TRIES} times ({reason})")
 
 
 def fetch_ahead(places: Iterable[Place]) -> None:
@@ -105,9 +133,12 @@ def runs(places: list[Place]) -> list[Place]:
 
 
 def filesystem_of(url: str) -> tuple[Any, str]:
+    check_protocol(url)
     try:
         options = OPTIONS.get(url.partition("://")[0], {})
         return importlib.import_module("fsspec.core").url_to_fs(url, **options)
-    except (ImportError, ValueError) as error:
+    except ImportError as error:
         extra = "s3" if url.startswith("s3://") else "corpora"
         raise UserError(f"{url}: cannot be opened ({one_line(error)}): pip install 'sjepa[{extra}]'") from None
+    except Exception as error:  # every protocol has its own idea of a malformed URL
+        raise BadAudioError(f"{shown(url)}: cannot be opened ({one_line(error)})") from None

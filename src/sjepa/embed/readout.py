@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sjepa.audio.io import SAMPLE_RATE
+from sjepa.audio.io import SAMPLE_RATE, BadAudioError
 from sjepa.embed.network import Network
 from sjepa.errors import UserError
 from sjepa.model.frontend import RECEPTIVE_FIELD, STRIDE, frame_centres
@@ -47,12 +47,12 @@ class Readout:
 
     def values(self, network: Network, frames: Iterable[Tensor]) -> Iterator[np.ndarray]:
         for x in frames:
-            if self.what == "features":
-                yield x.float().cpu().numpy()
-            elif self.what == "posteriors":
-                yield network.posteriors(x).float().cpu().numpy()
-            else:
-                yield network.posteriors(x).argmax(-1).to(torch.int32).cpu().numpy()
+            values = x if self.what == "features" else network.posteriors(x)
+            if not bool(torch.isfinite(values).all()):
+                raise BadAudioError("the encoder gives features that are not finite numbers")
+            if self.what == "units":
+                values = values.argmax(-1).to(torch.int32)
+            yield (values if self.what == "units" else values.float()).cpu().numpy()
 
 
 def timed(name: str, pieces: Iterable[np.ndarray]) -> Iterator[Columns]:

@@ -107,7 +107,8 @@ def embed(recordings: Sequence[Recording], out: Path, plan: Embedding, skip: boo
             try:
                 rows = write_table(target(recording), plan.kind, plan.readout(plan.network, frames()), about)
             except BadAudioError as error:
-                refuse(str(error))
+                path = shown(recording.path)
+                refuse(str(error) if str(error).startswith(path) else f"{path}: {error}")
                 return
             outcome.rows += rows
             outcome.recordings += 1

@@ -8,12 +8,13 @@ between those the first window fades into the second. How loud a window is withi
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from sjepa.bounds import LENGTH, check_bounds
 from sjepa.errors import UserError
 from sjepa.model.frontend import RECEPTIVE_FIELD, STRIDE, frame_count
 
@@ -25,12 +26,13 @@ MARGIN = 75  # frames dropped at an inner edge; the paper's position encoding re
 class WindowConfig:
     """How long recordings are cut."""
 
-    seconds: float = 30.0
+    seconds: Annotated[float, LENGTH] = 30.0
     """Length of a window; recordings up to this are encoded whole. Memory grows with it."""
-    overlap: float = 5.0
+    overlap: Annotated[float, LENGTH] = 5.0
     """Seconds that neighbouring windows share, at least 3.02: 1.5 at each edge are dropped, the middle is faded."""
 
     def __post_init__(self) -> None:
+        check_bounds(self, "window.")
         if self.shared <= 2 * MARGIN:
             raise UserError(
                 f"window.overlap: {self.overlap:g} s are too few; windows share more than {2 * MARGIN / 50} s"

@@ -63,7 +63,7 @@ def arrow(values: np.ndarray) -> Any:
 
 def write_columns(path: Path, kind: Format, pieces: Iterable[dict[str, np.ndarray]], about: dict[str, str]) -> int:
     """These formats state every array's size first, so columns wait in temporary files beside the target."""
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".embed-") as folder:
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".embed.", suffix=".partial") as folder:
         files: dict[str, IO[bytes]] = {}
         shapes: dict[str, tuple[int, ...]] = {}
         types: dict[str, np.dtype] = {}

@@ -13,6 +13,7 @@ import numpy as np
 from sjepa.errors import UserError
 from sjepa.evaluate import agreement, reported
 from sjepa.evaluate.metric import Better, Metric, SectionKind, column_name
+from sjepa.fields import NUMBER, TABLE, TEXT, WHOLE, Kind, check_fields, list_of, one_of, optional, require, table_of
 from sjepa.files import read_json
 
 TITLES = {
@@ -31,6 +32,27 @@ UNSWEPT_MARK = "‡ learning rate not swept; the board swept it for each of its 
 SETTINGS = ("protocol", "learning_rate", "data", "units", "precision")
 NEEDED = {"probe": {"layers", "corpus"}, "units": {"units", "metrics", "corpus"}}
 NEEDED_OF_TASKS = {"protocol", "metrics", "decoded"}
+
+
+COUNTS = ("utterances", "of_utterances", "phone_utterances")
+FIELDS = {
+    "task": TEXT,
+    "corpus": TEXT,
+    "encoder": TABLE,
+    "protocol": TABLE,
+    "units": TABLE,
+    "layers": table_of(table_of(TABLE)),
+    "metrics": table_of(NUMBER),
+    "decoded": table_of(table_of(NUMBER)),
+    "better": table_of(one_of(*(better.value for better in Better))),
+    "section": one_of(*(kind.value for kind in SectionKind)),
+    "data": Kind("an object or a list of objects", lambda value: TABLE.accepts(value) or list_of(TABLE).accepts(value)),
+    "dev": TABLE,
+    "labels": optional(TEXT),
+    "learning_rate": optional(NUMBER),
+    "seed": optional(WHOLE),
+}
+ENCODER_FIELDS = {"name": TEXT, "parameters": WHOLE, "fingerprint": TEXT, "states": optional(WHOLE)}
 
 
 @dataclass
@@ -160,7 +182,9 @@ def find_results(places: Iterable[Path]) -> list[dict[str, Any]]:
     found = []
     for file in files:
         results = read_json(file)
-        found += [results] if is_ours(results) else []
+        if is_ours(results):
+            check_results(results, str(file))
+            found.append(results)
     return found
 
 
@@ -169,7 +193,35 @@ def is_ours(results: Any) -> bool:
     if not isinstance(results, dict) or not {"task", "encoder"} <= results.keys():
         return False
     known = isinstance(results["encoder"], dict) and {"name", "parameters", "fingerprint"} <= results["encoder"].keys()
-    return known and NEEDED.get(results["task"], NEEDED_OF_TASKS) <= results.keys()
+    return known and NEEDED.get(str(results["task"]), NEEDED_OF_TASKS) <= results.keys()
+
+
+def check_results(results: dict[str, Any], file: str) -> None:
+    """Refuse results whose fields have values that they may not have."""
+    check_fields(results, FIELDS, file)
+    check_fields(results["encoder"], ENCODER_FIELDS, f"{file}: encoder")
+    if results["task"] == "probe":
+        if not results["layers"]:
+            raise UserError(f"{file}: layers is empty")
+        for layer in results["layers"].values():
+            for score in layer.values():
+                for name in ("mean", "deviation"):
+                    require(score, name, NUMBER, f"{file}: layers")
+    elif results["task"] == "units":
+        require(results["units"], "kind", TEXT, f"{file}: units")
+        require(results["units"], "clusters", optional(WHOLE), f"{file}: units")
+    else:
+        require(results["protocol"], "name", TEXT, f"{file}: protocol")
+        check_fields(results["protocol"], {"steps": WHOLE, "lr": optional(NUMBER)}, f"{file}: protocol")
+        if results["protocol"]["name"] == "lite":
+            require(results["protocol"], "steps", WHOLE, f"{file}: protocol")
+    data = results.get("data")
+    for part in data if isinstance(data, list) else ():
+        require(part, "train_hours", NUMBER, f"{file}: data")
+    if isinstance(data, dict):
+        check_fields(data, dict.fromkeys(COUNTS, optional(WHOLE)), f"{file}: data")
+    if isinstance(results.get("dev"), dict):
+        check_fields(results["dev"], {"by_learning_rate": TABLE}, f"{file}: dev")
 
 
 def place_of(results: dict[str, Any]) -> Place:

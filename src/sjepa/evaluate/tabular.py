@@ -39,12 +39,13 @@ def markdown(sections: Sequence[Section]) -> str:
     blocks = []
     for section in sections:
         columns = section.columns
-        lines = [f"## {section.title}", "", section.note, ""]
-        lines.append("| encoder | parameters | " + " | ".join(heading(section, column) for column in columns) + " |")
+        lines = [f"## {escape_markdown(section.title)}", "", escape_markdown(section.note), ""]
+        heads = " | ".join(escape_markdown(heading(section, column)) for column in columns)
+        lines.append(f"| encoder | parameters | {heads} |")
         lines.append("| --- | ---: |" + " ---: |" * len(columns))
         for row in section.rows:
             cells = " | ".join(cell(section, row, column, "**{}**", "–") for column in columns)
-            lines.append(f"| {row.name}{' †' if row.reported else ''} | {size(row)} | {cells} |")
+            lines.append(f"| {escape_markdown(row.name)}{' †' if row.reported else ''} | {size(row)} | {cells} |")
         blocks.append("\n".join(lines) + "\n")
     return "\n".join(blocks)
 
@@ -53,7 +54,7 @@ def latex(sections: Sequence[Section]) -> str:
     blocks = []
     for section in sections:
         columns = section.columns
-        head = " & ".join(escaped(heading(section, column)) for column in columns)
+        head = " & ".join(escape_latex(heading(section, column)) for column in columns)
         lines = [rf"\begin{{tabular}}{{lr{'r' * len(columns)}}}", r"\toprule", rf"encoder & parameters & {head} \\"]
         group = -1
         for row in section.rows:
@@ -62,22 +63,29 @@ def latex(sections: Sequence[Section]) -> str:
             cells = " & ".join(cell(section, row, column, r"\textbf{{{}}}", "--") for column in columns)
             mark = r"$^\dagger$" if row.reported else ""
             lines.append(
-                rf"{escaped(row.name)}{mark} & {size(row)} & {cells} \\".replace("±", r"$\pm$").replace(
+                rf"{escape_latex(row.name)}{mark} & {size(row)} & {cells} \\".replace("±", r"$\pm$").replace(
                     "‡", SPECIAL["‡"]
                 )
             )
-        said = escaped(f"{section.title}. {section.note}")
+        said = escape_latex(f"{section.title}. {section.note}")
         lines += [r"\bottomrule", rf"\multicolumn{{{len(columns) + 2}}}{{l}}{{\footnotesize {said}}}", r"\end{tabular}"]
         blocks.append("\n".join(lines) + "\n")
     return "\n".join(blocks)
 
 
-SPECIAL = {"_": r"\_", "%": r"\%", "&": r"\&", "#": r"\#", "↓": r"$\downarrow$", "↑": r"$\uparrow$"}
-SPECIAL |= {"†": r"$^\dagger$", "‡": r"$^\ddagger$", "±": r"$\pm$"}
+# Names come from files of others: nothing in them is a command, a cell's end or HTML.
+SPECIAL = {"_": r"\_", "%": r"\%", "&": r"\&", "#": r"\#", "$": r"\$", "{": r"\{", "}": r"\}", "\n": " ", "\r": " "}
+SPECIAL |= {"\\": r"\textbackslash{}", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}"}
+SPECIAL |= {"↓": r"$\downarrow$", "↑": r"$\uparrow$", "†": r"$^\dagger$", "‡": r"$^\ddagger$", "±": r"$\pm$"}
+MARKDOWN = {character: f"\\{character}" for character in "\\`*[]|"} | {"<": "&lt;", ">": "&gt;", "\n": " ", "\r": " "}
 
 
-def escaped(text: str) -> str:
+def escape_latex(text: str) -> str:
     return "".join(SPECIAL.get(character, character) for character in text)
+
+
+def escape_markdown(text: str) -> str:
+    return "".join(MARKDOWN.get(character, character) for character in text)
 
 
 def as_csv(sections: Sequence[Section]) -> str:

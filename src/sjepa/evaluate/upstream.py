@@ -2,6 +2,7 @@
 
 import hashlib
 import itertools
+import pickle
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -60,7 +61,10 @@ class Upstream:
         for samples in utterances:
             if len(samples) < RECEPTIVE_FIELD:
                 raise UserError(f"{len(samples)} samples are too few: a frame needs {RECEPTIVE_FIELD} (25 ms)")
-        return self.run(utterances)
+        found = self.run(utterances)
+        if not all(bool(torch.isfinite(states).all()) for states in found):
+            raise UserError(f"{self.name}: its features are not finite numbers; are its weights damaged?")
+        return found
 
     def fingerprint(self) -> str:
         """A hash of all weights: equal before and after means that frozen was frozen."""
@@ -169,11 +173,18 @@ def hugging_face(
     try:
         if fresh:
             torch.manual_seed(0)
-            network = transformers.AutoModel.from_config(transformers.AutoConfig.from_pretrained(folder))
+            network = transformers.AutoModel.from_config(
+                transformers.AutoConfig.from_pretrained(folder, trust_remote_code=False), trust_remote_code=False
+            )
         else:
-            network = transformers.AutoModel.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError, RuntimeError, KeyError) as error:
-        raise UserError(f"{folder} cannot be loaded: {str(error).strip().splitlines()[0]}") from error
+            network = transformers.AutoModel.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except pickle.UnpicklingError as error:  # whose words advise to load it unsafely
+        raise UserError(
+            f"{folder} holds pickled objects besides tensors, which could run code, and is refused"
+        ) from error
+    except Exception as error:  # transformers stumbles over damaged files in many ways
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise UserError(f"{folder} cannot be loaded: {reason}") from error
     network = network.to(device).eval().requires_grad_(False)
     strides = int(np.prod(network.config.conv_stride))
     if strides != STRIDE:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sjepa.config import Config
+from sjepa.evaluate.tabular import escape_markdown
 from sjepa.model.encoder import Encoder
 from sjepa.phases import PhaseConfig
 from sjepa.runs.events import select_events
@@ -92,7 +93,7 @@ def model_card(
         f"| phase {n} | {phase(settings, facts.components.get(n))} |"
         for n, settings in enumerate(facts.config.phases, 1)
     )
-    licensed = f"These weights: {licence}."
+    licensed = f"These weights: {cell(licence)}."
     if licence == UNKNOWN:
         licensed = "None is stated for these weights yet: that depends on the audio they were trained on."
     return f"""---
@@ -102,7 +103,7 @@ pipeline_tag: feature-extraction
 tags: [speech, audio, self-supervised, s-jepa, hubert]
 ---
 
-# {name}
+# {cell(name)}
 
 A speech encoder pre-trained with S-JEPA: HuBERT's architecture, {size.layers} transformer layers of width
 {size.hidden_size}, {parameters:,} parameters. It takes 16 kHz mono waveforms as they are (no normalisation) and gives
@@ -110,7 +111,7 @@ A speech encoder pre-trained with S-JEPA: HuBERT's architecture, {size.layers} t
 
 ## Use it
 
-{USES[to].replace("FOLDER", name)} {check}
+{USES[to].replace("FOLDER", quotable(name))} {check}
 
 ## Training
 
@@ -152,4 +153,9 @@ def phase(settings: PhaseConfig, components: int | None) -> str:
 
 def cell(text: Any) -> str:
     """A string that may stand in a table."""
-    return str(text).replace("|", "\\|").replace("\n", " ")
+    return escape_markdown(str(text))
+
+
+def quotable(name: str) -> str:
+    """A name as it can stand between quotation marks in Python, within a block of code."""
+    return json.dumps(name, ensure_ascii=False)[1:-1].replace("`", "'")

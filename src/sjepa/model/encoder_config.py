@@ -3,8 +3,10 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from sjepa.bounds import NOT_NEGATIVE, SHARE, SIZE, check_bounds
+from sjepa.bounds import LAYERS, NOT_NEGATIVE, SHARE, SIZE, check_bounds
 from sjepa.errors import UserError
+
+MOST_WEIGHTS = 2e10
 
 
 @dataclass(frozen=True)
@@ -13,7 +15,7 @@ class EncoderConfig:
 
     hidden_size: Annotated[int, SIZE] = 768
     """Width of the transformer."""
-    layers: Annotated[int, SIZE] = 6
+    layers: Annotated[int, LAYERS] = 6
     """Transformer layers."""
     heads: Annotated[int, SIZE] = 12
     """Attention heads; divides the width."""
@@ -40,6 +42,9 @@ class EncoderConfig:
 
     def __post_init__(self) -> None:
         check_bounds(self, "encoder.")
+        weights = self.layers * self.hidden_size * (4 * self.hidden_size + 2 * self.inner_size)
+        if weights > MOST_WEIGHTS:
+            raise UserError(f"encoder: its layers have {weights:.1e} weights; at most {MOST_WEIGHTS:.0e} are possible")
         if self.hidden_size % self.heads:
             raise UserError(f"encoder.heads: {self.heads} does not divide hidden_size {self.hidden_size}")
         if self.hidden_size % self.position_groups:

@@ -78,24 +78,33 @@ def our_name(name: str, family: str) -> str:
 
 def fields_from_shapes(weights: dict[str, Tensor], source: str) -> dict[str, Any]:
     """Sizes of our EncoderConfig, read from weights under our names; heads are of 64, as in all released HuBERTs."""
+    found = sizes_from_shapes(weights, source)
+    hidden = found["hidden_size"]
+    if hidden % HEAD_SIZE:
+        raise UserError(
+            f"{source}: a width of {hidden} is not made of heads of {HEAD_SIZE}: put the model's config.json beside it"
+        )
+    return found | {"heads": hidden // HEAD_SIZE}
+
+
+def sizes_from_shapes(weights: dict[str, Tensor], source: str) -> dict[str, Any]:
+    """Every size that the weights tell: all but the number of heads."""
     try:
         hidden, channels = weights["feature_projection.projection.weight"].shape
         position = weights["encoder.pos_conv_embed.conv.parametrizations.weight.original1"]
         inner = weights["encoder.layers.0.feed_forward.intermediate_dense.weight"].shape[0]
         _, width, kernel = position.shape
+        groups = hidden // width
     except KeyError as error:
         raise UserError(f"{source}: weights do not fit: missing {error.args[0]}") from error
-    if hidden % HEAD_SIZE:
-        raise UserError(
-            f"{source}: a width of {hidden} is not made of heads of {HEAD_SIZE}: put the model's config.json beside it"
-        )
+    except (ValueError, IndexError, ZeroDivisionError) as error:
+        raise UserError(f"{source}: weights do not fit: their shapes are of no encoder") from error
     numbers = [int(found[1]) for name in weights if (found := re.match(r"encoder\.layers\.(\d+)\.", name))]
     return {
         "hidden_size": hidden,
         "layers": max(numbers) + 1,
-        "heads": hidden // HEAD_SIZE,
         "inner_size": inner,
         "conv_channels": channels,
         "position_kernel": kernel,
-        "position_groups": hidden // width,
+        "position_groups": groups,
     }

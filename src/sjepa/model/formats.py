@@ -13,9 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from sjepa.errors import UserError
+from sjepa.fields import NUMBER, WHOLE, brief, check_fields, list_of
 from sjepa.files import read_json, save_tensors, write_whole
 from sjepa.model.encoder_config import EncoderConfig
-from sjepa.model.foreign import fields_from_shapes, to_our_names
+from sjepa.model.foreign import fields_from_shapes, sizes_from_shapes, to_our_names
 from sjepa.model.frontend import KERNELS, STRIDES
 from sjepa.runs.folder import RunFolder, suggest_run_inside
 
@@ -46,6 +47,8 @@ FIXED: dict[str, Any] = {
     "conv_pos_batch_norm": False,
     "layer_norm_eps": 1e-5,
 }
+SIZES = ("hidden_size", "layers", "heads", "inner_size", "position_kernel", "position_groups")
+KINDS = {theirs: WHOLE if name in SIZES else NUMBER for name, theirs in FIELDS.items()} | {"conv_dim": list_of(WHOLE)}
 # Files of weights in a Hugging Face folder, the first that is there.
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
 # Where training programs put the weights in a file that holds more.
@@ -77,7 +80,9 @@ def from_hugging_face(settings: dict[str, Any]) -> dict[str, Any]:
     """Fields of our EncoderConfig; refuses a config of another architecture."""
     for key, value in FIXED.items():
         if settings.get(key, value) != value:
-            raise UserError(f"this is another architecture: its config has {key} = {settings[key]!r}, not {value!r}")
+            given = brief(settings[key])
+            raise UserError(f"this is another architecture: its config has {key} = {given}, not {value!r}")
+    check_fields(settings, KINDS, "its config")
     channels = set(settings.get("conv_dim", [512]))
     if len(channels) != 1:
         raise UserError(f"this is another architecture: conv_dim {sorted(channels)} should be one width")
@@ -119,11 +124,23 @@ def read_encoder(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     try:
         fields = from_hugging_face(settings)
     except UserError as error:  # before the weights are read: those of another network say less
-        raise OtherNetworkError(folder, settings.get("model_type", "nameless"), error) from error
+        raise OtherNetworkError(folder, str(settings.get("model_type", "nameless")), error) from error
     file = next((folder / name for name in WEIGHT_FILES if (folder / name).is_file()), None)
     if file is None:
         raise UserError(f"{folder} is not an encoder folder: it has no {' or '.join(WEIGHT_FILES)}")
-    return to_our_names(read_weights(file), str(file)), fields
+    weights = to_our_names(read_weights(file), str(file))
+    check_sizes(weights, fields, folder)
+    return weights, fields
+
+
+def check_sizes(weights: dict[str, Tensor], fields: dict[str, Any], folder: Path) -> None:
+    """Refuse a config of another size than the weights, before a network of its size is made."""
+    for name, size in sizes_from_shapes(weights, str(folder)).items():
+        given = fields.get(name, getattr(EncoderConfig, name))
+        if given != size:
+            raise UserError(
+                f"{folder}: weights of another size: config.json has {name} {given}, the weights have {size}"
+            )
 
 
 def read_weights(file: Path) -> dict[str, Tensor]:
@@ -133,7 +150,7 @@ def read_weights(file: Path) -> dict[str, Tensor]:
         with file.open("rb") as opened:
             plain = opened.read(9)[8:] == b"{"
         found: Any = safetensors.torch.load_file(file) if plain or file.suffix == ".safetensors" else load_tensors(file)
-    except (OSError, safetensors.SafetensorError) as error:
+    except (OSError, safetensors.SafetensorError, ValueError, RuntimeError, TypeError, KeyError) as error:
         raise UserError(f"{file} cannot be read: {error}") from error
     found = found if isinstance(found, dict) else {}
     found = next((found[name] for name in NESTED if isinstance(found.get(name), dict)), found)
@@ -148,7 +165,7 @@ def load_tensors(file: Path) -> Any:
         return torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise UserError(
-            f"{file} holds pickled objects besides tensors, which could run code: save its state dict alone first "
+            f"{file} holds pickled objects besides tensors, which could run code, and is refused "
             "(docs/use.md, Checkpoints of other programs)"
         ) from error
     except Exception as error:  # bytes that are no pickle make the reader stumble anywhere
@@ -164,6 +181,9 @@ def load_strictly(module: nn.Module, weights: dict[str, Tensor], source: str) ->
     wrong = [name for name, tensor in wanted.items() if tensor.shape != weights[name].shape]
     if wrong:
         raise UserError(f"{source}: weights of another size: {preview(wrong)}")
+    broken = [name for name, tensor in weights.items() if not bool(torch.isfinite(tensor).all())]
+    if broken:
+        raise UserError(f"{source}: weights that are not finite numbers: {preview(broken)}")
     module.load_state_dict(weights)
 
 

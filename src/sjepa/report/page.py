@@ -1,7 +1,7 @@
 """The page of a run, or of several beside each other: one HTML file that needs nothing else."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from html import escape
 from importlib import resources
 from pathlib import Path
@@ -9,12 +9,16 @@ from string import Template
 from typing import Any
 
 from sjepa.errors import UserError
+from sjepa.fields import refuse_surprises
 from sjepa.files import write_whole
 from sjepa.report import compare
 from sjepa.report.contents import Report, read_report
 from sjepa.report.explorer import explorer
 from sjepa.report.findings import FINDINGS, gaps
 from sjepa.report.training import details, header, learning, machinery, targets
+from sjepa.runs.folder import RunFolder
+
+Section = Callable[[Report], str]
 
 
 def write_page(
@@ -29,15 +33,18 @@ def write_page(
 
 
 def write(report: Report, out: Path) -> Path:
-    parts = [header(report), explorer([report])]
+    sections: list[Section] = [header, lambda report: explorer([report])]
     if report.lines:
         results, layers, *others = FINDINGS
-        parts += [results(report), learning(report), layers(report), targets(report)]
-        parts += [section(report) for section in others]
-        parts += [machinery(report)]
+        sections += [results, learning, layers, targets, *others, machinery]
     else:
-        parts += [section(report) for section in FINDINGS if section.__name__ in ("results", "pareto")]
-    return write_html(report.title, [*parts, gaps(report), details(report)], out)
+        sections += [section for section in FINDINGS if section.__name__ in ("results", "pareto")]
+    run = RunFolder(report.folder)
+    parts = []
+    for section in (*sections, gaps, details):
+        with refuse_surprises(f"{run.log}, or a file in {run.analysis.name}/ or {run.results.name}/,"):
+            parts.append(section(report))
+    return write_html(report.title, parts, out)
 
 
 def write_comparison(runs: Sequence[Path], out: Path, title: str = "", more_results: tuple[Path, ...] = ()) -> Path:
@@ -45,7 +52,9 @@ def write_comparison(runs: Sequence[Path], out: Path, title: str = "", more_resu
     reports = [read_report(run, "", None, more_results) for run in runs]
     names = compare.names(reports)
     title = title or " and ".join(names)
-    return write_html(title, [compare.header(reports, title), *compare.sections(reports), explorer(reports)], out)
+    with refuse_surprises(f"one of {', '.join(map(str, runs))}"):
+        parts = [compare.header(reports, title), *compare.sections(reports), explorer(reports)]
+    return write_html(title, parts, out)
 
 
 def plotly_source() -> str:

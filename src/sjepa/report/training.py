@@ -75,7 +75,9 @@ def headline_numbers(report: Report) -> list[str]:
         pace = report.audio_seconds / max(report.seconds_trained, 1e-9)
         cards.append(card("Audio processed", duration(report.audio_seconds), f"at {pace:,.0f} times real time"))
         if last.get("accuracy_masked") is not None:
-            among = f"phase {last['phase']}, K = {report.components:,}, chance {report.chance:.1%}"
+            among = f"phase {last['phase']}"
+            if report.components and report.chance is not None:
+                among += f", K = {report.components:,}, chance {report.chance:.1%}"
             cards.append(card("Masked accuracy", f"{last['accuracy_masked']:.1%}", among))
     return cards
 

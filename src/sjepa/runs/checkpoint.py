@@ -9,11 +9,13 @@ import json
 import shutil
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sjepa.errors import UserError
-from sjepa.files import atomic_folder, save_tensors
+from sjepa.fields import NUMBER, SURPRISES, TEXT, WHOLE, Kind, brief, check_fields, list_of, require, table_of
+from sjepa.files import atomic_folder, read_json, save_tensors
 from sjepa.runs.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -32,9 +34,38 @@ def state_file(checkpoint: Path) -> Path:
     return checkpoint / "state.json"
 
 
+STATE = {
+    "position": Kind("two whole numbers", lambda value: list_of(WHOLE).accepts(value) and len(value) == 2),
+    "ranks": list_of(NUMBER),
+    "bad_utterances": WHOLE,
+    "phase": WHOLE,
+    "log_bytes": WHOLE,
+}
+TRAINING_PARTS = ("model", "targets", "optimizer", "meter")
+
+
 def read_state(checkpoint: Path) -> dict[str, Any]:
-    """Everything in a checkpoint but its tensors."""
-    return json.loads(state_file(checkpoint).read_text())
+    """Everything in a checkpoint but its tensors; raises DamagedError if it is not as it was written."""
+    file = state_file(checkpoint)
+    try:
+        state = read_json(file)
+        step = require(state, "step", WHOLE, file.name)
+        names = require(state, "files", table_of(TEXT), file.name)
+        check_fields(state, STATE, file.name)
+    except (OSError, UserError) as error:
+        raise DamagedError(str(error)) from error
+    if not checkpoint.name.endswith(f"-{step:08d}"):
+        raise DamagedError(f"{file.name}: step is {step}")
+    if any(Path(name).name != name for name in names):
+        raise DamagedError(f"{file.name}: files of another folder")
+    return state
+
+
+def check_training(parts: "Parts", state: dict[str, Any]) -> None:
+    """Raise DamagedError if something is missing with which training continues."""
+    missing = [name for name in STATE if name not in state] + [name for name in TRAINING_PARTS if name not in parts]
+    if missing:
+        raise DamagedError(f"it has no {', '.join(missing)}")
 
 
 def save(run: RunFolder, step: int, tensors: "Parts", state: dict[str, Any]) -> None:
@@ -74,22 +105,36 @@ def load(folder: Path) -> tuple["Parts", dict[str, Any]]:
         raise DamagedError(str(error) or type(error).__name__) from error
 
 
-def load_sound(run: RunFolder, say: Any = print) -> Iterator[tuple["Parts", dict[str, Any]]]:
-    """Sound checkpoints, the newest first; reports each damaged one."""
+def load_sound(run: RunFolder, say: Any = print, training: bool = False) -> Iterator[tuple["Parts", dict[str, Any]]]:
+    """Sound checkpoints, the newest first; reports each damaged one. `training` asks for all that training needs."""
     for step in run.checkpoint_steps:
         folder = run.checkpoint(step)
         try:
-            yield load(folder)
+            found = load(folder)
+            if training:
+                check_training(*found)
         except DamagedError as error:
             say(f"checkpoint {folder} is damaged ({error}); trying the one before it")
+        else:
+            yield found
 
 
-def load_latest(run: RunFolder, say: Any = print) -> tuple["Parts", dict[str, Any]] | None:
+def load_latest(run: RunFolder, say: Any = print, training: bool = False) -> tuple["Parts", dict[str, Any]] | None:
     """The newest sound checkpoint; none if there is no checkpoint at all."""
-    found = next(load_sound(run, say), None)
+    found = next(load_sound(run, say, training), None)
     if found is None and run.checkpoint_steps:
         raise UserError(f"all checkpoints in {run.checkpoints} are damaged; start again with another --out")
     return found
+
+
+@contextmanager
+def refuse_unfit(run: RunFolder) -> Iterator[None]:
+    """Say so if a checkpoint does not fit the run's config."""
+    try:
+        yield
+    except (RuntimeError, *SURPRISES) as error:  # torch's word for other shapes is RuntimeError
+        reason = brief(str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__)
+        raise UserError(f"{run}: its checkpoint does not fit {run.config_file.name} ({reason})") from error
 
 
 def prune(run: RunFolder, keep: int, always: set[int]) -> None:

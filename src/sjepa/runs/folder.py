@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sjepa.errors import UserError
-from sjepa.files import read_json, write_whole
+from sjepa.fields import WHOLE
+from sjepa.files import contents, read_json, refuse_file, write_whole
+from sjepa.locks import lock_folder
 from sjepa.runs.events import Event, read_events, select_events
 
 if TYPE_CHECKING:
@@ -36,7 +38,8 @@ encoder/               the encoder as of the last checkpoint, for use: sjepa.Enc
                        transformers.HubertModel.from_pretrained
 encoder-phaseN/        the encoder at the end of phase N, for every phase but the last
 """
-STEP = re.compile(r"step-(\d+)")
+README_NAME = "README.txt"
+STEP = re.compile(r"step-(\d{8,15})")
 PHASE = re.compile(r"phase\d+")
 
 
@@ -131,7 +134,7 @@ class RunFolder:
         """config.toml as plain tables, also of a run that another version made; empty without the file."""
         try:
             return tomllib.loads(self.config_file.read_text("utf-8")) if self.exists else {}
-        except ValueError as error:  # not TOML, or not even text
+        except (ValueError, RecursionError) as error:  # not TOML, or not even text
             raise UserError(f"{self.config_file} is not valid TOML: {error}") from error
 
     @property
@@ -167,7 +170,14 @@ class RunFolder:
     def is_complete(self) -> bool:
         """Whether the newest checkpoint is the end of the last phase."""
         steps = self.checkpoint_steps
-        return bool(steps) and steps[0] >= self.planned_steps
+        planned = self.planned_steps
+        return bool(steps) and (steps[0] == planned or not planned)
+
+    @property
+    def is_unstarted(self) -> bool:
+        """Whether the folder has at most what a kill at the very start of a run leaves: everything but the config."""
+        refuse_file(self.path)
+        return {path.name for path in contents(self.path)} <= {self.facts_file.name, README_NAME}
 
     def config(self) -> "Config":
         """The settings, typed and checked."""
@@ -210,8 +220,8 @@ class RunFolder:
         """Write what a run has from its first moment. The config comes last, because it makes the folder a run."""
         from sjepa.config import to_toml
 
-        self.facts_file.write_text(json.dumps(facts, indent=1) + "\n")
-        (self.path / "README.txt").write_text(README)
+        write_whole(self.facts_file, json.dumps(facts, indent=1) + "\n")
+        write_whole(self.path / README_NAME, README)
         write_whole(self.config_file, to_toml(config))
 
     def check_corpus(self, corpus: str) -> None:
@@ -224,22 +234,14 @@ class RunFolder:
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Keep the run to one process, which loses the lock however it ends."""
-        with self.facts_file.open() as file:
-            try:
-                import fcntl
-
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise UserError(f"another process is training {self}: wait for it, or choose another --out") from None
-            except (ImportError, OSError):  # Windows, or a disk without locks
-                pass
+        with lock_folder(self.path, f"another process is training {self}: wait for it, or choose another --out"):
             yield
 
 
 def planned_steps(settings: dict[str, Any]) -> int:
     """Steps of all phases in plain settings; 0 if they are not known."""
     phases = [table for name, table in settings.items() if PHASE.fullmatch(name) and isinstance(table, dict)]
-    return sum(phase["steps"] for phase in phases if isinstance(phase.get("steps"), int))
+    return sum(phase["steps"] for phase in phases if WHOLE.accepts(phase.get("steps")))
 
 
 def describe_process() -> dict[str, str]:

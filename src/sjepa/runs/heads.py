@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from sjepa.errors import UserError
 from sjepa.model.predictor import ClusterHead, Predictor
-from sjepa.runs.checkpoint import load_sound
+from sjepa.runs.checkpoint import load_sound, refuse_unfit
 from sjepa.runs.folder import RunFolder
 
 
@@ -23,7 +23,7 @@ class RunHeads:
             )
         exported = encoder.state_dict() if encoder is not None else {}
         for parts, _ in load_sound(self.run):  # while one is written, the encoder is that of the one before
-            self.weights = parts["model"]
+            self.weights = parts.get("model", {})
             trained = self.part("encoder.")
             if exported.keys() == trained.keys() and all(torch.equal(exported[n].cpu(), t) for n, t in trained.items()):
                 return
@@ -35,13 +35,15 @@ class RunHeads:
         return {name.removeprefix(prefix): t for name, t in self.weights.items() if name.startswith(prefix)}
 
     def cluster_head(self) -> ClusterHead:
-        components, hidden_size = self.weights["head.output.weight"].shape
-        head = ClusterHead(hidden_size, components)
-        head.load_state_dict(self.part("head."))
+        with refuse_unfit(self.run):
+            components, hidden_size = self.weights["head.output.weight"].shape
+            head = ClusterHead(hidden_size, components)
+            head.load_state_dict(self.part("head."))
         return head.eval().requires_grad_(False)
 
     def predictor(self) -> Predictor:
-        hidden_size = self.weights["head.output.weight"].shape[1]
-        predictor = Predictor(hidden_size, self.run.config().predictor)
-        predictor.load_state_dict(self.part("predictor."))
+        with refuse_unfit(self.run):
+            hidden_size = self.weights["head.output.weight"].shape[1]
+            predictor = Predictor(hidden_size, self.run.config().predictor)
+            predictor.load_state_dict(self.part("predictor."))
         return predictor.eval().requires_grad_(False)

@@ -5,13 +5,13 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
-import tyro
 
 from sjepa.audio.augment import AugmentConfig
 from sjepa.audio.io import SAMPLE_RATE, read_int16, to_int16
+from sjepa.bounds import LENGTH, PROCESSES
 from sjepa.data.build import build_index
 from sjepa.data.corpus import Corpus
 from sjepa.data.corpus_mix import CorpusMix
@@ -22,6 +22,7 @@ from sjepa.data.opening import open_corpus
 from sjepa.data.shards import Encoding, write_shards
 from sjepa.errors import UserError
 from sjepa.speed.output import processor, save, stage
+from sjepa.subcommands import parse
 
 FORMATS = {
     "wav": {"subtype": "PCM_16"},
@@ -37,16 +38,16 @@ class BenchData:
 
     data: str = ""
     """Folder, index or shards to measure with; empty: made-up speech-like sound."""
-    seconds: float = 10.0
+    seconds: Annotated[float, LENGTH] = 10.0
     """How long each loader is measured."""
-    workers: int = os.cpu_count() or 1
+    workers: Annotated[int, PROCESSES] = os.cpu_count() or 1
     """Worker processes of the loader."""
     out: Path | None = None
     """JSON file for the figures."""
 
 
 def run(arguments: list[str]) -> None:
-    command = tyro.cli(BenchData, prog="sjepa bench data", args=arguments)
+    command = parse(BenchData, "sjepa bench data", arguments)
     results = measure(command.data, command.seconds, command.workers)
     print(table(results))
     save(results, command.out)

@@ -3,19 +3,20 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
-import tyro
 from torch import Tensor
 
 from sjepa.audio.io import SAMPLE_RATE
+from sjepa.bounds import LENGTH, PROCESSES, SIZE, SIZE_OR_DEFAULT
 from sjepa.config import load_preset
 from sjepa.errors import UserError
 from sjepa.model.encoder import Encoder
 from sjepa.model.formats import to_hugging_face
 from sjepa.speed.contest import figures, in_turn
 from sjepa.speed.output import machine, save, show, stage
+from sjepa.subcommands import parse
 
 
 @dataclass(frozen=True)
@@ -24,20 +25,20 @@ class BenchEncode:
 
     preset: str = "paper"
     """Size of the encoder; its weights are random."""
-    batch: int = 0
+    batch: Annotated[int, SIZE_OR_DEFAULT] = 0
     """Clips in a batch; 24 on a GPU, 1 on a CPU."""
-    seconds: float = 15.0
+    seconds: Annotated[float, LENGTH] = 15.0
     """Length of a clip."""
-    rounds: int = 15
+    rounds: Annotated[int, SIZE] = 15
     """Timed calls of each, in turn; the median counts."""
-    threads: int = 2
+    threads: Annotated[int, PROCESSES] = 2
     """Threads on a CPU."""
     out: Path | None = None
     """JSON file for the figures."""
 
 
 def run(arguments: list[str]) -> None:
-    command = tyro.cli(BenchEncode, prog="sjepa bench encode", args=arguments)
+    command = parse(BenchEncode, "sjepa bench encode", arguments)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     before = torch.get_num_threads()
     torch.set_num_threads(command.threads)

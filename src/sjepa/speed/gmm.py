@@ -3,18 +3,19 @@
 import copy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
-import tyro
 from torch import Tensor
 
 from sjepa.audio.io import SAMPLE_RATE
+from sjepa.bounds import INDEX, LENGTH, SIZE, SIZE_OR_DEFAULT
 from sjepa.errors import UserError
 from sjepa.model.frontend import frame_count
 from sjepa.speed.contest import figures, in_turn
 from sjepa.speed.mixtures import ScikitLearn, draw_frames, naive_posterior, naive_update
 from sjepa.speed.output import machine, save, show, stage
+from sjepa.subcommands import parse
 from sjepa.targets.fit import initial_mixture
 from sjepa.targets.gmm import DiagonalGMM
 from sjepa.targets.kmeans import kmeans
@@ -26,30 +27,30 @@ DECAY, MINIMUM_COUNT = 0.999, 0.01
 class BenchGmm:
     """Time mixtures on frames drawn from a made-up mixture: the online update of phase 2, and the fit of phase 1."""
 
-    batch: int = 0
+    batch: Annotated[int, SIZE_OR_DEFAULT] = 0
     """Utterances whose frames the online mixture sees at once; 24 on a GPU, 2 on a CPU."""
-    seconds: float = 15.0
+    seconds: Annotated[float, LENGTH] = 15.0
     """Length of an utterance."""
-    components: int = 500
+    components: Annotated[int, SIZE] = 500
     """Components of the online mixture."""
-    dimension: int = 768
+    dimension: Annotated[int, SIZE] = 768
     """Features of the online mixture."""
-    fit_frames: int = 100_000
+    fit_frames: Annotated[int, INDEX] = 100_000
     """Frames that EM is fitted to; 0 leaves EM out."""
-    fit_components: int = 100
+    fit_components: Annotated[int, SIZE] = 100
     """Components of the fit."""
-    fit_dimension: int = 39
+    fit_dimension: Annotated[int, SIZE] = 39
     """Features of the fit."""
-    fit_iterations: int = 10
+    fit_iterations: Annotated[int, SIZE] = 10
     """Iterations of EM."""
-    rounds: int = 5
+    rounds: Annotated[int, SIZE] = 5
     """Timed calls of each, in turn; the median counts."""
     out: Path | None = None
     """JSON file for the figures."""
 
 
 def run(arguments: list[str]) -> None:
-    command = tyro.cli(BenchGmm, prog="sjepa bench gmm", args=arguments)
+    command = parse(BenchGmm, "sjepa bench gmm", arguments)
     results = measure(command, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     shown(results)
     save(results, command.out)

@@ -8,16 +8,16 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
-import tyro
 from torch import Tensor
 
 from sjepa import distributed
 from sjepa.audio.augment import draw
 from sjepa.audio.io import SAMPLE_RATE
+from sjepa.bounds import LENGTH_OR_DEFAULT, SIZE, SIZE_OR_DEFAULT
 from sjepa.config import Config, load_preset
 from sjepa.data.loader import Batch, on_device
 from sjepa.data.masking import block_mask
@@ -25,6 +25,7 @@ from sjepa.model.frontend import frame_count
 from sjepa.speed.output import machine, save, show, stage
 from sjepa.speed.peers import PEERS
 from sjepa.speed.timing import captured, encoder_operations, matrix_rate, milliseconds
+from sjepa.subcommands import parse
 from sjepa.targets.targets import Targets
 from sjepa.torch_private import count_compiled_graphs
 from sjepa.train.compute import autocast
@@ -40,11 +41,11 @@ class BenchStep:
 
     preset: str = ""
     """Model and batch: paper on a GPU and tiny on a CPU where none is named."""
-    batch: int = 0
+    batch: Annotated[int, SIZE_OR_DEFAULT] = 0
     """Utterances in a batch; 24 on a GPU, 4 on a CPU."""
-    seconds: float = 0.0
+    seconds: Annotated[float, LENGTH_OR_DEFAULT] = 0.0
     """Length of an utterance; 15 on a GPU, 2 on a CPU."""
-    repeats: int = 32
+    repeats: Annotated[int, SIZE] = 32
     """Timed steps."""
     against: str = ""
     """Peers to time on the same batch in the same process: hf, torchaudio or both, where they are installed."""
@@ -55,7 +56,7 @@ class BenchStep:
 
 
 def run(arguments: list[str]) -> None:
-    command = tyro.cli(BenchStep, prog="sjepa bench step", args=arguments)
+    command = parse(BenchStep, "sjepa bench step", arguments)
     if command.distributed:
         alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
         os.environ.update({name: os.environ.get(name, value) for name, value in alone.items()})

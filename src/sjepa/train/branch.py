@@ -8,7 +8,9 @@ from pathlib import Path
 
 from sjepa.config import Config, Difference, differences, phase_name
 from sjepa.errors import UserError
+from sjepa.fields import WHOLE, require
 from sjepa.files import atomic_folder, is_used
+from sjepa.locks import lock_beside
 from sjepa.phases import PhaseConfig
 from sjepa.runs import checkpoint
 from sjepa.runs.folder import RunFolder, describe_process
@@ -43,7 +45,7 @@ def check_directory(folder: RunFolder, config: Config) -> None:
                 "leave out --preset and the options to continue it as it is, or choose another --out"
                 + (f", with --branch-from {folder} to share its first phase" if shared else "")
             )
-    elif is_used(folder.path):
+    elif not folder.is_unstarted:
         raise UserError(f"{folder} is not empty and is not a run: choose another --out")
 
 
@@ -93,8 +95,11 @@ def branch(source: Path, out: Path, config: Config) -> None:
         step = past.phases[0].steps
         raise UserError(f"{source} has not finished phase 1: there is no checkpoint of step {step:,} yet")
     begin = boundary(first, past, phases)
-    logged = checkpoint.read_state(begin)["log_bytes"]
-    with atomic_folder(out) as partial:
+    try:
+        logged = require(checkpoint.read_state(begin), "log_bytes", WHOLE, "state.json")
+    except (checkpoint.DamagedError, UserError) as error:
+        raise UserError(f"{begin} is damaged ({error}): {source} cannot be branched from") from error
+    with lock_beside(out), atomic_folder(out) as partial:
         new = RunFolder(partial)
         shutil.copytree(begin, new.checkpoints / begin.name)
         for number in range(1, phases + 1):

@@ -21,6 +21,7 @@ from sjepa.errors import UserError
 from sjepa.model.frontend import STRIDE
 from sjepa.phases import Phase
 from sjepa.progress import Bar, bar, say
+from sjepa.runs import checkpoint
 from sjepa.runs.alarms import find_alarms, select_new
 from sjepa.runs.folder import RunFolder
 from sjepa.seeds import seed_from
@@ -72,7 +73,9 @@ def run_to_end(
     if device.type == "cpu" and config.encoder.hidden_size >= 512:
         say("There is no GPU here: an encoder of this size trains very slowly; --preset tiny is made for a CPU")
     run = Run.start(config, device)
-    if run.restore(folder, say):
+    with checkpoint.refuse_unfit(folder):
+        restored = run.restore(folder, say)
+    if restored:
         done = run.step >= config.steps
         say(f"{folder} is complete" if done else f"Continuing {folder} at step {run.step:,}")
         if done and folder.data == data:  # nothing to read it for; other audio is read and refused
@@ -82,9 +85,9 @@ def run_to_end(
         say(f"The encoder starts from {config.init_from}")
     corpus = open_corpus(data, settings.max_seconds, settings.cache, settings.memory_gb, show)
     check_components(config, corpus.hours)
-    distributed.in_main_rank(lambda: open_folder(folder, config, data, corpus.fingerprint()))
     with ExitStack() as holding:
         distributed.in_main_rank(lambda: holding.enter_context(folder.lock()))
+        distributed.in_main_rank(lambda: open_folder(folder, config, data, corpus.fingerprint()))
         holding.callback(run.writer.join)  # nothing is being written when the lock goes
         log = holding.enter_context(closing(Log(folder, run.log_bytes, run.step, config.train.wandb)))
         progress = holding.enter_context(bar("Training", config.steps, done=run.step, show=show))

@@ -231,7 +231,7 @@ class Run:
         found: list[tuple[dict[str, dict[str, Tensor]], dict[str, Any]] | None] = [None]
 
         def choose() -> None:
-            found[0] = checkpoint.load_latest(folder, say)
+            found[0] = checkpoint.load_latest(folder, say, training=True)
 
         distributed.in_main_rank(choose)
         step = distributed.broadcast_object(found[0][1]["step"] if found[0] is not None else None)

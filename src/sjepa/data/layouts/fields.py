@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from sjepa.audio.io import printable
+
 LABELS = ("speaker", "sex", "chapter", "text")
 # The first that is there counts.
 NAMES = {
@@ -23,4 +25,4 @@ def field(line: dict[str, Any], name: str) -> Any:
 def words(line: dict[str, Any], name: str) -> str:
     """A field as text, empty where there is none; a speaker may be the number 0."""
     value = field(line, name)
-    return "" if value is None else str(value)
+    return "" if value is None else printable(str(value))

@@ -1,12 +1,13 @@
 """LibriLight: SIZE/SPEAKER/BOOK/RECORDING.flac, each with a .json that says who speaks and where there is voice."""
 
 import json
+import math
 import os
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from sjepa.audio.io import shown
+from sjepa.audio.io import printable, shown
 from sjepa.data.corpus import audio_files
 from sjepa.data.layouts import Found, Item, identifier
 from sjepa.data.storage import Place
@@ -25,10 +26,12 @@ def items(source: str, root: str) -> Found:
             continue
         try:
             voice = tuple((float(begin), float(end)) for begin, end in metadata.get("voice_activity") or ())
-        except (TypeError, ValueError):
+            if not all(math.isfinite(edge) for pair in voice for edge in pair):
+                raise ValueError("not finite")
+        except (TypeError, ValueError, OverflowError):
             yield f"{shown(path)}: voice_activity in its .json is not a list of pairs of seconds"
             continue
-        speaker = str(metadata.get("speaker") or os.path.basename(os.path.dirname(os.path.dirname(path))))
+        speaker = printable(str(metadata.get("speaker") or os.path.basename(os.path.dirname(os.path.dirname(path)))))
         yield Item(Place(path), identifier(path, root), voice=voice, speaker=speaker)
     yield from refused
 
@@ -40,6 +43,6 @@ def read_metadata(path: str) -> dict[str, Any] | None:
         return {}
     try:
         metadata = json.loads(beside.read_bytes())
-    except ValueError:
+    except (OSError, ValueError, RecursionError):
         return None
     return metadata if isinstance(metadata, dict) else None

@@ -53,6 +53,8 @@ def read_sexes(path: Path) -> dict[str, str]:
 @lru_cache(maxsize=4)
 def read_transcripts(path: str) -> dict[str, str]:
     """Utterance to text, of a chapter."""
+    if not os.path.isfile(path):
+        return {}
     try:
         lines = Path(path).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

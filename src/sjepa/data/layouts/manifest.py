@@ -3,7 +3,6 @@
 import csv
 import importlib
 import json
-import math
 import os
 import re
 from collections.abc import Iterator
@@ -11,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from sjepa.audio.io import one_line, shown
+from sjepa.audio.io import one_line, printable, shown
 from sjepa.data.corpus import audio_files
 from sjepa.data.layouts import Found, Item
 from sjepa.data.layouts.fields import LABELS, NAMES, field, words
@@ -19,6 +18,7 @@ from sjepa.data.layouts.tars import members
 from sjepa.data.storage import Place, is_url
 from sjepa.errors import UserError
 
+LONGEST = 1e9  # seconds
 NAME = "manifest.jsonl"  # a list that lies in the folder of its audio
 
 
@@ -61,7 +61,7 @@ def lines(source: str) -> Iterator[tuple[int, dict[str, Any] | str]]:
                     yield number, parsed(text)
     elif ending in (".csv", ".tsv"):
         with open(source, encoding="utf-8", errors="surrogateescape", newline="") as file:
-            yield from enumerate(csv.DictReader(file, delimiter="\t" if ending == ".tsv" else ","), 2)
+            yield from enumerate(table_lines(csv.DictReader(file, delimiter="\t" if ending == ".tsv" else ",")), 2)
     elif ending == ".parquet":
         yield from enumerate(parquet_lines(source), 1)
     else:
@@ -70,10 +70,21 @@ def lines(source: str) -> Iterator[tuple[int, dict[str, Any] | str]]:
         )
 
 
+def table_lines(rows: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any] | str]:
+    """Lines of a CSV, or why one is not: a field that is too long, or a zero byte."""
+    while True:
+        try:
+            yield next(rows)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            yield f"not valid CSV ({one_line(error)})"
+
+
 def parsed(text: str) -> dict[str, Any] | str:
     try:
         line = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         return f"not valid JSON ({one_line(error)})"
     return line if isinstance(line, dict) else "not a JSON object"
 
@@ -86,7 +97,7 @@ def parquet_lines(source: str) -> Iterator[dict[str, Any]]:
     try:
         for batch in parquet.ParquetFile(source).iter_batches():
             yield from batch.to_pylist()
-    except (ValueError, OSError) as error:  # pyarrow's own errors are ValueErrors
+    except Exception as error:  # pyarrow's own errors are ValueErrors, and damage makes others
         raise UserError(f"{source}: cannot be read as Parquet ({one_line(error)})") from None
 
 
@@ -98,20 +109,16 @@ def item_of(line: dict[str, Any], source: str, number: int) -> Item | str:
     try:
         offset = float(field(line, "offset") or 0.0)
         duration = None if field(line, "duration") is None else float(field(line, "duration"))
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return f"{where}: offset or duration is not a number"
-    if not (math.isfinite(offset) and offset >= 0) or not (duration is None or 0 < duration < math.inf):
+    if not 0 <= offset <= LONGEST or not (duration is None or 0 < duration <= LONGEST):
         return f"{where}: offset {offset} s, duration {duration} s: neither may be negative, nor the duration 0"
     place = tar_place(line["shard_id"], path, source) if "shard_id" in line else local_place(path, source)
     if isinstance(place, str):
         return f"{where}: {place}"
-    labels = [printable(words(line, name)) for name in LABELS]
+    labels = [words(line, name) for name in LABELS]
     default = f"{os.path.splitext(path)[0]}@{offset:g}" if offset else os.path.splitext(path)[0]
-    return Item(place, printable(words(line, "id") or default), offset, duration, (), *labels)
-
-
-def printable(text: str) -> str:
-    return text.encode(errors="surrogateescape").decode(errors="backslashreplace")
+    return Item(place, words(line, "id") or printable(default), offset, duration, (), *labels)
 
 
 def local_place(path: str, source: str) -> Place:
@@ -122,11 +129,10 @@ def local_place(path: str, source: str) -> Place:
 def tar_place(shard: Any, name: str, source: str) -> Place | str:
     """A member of a NeMo tar: audio_SHARD.tar beside the manifest, or beside its folder sharded_manifests."""
     folder = Path(os.path.abspath(source)).parent
-    tar = next(
-        (f / f"audio_{shard}.tar" for f in (folder, folder.parent) if (f / f"audio_{shard}.tar").is_file()), None
-    )
+    name_of_tar = f"audio_{shard}.tar"
+    tar = next((f / name_of_tar for f in (folder, folder.parent) if os.path.isfile(f / name_of_tar)), None)
     if tar is None:
-        return f"there is no audio_{shard}.tar in {shown(folder)} or the folder above"
+        return f"there is no {printable(name_of_tar)} in {shown(folder)} or the folder above"
     places = tar_members(str(tar))
     # Several stretches of one recording share a member; from the second on their names end in -subN.
     place = places.get(name) or places.get(re.sub(r"-sub\d+(?=\.[^.]*$)", "", name))

@@ -5,7 +5,7 @@ import tarfile
 from collections.abc import Iterator
 from typing import Any
 
-from sjepa.audio.io import EXTENSIONS, one_line, shown
+from sjepa.audio.io import EXTENSIONS, one_line, printable, shown
 from sjepa.data.layouts import Found, Item, identifier
 from sjepa.data.layouts.fields import LABELS, words
 from sjepa.data.storage import Place
@@ -26,7 +26,7 @@ def items(source: str, root: str) -> Found:
             known.setdefault(key, {}).update(read_labels(place, ending))
     for key, place in pending:
         labels = known.get(key, {})
-        name = words(labels, "id") or f"{base}/{key}"
+        name = words(labels, "id") or printable(f"{base}/{key}")
         yield Item(place, name, 0.0, None, (), *(words(labels, label) for label in LABELS))
 
 
@@ -38,7 +38,7 @@ def read_labels(place: Place, ending: str) -> dict[str, Any]:
         return {"text": content.decode(errors="replace").strip()}
     try:
         labels = json.loads(content)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return labels if isinstance(labels, dict) else {}
 
@@ -57,5 +57,5 @@ def members(source: str) -> Iterator[tuple[str, Place | None]]:
                     yield name, Place(source, member.offset_data, member.size)
                 else:
                     yield f"{shown(source)}: member {shown(name)} is empty", None
-    except (tarfile.TarError, OSError, EOFError) as error:
+    except (tarfile.TarError, OSError, EOFError, ValueError, OverflowError) as error:
         yield f"{shown(source)}: damaged from here on, or not a tar ({one_line(error)})", None

@@ -1,0 +1,78 @@
+"""Checks of what JSON and TOML files hold: files come from others, and a refusal names the file and the field."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from sjepa.errors import UserError
+
+# What code raises that works on values of another type, size or shape than it was written for.
+SURPRISES = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, AssertionError)
+
+
+class Kind(NamedTuple):
+    """The values that a field may have."""
+
+    words: str
+    accepts: Callable[[Any], bool]
+
+
+WHOLE = Kind("a whole number from 0", lambda value: type(value) is int and 0 <= value < 2**53)
+NUMBER = Kind("a finite number", lambda value: type(value) in (int, float) and -1e300 < value < 1e300)
+TEXT = Kind("text", lambda value: isinstance(value, str))
+FLAG = Kind("true or false", lambda value: isinstance(value, bool))
+TABLE = Kind("an object", lambda value: isinstance(value, dict))
+
+
+def optional(kind: Kind) -> Kind:
+    return Kind(f"{kind.words} or null", lambda value: value is None or kind.accepts(value))
+
+
+def list_of(kind: Kind) -> Kind:
+    return Kind(f"a list of {kind.words}", lambda value: isinstance(value, list) and all(map(kind.accepts, value)))
+
+
+def table_of(kind: Kind) -> Kind:
+    return Kind(
+        f"an object of {kind.words}", lambda value: isinstance(value, dict) and all(map(kind.accepts, value.values()))
+    )
+
+
+def one_of(*choices: Any) -> Kind:
+    return Kind(f"one of {', '.join(map(repr, choices))}", lambda value: isinstance(value, str) and value in choices)
+
+
+def require(found: Mapping[str, Any], key: str, kind: Kind, where: str) -> Any:
+    """The value of a field, which must be there."""
+    if key not in found:
+        raise UserError(f"{where}: {key} is missing; it should be {kind.words}")
+    if not kind.accepts(found[key]):
+        raise UserError(f"{where}: {key} should be {kind.words}, not {brief(found[key])}")
+    return found[key]
+
+
+def check_fields(found: Mapping[str, Any], kinds: Mapping[str, Kind], where: str) -> None:
+    """Refuse fields that are there and have a value that they may not have."""
+    for key, kind in kinds.items():
+        if key in found:
+            require(found, key, kind, where)
+
+
+def brief(value: Any) -> str:
+    """A value in a few printable characters."""
+    text = repr(value) if type(value) is not int or abs(value) < 10**40 else "a huge number"
+    text = re.sub(r"\s+", " ", text).encode(errors="backslashreplace").decode()
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+@contextmanager
+def refuse_surprises(where: object, advice: str = "") -> Iterator[None]:
+    """Say which file holds something else than it should, if the code that uses it stumbles over that."""
+    try:
+        yield
+    except UserError:
+        raise
+    except SURPRISES as error:
+        told = f"{where} does not hold what it should ({type(error).__name__}: {brief(str(error))})"
+        raise UserError(f"{told}{f'; {advice}' if advice else ''}") from error

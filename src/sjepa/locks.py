@@ -1,0 +1,108 @@
+"""One writer per folder: a lock that a process loses however it ends.
+
+The lock is a file that is open for writing, because network file systems refuse locks on files that are only read.
+"""
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from sjepa.errors import UserError
+from sjepa.files import LEFTOVER, LOCK, refuse_file
+
+URL = re.compile(r"\w{2,}:/")
+
+
+@contextmanager
+def lock_folder(folder: Path, busy: str = "") -> Iterator[None]:
+    """Keep a folder that is written to one process. It is made if it is not there, and removed if it stays empty.
+
+    `busy` is the error if another process holds it. What a kill left of half-written files is removed.
+    """
+    if URL.match(str(folder)):
+        raise UserError(f"{folder} is a URL: write to a folder, then copy it there; reading works from a URL")
+    refuse_file(folder)
+    new = [path for path in (folder, *folder.parents) if not path.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot write to {folder} ({error.strerror})") from error
+    try:
+        with hold_lock(
+            folder / LOCK, busy or f"another process writes to {folder}: wait for it, or choose another --out"
+        ):
+            yield
+    finally:
+        with suppress(OSError):  # something is in it
+            for path in new:
+                path.rmdir()
+
+
+@contextmanager
+def lock_beside(folder: Path) -> Iterator[None]:
+    """The same for a folder that appears when it is complete: the lock lies beside it."""
+    folder = folder.absolute()
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    busy = f"another process writes {folder}: wait for it, or choose another folder"
+    with hold_lock(folder.with_name(f".{folder.name}{LOCK}"), busy, sweep=False):
+        yield
+
+
+@contextmanager
+def hold_lock(file: Path, busy: str, sweep: bool = True) -> Iterator[None]:
+    """Hold the lock that a file stands for; the file goes with the lock."""
+    try:
+        import fcntl
+    except ImportError:
+        warn(file, "this system has none")
+        yield
+        return
+    while True:
+        try:
+            handle = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
+        except OSError as error:
+            raise UserError(f"cannot write to {file.parent} ({error.strerror})") from error
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            locked = True
+        except BlockingIOError:
+            os.close(handle)
+            raise UserError(busy) from None
+        except OSError as error:
+            warn(file, str(error.strerror))
+            locked = False
+        with suppress(FileNotFoundError):
+            # A process that ends removes the file: then this lock is on a file that nobody else can find.
+            if os.path.samestat(os.fstat(handle), os.stat(file)):
+                break
+        os.close(handle)
+    try:
+        if locked and sweep:
+            remove_leftovers(file.parent)
+        yield
+    finally:
+        file.unlink(missing_ok=True)
+        os.close(handle)
+
+
+def warn(file: Path, reason: str) -> None:
+    """Say that nothing keeps a second process away."""
+    print(f"{file.parent}: no file locks ({reason}); let only one command at a time write there", file=sys.stderr)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove what a killed process left half-written, except below folders that another process may have locked."""
+    for where, folders, files in os.walk(folder):
+        if Path(where) != folder and LOCK in files:
+            folders.clear()
+            continue
+        for name in [name for name in folders if LEFTOVER.fullmatch(name)]:
+            folders.remove(name)
+            shutil.rmtree(os.path.join(where, name), ignore_errors=True)
+        for name in files:
+            if LEFTOVER.fullmatch(name):
+                Path(where, name).unlink(missing_ok=True)

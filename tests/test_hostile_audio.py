@@ -1,0 +1,242 @@
+"""Audio that a stranger made: it is refused by name, and the job goes on with the rest."""
+
+import http.server
+import json
+import os
+import shutil
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.torch
+import soundfile
+from calls import sjepa
+from conftest import babble
+
+from sjepa.audio.io import BadAudioError, read_audio, read_header
+from sjepa.audio.stream import stream_audio
+from sjepa.config import Config
+from sjepa.data import storage
+from sjepa.data.build import build_index
+from sjepa.errors import UserError
+from sjepa.evaluate.upstream import load_upstream
+from sjepa.train.loop import pretrain
+
+
+def index(source: Path, out: Path) -> tuple[dict, str]:
+    """An index of a folder, and what it refused."""
+    facts = build_index([str(source)], out, layout="auto", max_seconds=15.0, cut_transcribed=False, show=False)
+    return facts, (out / "refused.txt").read_text()
+
+
+@pytest.fixture
+def one_damaged(tmp_path: Path) -> Path:
+    """A folder of sound WAVs, and an MP3 with random bytes inside that makes the decoder raise ValueError."""
+    folder = tmp_path / "audio"
+    folder.mkdir()
+    for number in range(4):
+        soundfile.write(folder / f"{number}.wav", babble(1.3, number), 16_000)
+    soundfile.write(folder / "damaged.mp3", babble(20.0, 9), 16_000, format="MP3")
+    content = bytearray((folder / "damaged.mp3").read_bytes())
+    rng = np.random.default_rng(1)
+    for _ in range(24):
+        place = int(rng.integers(0, len(content)))
+        content[place:place] = rng.bytes(1500)
+    (folder / "damaged.mp3").write_bytes(content)
+    return folder
+
+
+def test_whatever_a_decoder_raises_is_about_its_file(one_damaged: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = one_damaged / "damaged.mp3"
+    with pytest.raises(BadAudioError, match=r"damaged\.mp3: cannot be decoded"):
+        read_header(file)
+    for error in (TypeError("not bytes"), MemoryError(), AssertionError("an assert of the binding"), ValueError()):
+
+        def fail(*_: object, error: BaseException = error, **__: object) -> None:
+            raise error
+
+        monkeypatch.setattr(soundfile.SoundFile, "read", fail)
+        for read in (read_header, read_audio, lambda path: list(stream_audio(path))):
+            with pytest.raises(BadAudioError, match=r"0\.wav: cannot be decoded"):
+                read(one_damaged / "0.wav")
+
+
+def test_a_damaged_mp3_ends_neither_an_index_nor_a_training(
+    one_damaged: Path, tmp_path: Path, micro: Callable[..., Config]
+) -> None:
+    facts, refused = index(one_damaged, tmp_path / "index")
+    assert facts["files"] == 4
+    assert "damaged.mp3: cannot be decoded" in refused
+    run = tmp_path / "run"
+    assert pretrain(micro(phase1={"steps": 1}, phase2={"steps": 1}), one_damaged, run, show=False)
+    assert "damaged.mp3: cannot be decoded" in (run / "refused.txt").read_text()
+
+
+def write_float(path: Path, samples: np.ndarray, rate: int = 16_000) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    soundfile.write(path, samples.astype(np.float32), rate, subtype="FLOAT")
+    return path
+
+
+def test_audio_far_beyond_full_scale_is_refused_and_not_embedded_as_nan(finished_run: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "audio"
+    for name, seconds in (("short", 1.0), ("long", 31.0)):
+        write_float(folder / f"{name}.wav", 1e30 * babble(seconds, 0))
+    status, said, _ = sjepa("embed", folder, "--encoder", finished_run, "--out", tmp_path / "none")
+    assert status == 2
+    assert "nothing could be embedded" in said
+    write_float(folder / "sound.wav", babble(1.0, 1))
+    status, _, printed = sjepa("embed", folder, "--encoder", finished_run, "--out", tmp_path / "features")
+    assert status == 0
+    assert "2 left out" in printed
+    assert "far beyond full scale" in (tmp_path / "features" / "_refused.txt").read_text()
+    assert [path.name for path in (tmp_path / "features").glob("*.npz")] == ["sound.wav.npz"]
+
+
+def test_weights_that_are_not_numbers_are_refused_when_they_are_read(finished_run: Path, tmp_path: Path) -> None:
+    shutil.copytree(finished_run / "encoder", tmp_path / "encoder")
+    file = tmp_path / "encoder" / "model.safetensors"
+    weights = safetensors.torch.load_file(file)
+    weights["encoder.layer_norm.weight"][0] = float("nan")
+    safetensors.torch.save_file(weights, file)
+    audio = write_float(tmp_path / "audio" / "a.wav", babble(1.0, 0))
+    status, said, _ = sjepa("embed", audio, "--encoder", tmp_path / "encoder", "--out", tmp_path / "out")
+    assert status == 2
+    assert "weights that are not finite numbers: encoder.layer_norm.weight" in said
+    weights["encoder.layer_norm.weight"][:] = 3e38  # each is a number, and what comes of them is not
+    safetensors.torch.save_file(weights, file)
+    status, said, _ = sjepa("embed", audio, "--encoder", tmp_path / "encoder", "--out", tmp_path / "out")
+    assert status == 2
+    assert "a.wav: the encoder gives features that are not finite numbers" in said
+    with pytest.raises(UserError, match="its features are not finite numbers"):
+        load_upstream(str(tmp_path / "encoder")).extract([babble(1.0, 0)])
+
+
+@pytest.mark.parametrize("temperature", ["nan", "inf", "-1", "0", "1e-300", "1e300"])
+def test_a_temperature_that_cannot_be_trained_with_is_refused(temperature: str) -> None:
+    status, said, _ = sjepa("config", "--preset", "tiny", "--phase1.temperature", temperature)
+    assert status == 2
+    assert "phase1.temperature" in said
+
+
+def test_a_pipe_is_not_waited_for(finished_run: Path, tmp_path: Path, micro: Callable[..., Config]) -> None:
+    folder = tmp_path / "audio"
+    write_float(folder / "a.wav", babble(1.3, 0))
+    write_float(folder / "b.wav", babble(1.3, 1))
+    os.mkfifo(folder / "pipe.wav")
+    (folder / "zero.wav").symlink_to("/dev/zero")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(folder / "socket.wav"))
+    (folder / "84-1.trans.txt").symlink_to("/dev/zero")
+    facts, refused = index(folder, tmp_path / "index")
+    assert facts["files"] == 2
+    assert refused.count("not a regular file") == 3
+    assert sjepa("embed", folder, "--encoder", finished_run, "--out", tmp_path / "features")[0] == 0
+    status, said, _ = sjepa("embed", folder / "pipe.wav", "--encoder", finished_run, "--out", tmp_path / "more")
+    assert (status, "pipe.wav: not a regular file" in said) == (2, True)
+    assert pretrain(micro(phase1={"steps": 1}, phase2={"steps": 1}), folder, tmp_path / "run", show=False)
+    os.mkfifo(tmp_path / "list.jsonl")
+    status, said, _ = sjepa("index", tmp_path / "list.jsonl", "--out", tmp_path / "another")
+    assert (status, "neither a regular file nor a folder" in said) == (2, True)
+
+
+def test_rates_of_no_recording_and_long_nan_are_refused_by_name(tmp_path: Path) -> None:
+    folder = tmp_path / "audio"
+    for rate in (1, 8, 50, 999):
+        write_float(folder / f"{rate}.wav", babble(1.0, rate), rate)
+    write_float(folder / "nan.wav", np.where(np.arange(320_000) == 5, np.nan, babble(20.0, 0)))
+    write_float(folder / "slow.wav", babble(1.0, 0), 1_000)
+    facts, refused = index(folder, tmp_path / "index")
+    assert facts["files"] == 1
+    assert refused.count("a sampling rate of") == 4
+    assert "nan.wav: holds samples that are not numbers" in refused
+
+
+HOSTILE = {
+    "ftp://host/a.wav": "only http, https, s3 and local paths are read",
+    "file:///etc/passwd": "only http, https, s3 and local paths are read",
+    "simplecache::http://host/a.wav": "only http, https, s3 and local paths are read",
+    "nothing://x": "only http, https, s3 and local paths are read",
+    "http://[::1/a.wav": "cannot be opened: not a URL",
+    "a\0.wav": "",
+    "\ud800.wav": "",
+    "x" * 5000 + ".wav": "",
+}
+
+
+def test_a_bad_line_of_a_list_is_refused_and_the_rest_goes_on(tmp_path: Path) -> None:
+    write_float(tmp_path / "good.wav", babble(2.0, 0))
+    lines = [json.dumps({"audio_filepath": "good.wav"})]
+    lines += [json.dumps({"audio_filepath": path}) for path in HOSTILE]
+    lines += [
+        f'{{"audio_filepath": "good.wav", "duration": {number}}}' for number in ("1" + "0" * 400, "1e400", "1e305")
+    ]
+    lines += [f'{{"audio_filepath": "good.wav", "offset": {number}}}' for number in ("1" + "0" * 400, "NaN", "-1")]
+    lines += [
+        "[" * 200_000 + "]" * 200_000,
+        '{"a":' * 200_000,
+        '{"audio_filepath": "good.wav", "shard_id": "' + "9" * 999 + '"}',
+    ]
+    lines += ['{"audio_filepath": "good.wav", "id": "last\\ud800", "text": "\\udfff"}']
+    (tmp_path / "list.jsonl").write_text("\n".join(lines) + "\n")
+    facts, refused = index(tmp_path / "list.jsonl", tmp_path / "index")
+    assert facts["utterances"] == 2
+    assert len(refused.splitlines()) == len(lines) - 2
+    for reason in HOSTILE.values():
+        assert reason in refused
+    rows = ["path,id,text", f"good.wav,long,{'x' * 200_000}", "good.wav,short,a", "good\0.wav,zero,b"]
+    (tmp_path / "list.csv").write_text("\n".join(rows) + "\n")
+    facts, refused = index(tmp_path / "list.csv", tmp_path / "of-csv")
+    assert facts["utterances"] == 1
+    assert "line 2: not valid CSV (field larger than field limit" in refused
+
+
+def test_voice_activity_that_is_not_finite_is_refused(tmp_path: Path) -> None:
+    for name, voice in {
+        "nan": "[[NaN, 1]]",
+        "huge": f"[[0, {10**400}]]",
+        "deep": "[" * 200_000,
+        "good": "[[0, 1]]",
+    }.items():
+        write_float(tmp_path / "audio" / f"{name}.wav", babble(2.0, 0))
+        (tmp_path / "audio" / f"{name}.json").write_text(f'{{"voice_activity": {voice}}}')
+    facts, refused = index(tmp_path / "audio", tmp_path / "index")
+    assert facts["files"] == 1
+    assert len(refused.splitlines()) == 3
+
+
+class Redirect(http.server.BaseHTTPRequestHandler):
+    """A server that sends every reader elsewhere."""
+
+    where = "file:///etc/passwd"
+
+    def do_GET(self) -> None:
+        self.send_response(302)
+        self.send_header("Location", self.where)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@pytest.mark.parametrize("where", ["file:///etc/passwd", "ftp://localhost/x"])
+def test_redirects_stay_on_http(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage, "FIRST_WAIT", 0.0)
+    monkeypatch.setattr(Redirect, "where", where)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Redirect) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with pytest.raises(BadAudioError, match="cannot be read"):
+            storage.read_bytes(storage.Place(f"http://127.0.0.1:{server.server_port}/a.wav"))
+        server.shutdown()
+
+
+def test_a_flag_allows_more_protocols(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(storage.ALLOWED, "")
+    audio = write_float(tmp_path / "a.wav", babble(2.0, 0))
+    (tmp_path / "list.jsonl").write_text(json.dumps({"audio_filepath": f"file://{audio}"}))
+    call = ("index", tmp_path / "list.jsonl", "--out", tmp_path / "index")
+    status, said, _ = sjepa(*call)
+    assert (status, "--allow-protocols adds others" in said) == (2, True)
+    assert sjepa(*call, "--allow-protocols", "file,gs")[0] == 0

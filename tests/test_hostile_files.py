@@ -1,0 +1,279 @@
+"""Files of runs and encoders that a stranger made or a disk damaged: one line that names the file and the field."""
+
+import json
+import pickle
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from calls import Ended, sjepa
+
+from sjepa.config import Config
+from sjepa.runs.folder import RunFolder
+from sjepa.train.loop import pretrain
+
+DEEP = "[" * 100_000 + "]" * 100_000
+
+
+def refused(ended: Ended, *words: str) -> None:
+    assert ended.status == 2, ended.said
+    *_, last = ended.said.strip().splitlines()
+    assert last.startswith("sjepa: ")
+    for word in words:
+        assert word in last
+
+
+def change(path: Path, **values: Any) -> None:
+    """Replace fields of a JSON file; `...` removes one."""
+    content = json.loads(path.read_text()) | values
+    path.write_text(json.dumps({key: value for key, value in content.items() if value is not ...}))
+
+
+@pytest.fixture
+def run(finished_run: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(finished_run, tmp_path / "run"))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("step", 10**30),
+        ("step", "12"),
+        ("step", ...),
+        ("position", [1]),
+        ("position", "ab"),
+        ("ranks", [None]),
+        ("phase", ...),
+        ("log_bytes", -1),
+        ("files", {}),
+        ("files", {"../../run.json": "0"}),
+        ("files", 3),
+    ],
+)
+def test_a_damaged_state_falls_back_to_the_checkpoint_before(
+    run: Path, corpus: Path, micro: Callable[..., Config], field: str, value: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    change(RunFolder(run).checkpoint(12) / "state.json", **{field: value})
+    assert pretrain(micro(), corpus, run, show=False)
+    said = capsys.readouterr().out
+    assert "step-00000012 is damaged" in said
+    assert "Continuing" in said
+
+
+def test_a_state_nested_without_end_falls_back_too(run: Path, corpus: Path, micro: Callable[..., Config]) -> None:
+    (RunFolder(run).checkpoint(12) / "state.json").write_text(DEEP)
+    assert pretrain(micro(), corpus, run, show=False)
+
+
+def test_a_checkpoint_of_an_absurd_step_does_not_make_a_run_complete(run: Path) -> None:
+    shutil.copytree(RunFolder(run).checkpoint(12), run / "checkpoints" / "step-999999999999")
+    assert not RunFolder(run).is_complete
+    (run / "checkpoints" / f"step-{'9' * 5000}"[:250]).mkdir()
+    assert RunFolder(run).checkpoint_steps[0] == 999999999999
+
+
+LOGS = {
+    '{"event": "train", "step": "1", "phase": 1}': "step should be a whole number",
+    '{"event": "train", "phase": 1}': "step is missing",
+    '{"event": "train", "step": 1, "phase": 1, "loss": "low"}': "loss should be a finite number",
+    '{"event": "train", "step": 1, "phase": 1, "speed": {}}': "speed should be",
+    '{"event": "train", "step": 1, "phase": 1, "alarms": [3]}': "alarms should be",
+    '{"event": "train", "step": 1, "phase": 1, "loss": 1' + "0" * 400 + "}": "loss should be a finite number",
+    '{"event": "phase", "step": 0, "phase": 1, "k": null, "targets": ""}': "k should be a whole number",
+    '{"event": "layers", "step": 1, "smoothed": [1], "effective_ranks": ["a"]}': "effective_ranks should be",
+    "[]": "is not an object",
+    "null": "is not an object",
+    DEEP: "is not JSON",
+}
+
+
+@pytest.mark.parametrize("line", LOGS, ids=lambda line: line[:60])
+def test_a_log_of_other_values_is_refused_by_line_and_field(run: Path, line: str) -> None:
+    log = RunFolder(run).log
+    log.write_text(log.read_text() + line + "\n")
+    count = len(log.read_text().splitlines())
+    refused(sjepa("report", run), f"metrics.jsonl, line {count}", LOGS[line])
+    refused(sjepa("watch", run, "--once"), "metrics.jsonl", LOGS[line])
+    refused(sjepa("export", run, run / "out", "--to", "hf"), "metrics.jsonl", LOGS[line])
+
+
+def test_a_log_without_the_start_of_a_phase_still_makes_a_page(run: Path) -> None:
+    log = RunFolder(run).log
+    log.write_text("".join(line for line in log.open() if '"train"' in line))
+    assert sjepa("report", run).status == 0
+    assert sjepa("watch", run, "--once").status == 0
+    assert sjepa("export", run, run / "out", "--to", "hf").status == 0
+
+
+def test_other_layers_than_before_are_one_line(run: Path) -> None:
+    log = RunFolder(run).log
+    log.write_text(log.read_text() + '{"event": "layers", "step": 13, "smoothed": [], "effective_ranks": []}\n')
+    ended = sjepa("report", run)
+    assert ended.status in (0, 2)
+    assert "Traceback" not in ended.said
+
+
+@pytest.mark.parametrize("content", ["\xff\xfe", DEEP, "x = 1", "a = [" * 5000, "[encoder]\nlayers = 1e400"])
+def test_a_damaged_config_is_one_line(run: Path, corpus: Path, content: str) -> None:
+    RunFolder(run).config_file.write_text(content, encoding="latin-1")
+    refused(sjepa("pretrain", "--out", run), "config.toml")
+    refused(sjepa("export", run, run / "out", "--to", "hf"), "config.toml")
+
+
+@pytest.mark.parametrize("content", ["3", "[]", DEEP, "{", '{"data": {"a": 1}, "corpus": 3}'])
+def test_damaged_facts_are_one_line(run: Path, content: str) -> None:
+    RunFolder(run).facts_file.write_text(content)
+    for call in (("report", run), ("export", run, run / "out", "--to", "hf")):
+        ended = sjepa(*call)
+        assert ended.status in (0, 2)
+        assert "Traceback" not in ended.said
+
+
+def test_a_config_that_does_not_fit_the_checkpoints_is_one_line(run: Path, corpus: Path) -> None:
+    text = RunFolder(run).config_file.read_text()
+    RunFolder(run).config_file.write_text(text.replace("inner_size = 64", "inner_size = 48"))
+    refused(sjepa("pretrain", "--out", run), "its checkpoint does not fit config.toml")
+    refused(sjepa("analyze", "entropy", "--run", run, "--data", corpus), "its checkpoint does not fit config.toml")
+
+
+RESULT = {
+    "task": "asr",
+    "protocol": {"name": "full", "steps": 10},
+    "encoder": {"name": "mine", "parameters": 1, "fingerprint": "0"},
+    "metrics": {"wer": 1.0},
+    "decoded": {},
+}
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"metrics": {"wer": "low"}},
+        {"metrics": []},
+        {"metrics": {"wer": 10**400}},
+        {"decoded": {"paper": 3}},
+        {"protocol": "full"},
+        {"protocol": {"name": "lite", "steps": None}},
+        {"encoder": {"name": 3, "parameters": 1, "fingerprint": "0"}},
+        {"encoder": {"name": "a", "parameters": "many", "fingerprint": "0"}},
+        {"encoder": {"name": "a", "parameters": 1, "fingerprint": []}},
+        {"task": ["asr"]},
+        {"task": "probe", "layers": {}, "corpus": "c"},
+        {"task": "probe", "layers": {"last": {"phone": {"mean": 1}}}, "corpus": "c"},
+        {"task": "units", "units": {"kind": 1, "clusters": 3}, "corpus": "c"},
+        {"section": "nowhere"},
+        {"better": {"wer": "sideways"}},
+        {"data": [3]},
+        {"learning_rate": "high"},
+        {"dev": 3},
+    ],
+    ids=str,
+)
+def test_results_of_other_values_are_refused_by_field(tmp_path: Path, values: dict[str, Any]) -> None:
+    file = tmp_path / "results.json"
+    file.write_text(json.dumps(RESULT))
+    assert sjepa("table", tmp_path).status == 0
+    file.write_text(json.dumps(RESULT | values))
+    refused(sjepa("table", tmp_path), str(file))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"hidden_size": "wide"},
+        {"hidden_size": 65536},
+        {"hidden_size": 10**400},
+        {"num_hidden_layers": 10**9},
+        {"num_hidden_layers": 2.5},
+        {"conv_dim": 3},
+        {"conv_dim": [[1]]},
+        {"hidden_dropout": "much"},
+        {"num_attention_heads": 0},
+        {"model_type": ["hubert"]},
+        {"conv_kernel": {"a": 1}},
+    ],
+    ids=str,
+)
+def test_an_encoder_config_of_other_values_is_one_line(
+    run: Path, corpus: Path, tmp_path: Path, values: dict[str, Any]
+) -> None:
+    encoder = RunFolder(run).encoder
+    change(encoder / "config.json", **values)
+    refused(sjepa("embed", corpus, "--encoder", encoder, "--out", tmp_path / "out"), "encoder")
+    assert not (tmp_path / "out").exists()
+    for source in (str(encoder), f"untrained:{encoder}"):
+        ended = sjepa("probe", "--encoder", source, "--data", corpus, "--out", tmp_path / "probe")
+        refused(ended)
+
+
+class Evil:
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        return (print, ("code of a stranger runs",))
+
+
+@pytest.mark.parametrize("kind", ["hubert", "wavlm"])
+def test_a_malicious_pickle_is_refused_without_advice_to_load_it(
+    run: Path, corpus: Path, tmp_path: Path, kind: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    encoder = RunFolder(run).encoder
+    weights = {"a": torch.zeros(1), "evil": Evil()}
+    (encoder / "model.safetensors").unlink()
+    torch.save(weights, encoder / "pytorch_model.bin")
+    change(encoder / "config.json", model_type=kind)
+    for pickled in (None, pickle.dumps(Evil())):
+        if pickled:
+            (encoder / "pytorch_model.bin").write_bytes(pickled)
+        for call in (
+            ("embed", corpus, "--out", tmp_path / "out"),
+            ("probe", "--data", corpus, "--out", tmp_path / "p"),
+        ):
+            ended = sjepa(*call, "--encoder", encoder)
+            refused(ended)
+            assert "weights_only" not in ended.said
+            assert "unsafe" not in ended.said.lower()
+            assert "stranger runs" not in ended.printed + capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"fingerprint": 3},
+        {"utterances": "all"},
+        {"utterances": 10**30},
+        {"files": ...},
+        {"root": ["/"]},
+        {"shards": "zip"},
+        {"durations": {}},
+        {"durations": 3},
+        {"sexes": []},
+        {"hours": 10**400},
+    ],
+    ids=str,
+)
+def test_an_index_of_other_values_is_refused_by_field(corpus: Path, tmp_path: Path, values: dict[str, Any]) -> None:
+    call = ("index", corpus, "--out", tmp_path / "index")
+    assert sjepa(*call).status == 0
+    change(tmp_path / "index" / "index.json", **values)
+    if values == {"durations": {}}:
+        assert sjepa(*call).status in (0, 2)
+    else:
+        refused(sjepa(*call), "index.json", next(iter(values)))
+        refused(sjepa("shard", tmp_path / "index", "--out", tmp_path / "shards"), "index.json")
+
+
+def test_analyses_of_other_values_are_one_line(run: Path) -> None:
+    analysis = RunFolder(run).analysis
+    analysis.mkdir()
+    for name in ("entropy", "clusters", "erank", "pareto"):
+        for content in ("{}", "3", '{"phones": 3, "distributions": [], "run": 1, "tasks": 4}', DEEP):
+            (analysis / f"{name}.json").write_text(content)
+            refused(sjepa("analyze", name, "--run", run, "--redraw"), f"{name}.json")
+            ended = sjepa("report", run)
+            assert ended.status in (0, 2)
+            assert "Traceback" not in ended.said
+        (analysis / f"{name}.json").unlink()
+    (analysis / "utterance-a.json").write_text('{"name": 3}')
+    refused(sjepa("report", run), "analysis")

@@ -1,0 +1,147 @@
+"""Two commands on one folder: the second is refused, and what a kill leaves does not stand in the way."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from calls import sjepa
+
+from sjepa.config import Config
+from sjepa.data.index import open_index
+from sjepa.errors import UserError
+from sjepa.files import LOCK, atomic_file, contents
+from sjepa.locks import lock_beside, lock_folder
+from sjepa.runs.folder import RunFolder
+from sjepa.train.loop import pretrain
+
+
+def test_a_folder_has_one_writer_who_loses_it_by_a_kill(tmp_path: Path) -> None:
+    out = tmp_path / "new" / "out"
+    with lock_folder(out):
+        with pytest.raises(UserError, match="another process writes to"), lock_folder(out):
+            pass
+        assert not contents(out)
+    assert not list(tmp_path.iterdir())  # it stayed empty
+    program = f"""
+import os, signal
+from pathlib import Path
+from sjepa.files import atomic_file, atomic_folder
+from sjepa.locks import lock_folder
+with lock_folder(Path({str(out)!r})), atomic_file(Path({str(out / "a.txt")!r})) as partial:
+    partial.write_text("half")
+    with atomic_folder(Path({str(out / "folder")!r})) as folder:
+        (folder / "b.txt").write_text("half")
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == -9
+    assert len(list(out.iterdir())) == 3
+    with lock_folder(out):
+        assert [path.name for path in out.iterdir()] == [LOCK]
+
+
+def test_partial_files_of_two_writers_differ(tmp_path: Path) -> None:
+    with atomic_file(tmp_path / "a") as first, atomic_file(tmp_path / "a") as second:
+        first.write_text("one")
+        second.write_text("two")
+        assert first != second
+    assert (tmp_path / "a").read_text() == "one"
+    with atomic_file(tmp_path / ("ü" * 127)) as partial:  # 254 bytes, the longest that file systems take
+        partial.write_text("long")
+
+
+def test_a_folder_that_another_holds_below_is_not_swept(tmp_path: Path) -> None:
+    below = tmp_path / "run" / "results"
+    with lock_folder(below), atomic_file(below / "a.txt") as partial:
+        partial.write_text("in progress")
+        with lock_folder(tmp_path / "run"):
+            assert partial.exists()
+
+
+def test_a_file_system_without_locks_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(37, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    with lock_folder(tmp_path / "out"):
+        pass
+    assert "no file locks (No locks available); let only one command" in capsys.readouterr().err
+    monkeypatch.setitem(sys.modules, "fcntl", None)
+    with lock_folder(tmp_path / "out"):
+        pass
+    assert "no file locks (this system has none)" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def index(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("index") / "index"
+    assert sjepa("index", corpus, "--out", out)[0] == 0
+    return out
+
+
+def test_every_command_that_writes_a_folder_holds_it(
+    corpus: Path, index: Path, finished_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, encoder = tmp_path / "out", finished_run / "encoder"
+    calls = {
+        "index": ("index", corpus, "--out", out),
+        "shard": ("shard", index, "--out", out, "--workers", 1),
+        "embed": ("embed", corpus, "--encoder", encoder, "--out", out),
+        "probe": ("probe", "--encoder", "mfcc", "--data", corpus, "--out", out),
+        "units": ("units", "--encoder", "mfcc", "--units", "kmeans", "--data", corpus, "--out", out),
+        "analyze": ("analyze", "erank", "--run", finished_run, "--out", out),
+        "demo": ("demo", "--out", out),
+    }
+    for call in calls.values():
+        with lock_folder(out):
+            status, said, _ = sjepa(*call)
+        assert status == 2, said
+        assert f"another process writes to {out}" in said
+    with lock_beside(out):
+        status, said, _ = sjepa("export", finished_run, out, "--to", "hf")
+    assert status == 2
+    assert f"another process writes {out}" in said
+    with RunFolder(finished_run).lock(), pytest.raises(UserError, match="another process is training"):
+        RunFolder(finished_run).lock().__enter__()
+
+
+def test_shards_begun_with_other_settings_are_refused(index: Path, tmp_path: Path) -> None:
+    out = tmp_path / "shards"
+    monkey = pytest.MonkeyPatch()
+    with monkey.context() as patched:
+        patched.setattr("sjepa.data.shards.merge_parts", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        assert sjepa("shard", index, "--out", out, "--workers", 1)[0] == 130
+    status, said, _ = sjepa("shard", index, "--out", out, "--workers", 1, "--seed", 1)
+    assert status == 2
+    assert "begun with other settings" in said
+    tar = next(out.glob("*.tar"))
+    sound = tar.read_bytes()
+    for damage in (sound[: len(sound) // 2], b"another shard" + sound[13:]):
+        tar.write_bytes(damage)
+        status, said, _ = sjepa("shard", index, "--out", out, "--workers", 1)
+        assert status == 2
+        assert "is not what" in said
+    tar.write_bytes(sound)
+    assert sjepa("shard", index, "--out", out, "--workers", 1)[0] == 0
+    assert len(open_index(str(out))) == len(open_index(str(index)))
+
+
+def test_a_kill_before_the_config_is_written_leaves_a_folder_that_the_same_command_takes(
+    corpus: Path, tmp_path: Path, micro: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, run = micro(phase1={"steps": 1}, phase2={"steps": 1}), tmp_path / "run"
+    with monkeypatch.context() as patched:
+        patched.setattr("sjepa.config.to_toml", lambda _: os.kill(os.getpid(), 2))  # Ctrl-C, where a kill would be
+        with pytest.raises(KeyboardInterrupt):
+            pretrain(config, corpus, run, show=False)
+    assert {path.name for path in run.iterdir()} == {"run.json", "README.txt"}
+    assert pretrain(config, corpus, run, show=False)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "run.json").write_text("{}")
+    (tmp_path / "other" / "notes.txt").write_text("mine")
+    with pytest.raises(UserError, match="is not empty and is not a run"):
+        pretrain(config, corpus, tmp_path / "other", show=False)
