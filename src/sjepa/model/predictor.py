@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from sjepa.bounds import COUNT, NOT_NEGATIVE, SHARE, SIZE
 from sjepa.errors import UserError
+from sjepa.model.activation import Gelu
 from sjepa.model.encoder import init_linear
 from sjepa.model.transformer import TransformerLayer
 
@@ -74,7 +75,7 @@ class ClusterHead(nn.Module):
     def __init__(self, hidden_size: int, components: int):
         super().__init__()
         self.layers = nn.Sequential(
-            nn.Linear(hidden_size, hidden_size), nn.GELU(), nn.Linear(hidden_size, hidden_size), nn.GELU()
+            nn.Linear(hidden_size, hidden_size), Gelu(), nn.Linear(hidden_size, hidden_size), Gelu()
         )
         self.output = nn.Linear(hidden_size, components)
         self.apply(init_linear)
