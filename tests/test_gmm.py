@@ -245,7 +245,7 @@ def cost(frames: torch.Tensor, centres: torch.Tensor) -> float:
 
 def test_a_k_means_codebook_assigns_the_nearest_centre() -> None:
     frames = blobs(800, 6, 12)
-    codebook = fit_kmeans(frames, 10, GmmConfig(), seed=0)
+    codebook, _ = fit_kmeans(frames, 10, GmmConfig(), seed=0)
     distances = torch.cdist(frames, codebook.means)
     assert torch.equal(codebook.posterior(frames).argmax(1), distances.argmin(1))
 
