@@ -1,5 +1,7 @@
 """The page of a run, or of several beside each other: one HTML file that needs nothing else."""
 
+import base64
+import gzip
 import re
 from collections.abc import Sequence
 from html import escape
@@ -14,7 +16,8 @@ from sjepa.report import compare
 from sjepa.report.contents import Report, read_report
 from sjepa.report.explorer import explorer
 from sjepa.report.findings import FINDINGS, gaps
-from sjepa.report.training import details, header, learning, machinery, targets
+from sjepa.report.masked import masked
+from sjepa.report.training import details, header, learning, machinery, next_steps, targets
 
 
 def write_page(
@@ -32,12 +35,12 @@ def write(report: Report, out: Path) -> Path:
     parts = [header(report), explorer([report])]
     if report.lines:
         results, layers, *others = FINDINGS
-        parts += [results(report), learning(report), layers(report), targets(report)]
+        parts += [results(report), masked(report), learning(report), layers(report), targets(report)]
         parts += [section(report) for section in others]
         parts += [machinery(report)]
     else:
         parts += [section(report) for section in FINDINGS if section.__name__ in ("results", "pareto")]
-    return write_html(report.title, [*parts, gaps(report), details(report)], out)
+    return write_html(report.title, [*parts, next_steps(report), gaps(report), details(report)], out)
 
 
 def write_comparison(runs: Sequence[Path], out: Path, title: str = "", more_results: tuple[Path, ...] = ()) -> Path:
@@ -49,12 +52,16 @@ def write_comparison(runs: Sequence[Path], out: Path, title: str = "", more_resu
 
 
 def plotly_source() -> str:
-    """The chart library's script, which goes into the page."""
+    """The chart library's script, which goes into the page: compressed, in base64.
+
+    A browser takes seconds to read the script itself. Packed, it costs nothing until the page has been drawn, and a
+    third of the bytes.
+    """
     try:
         from plotly.offline import get_plotlyjs
     except ImportError as error:
         raise UserError("the page needs plotly: pip install 'sjepa[figures]'") from error
-    return get_plotlyjs()
+    return base64.b64encode(gzip.compress(get_plotlyjs().encode(), mtime=0)).decode()
 
 
 def write_html(title: str, parts: Sequence[str], out: Path) -> Path:
@@ -83,6 +90,7 @@ SHORT = {
     "runs": "Runs",
     "settings": "Settings",
     "results": "Results",
+    "masked": "Masked",
     "curves": "Curves",
     "learning": "Learning",
     "layers": "Layers",
@@ -91,6 +99,7 @@ SHORT = {
     "clusters": "Clusters",
     "pareto": "Size",
     "machinery": "Health",
+    "next": "Next",
     "gaps": "Missing",
     "details": "Details",
 }
