@@ -128,7 +128,7 @@ def masked_accuracies(run: RunFolder) -> list[tuple[int, float, float]]:
 
 def compare(config: Config, corpus: Path, run: RunFolder) -> dict[str, Any]:
     """Phone and speaker probes of the trained encoder, the same encoder untrained, and MFCC."""
-    labels = [json.loads(line) for line in (corpus / "labels.jsonl").read_text().splitlines()]
+    labels = [json.loads(line) for line in (corpus / "labels.jsonl").read_text("utf-8").splitlines()]
     audio = [read_audio(corpus / label["path"]) for label in labels]
     speakers = [label["speaker"] for label in labels]
     systems = {

@@ -1,8 +1,9 @@
-"""How the allocators of a process keep freed memory on a CPU."""
+"""Memory of a process on a CPU: what its allocators keep, and how much it took."""
 
 import ctypes
 import os
 import platform
+import sys
 
 MIMALLOC_DELAY = "5000"  # milliseconds that freed memory stays with the process
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # names of glibc's malloc.h
@@ -22,3 +23,13 @@ def keep_freed_memory() -> bool:
         return False
     library = ctypes.CDLL(None)
     return all(library.mallopt(name, KEPT) for name in (MMAP_THRESHOLD, TRIM_THRESHOLD))
+
+
+def peak_memory_gb() -> float:
+    """The most memory that the process has had, in GiB; 0 on Windows, which has no such count here."""
+    try:
+        import resource
+    except ImportError:
+        return 0.0
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (2**30 if sys.platform == "darwin" else 2**20)  # bytes on macOS, else KiB
