@@ -1,9 +1,13 @@
-# Two commands: `make demo` and `make test`. Each makes .venv with what it needs; `make setup` installs everything.
+# Three commands: `make demo`, `make check` (quick) and `make test` (everything). Each makes .venv with what it needs; `make setup` installs everything.
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet
 
-.PHONY: setup demo test lint clean
+# Files whose tests take a second or two each: what to run after every change.
+QUICK := api augment batches config encoder formats gmm masking memory metrics mfcc plan position predictor progress \
+	reference superb_entries superb_metrics table targets torch_private
+
+.PHONY: setup demo check test lint clean
 
 setup: .venv/.dev
 
@@ -28,6 +32,9 @@ lint: .venv/.dev
 	$(BIN)/ruff format --check src tests examples benchmarks
 	$(BIN)/ruff check src tests examples benchmarks
 	$(BIN)/mypy
+
+check: lint
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(QUICK:%=tests/test_%.py)
 
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2

@@ -135,6 +135,19 @@ def test_onnxruntime_gives_the_encoders_states_at_any_length(
     assert "differ from the encoder's by" in (tmp_path / "onnx" / "README.md").read_text(encoding="utf-8")
 
 
+def test_weights_of_8_bits_give_nearly_the_encoders_states(finished_run: Path, tmp_path: Path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    export(finished_run, "--to", "onnx", tmp_path / "onnx")
+    export(finished_run, "--to", "onnx", "--int8", tmp_path / "int8")
+    plain, small = (tmp_path / name / "encoder.onnx" for name in ("onnx", "int8"))
+    assert small.stat().st_size < 0.75 * plain.stat().st_size  # half of this small file is the graph
+    waveforms = 0.1 * torch.randn(2, 20_000, generator=torch.Generator().manual_seed(1))
+    ours = Encoder.from_pretrained(finished_run)(waveforms).last.detach()
+    (*_, theirs) = onnxruntime.InferenceSession(small).run(None, {"waveforms": waveforms.numpy()})
+    assert (ours - torch.from_numpy(theirs)).square().mean() < 0.01 * ours.square().mean()
+    assert "8 bits" in (tmp_path / "int8" / "README.md").read_text(encoding="utf-8")
+
+
 @torch.no_grad()
 def test_the_torch_program_gives_the_encoders_states_at_any_length(finished_run: Path, tmp_path: Path) -> None:
     export(finished_run, "--to", "torch", tmp_path / "torch")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from sjepa.errors import UserError
 from sjepa.files import refuse_below_file, refuse_folder
+from sjepa.memory import keep_freed_memory
 from sjepa.subcommands import call, option
 
 # Each command is the module of its name in sjepa.commands, imported when it is called.
@@ -90,6 +91,7 @@ def main(arguments: list[str] | None = None) -> None:
     # Threads that wait for each other should sleep: spinning, they starve when anything else runs on their cores
     # (measured: 3 against 58 seconds of audio a second). OpenMP reads this when torch is loaded.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    keep_freed_memory()
     try:
         dispatch(arguments)
     except UserError as error:

@@ -194,7 +194,7 @@ def load_preset(name: str) -> Config:
         raise UserError(
             f"there is no preset {name!r}{suggestion(name, preset_names())}; presets are {', '.join(preset_names())}"
         )
-    return from_toml(resources.files("sjepa.presets").joinpath(f"{name}.toml").read_text(), f"preset {name}")
+    return from_toml(resources.files("sjepa.presets").joinpath(f"{name}.toml").read_text("utf-8"), f"preset {name}")
 
 
 def load_toml(path: Path) -> Config:

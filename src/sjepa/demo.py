@@ -1,5 +1,6 @@
 """The whole way on a small synthetic corpus: speech, both phases, probes, a page."""
 
+import dataclasses
 import json
 import time
 from pathlib import Path
@@ -9,6 +10,9 @@ import numpy as np
 import torch
 
 from sjepa.analysis.missing import analyse_missing
+from sjepa.analysis.over_training import analyse_over_training
+from sjepa.analysis.speech import choose, read_speech
+from sjepa.analysis.style import keep
 from sjepa.audio.io import read_audio
 from sjepa.audio.mfcc import MfccConfig, mfcc
 from sjepa.config import Config, differences, load_preset
@@ -25,27 +29,58 @@ from sjepa.evaluate.probes import (
 from sjepa.model.encoder import Encoder
 from sjepa.progress import track
 from sjepa.report.page import write_page
+from sjepa.runs import checkpoint
+from sjepa.runs.events import select_events
 from sjepa.runs.folder import RunFolder
 from sjepa.train.loop import pretrain
 from sjepa.train.run import Run
 
-FRAMES = 15_000
+FRAMES, VOICES_HELD_OUT = 15_000, 2  # of the phone probe: frames, and splits with other voices held out
+MOMENTS = 6  # checkpoints along the run at which masked prediction is shown
+LONGEST_SHOWN = 4.0  # seconds of an utterance
 ABOUT = {
-    "phone": f"Logistic regression on {FRAMES:,} single frames, tested on voices that it did not hear, one split; "
-    "`sjepa probe` takes more frames and splits.",
-    "speaker": "Logistic regression on utterance means, random 80/20 splits.",
+    "phone": f"Logistic regression on {FRAMES:,} single frames, tested on voices that it was not trained on. Error "
+    f"bars: standard deviation over {VOICES_HELD_OUT} splits with other voices held out; `sjepa probe` takes more.",
+    "speaker": "Logistic regression on utterance means, random 80/20 splits. Error bars: standard deviation over 3 "
+    "splits.",
+}
+INTRODUCTION = (
+    "S-JEPA hides short stretches of speech and trains an encoder to predict what is there from the sound around them.",
+    "What it predicts are soft cluster assignments: first of a Gaussian mixture over MFCCs, a classical description of "
+    "the sound (phase 1), then of a mixture over the features of a slow copy of the encoder itself (phase 2).",
+    "No labels are used. Labels only measure afterwards what the features hold, by linear probes on the frozen "
+    "encoder.",
+)
+MEANING = (
+    "Phone accuracy: a linear classifier names the phone of a single frame from the frozen features, for voices that "
+    "it was not trained on. Higher than MFCC means that the encoder learned what sounds share across voices.",
+    "Speaker accuracy: another linear classifier names the voice from an utterance's mean. MFCC describes the voice's "
+    "timbre directly and is hard to beat here. An encoder whose targets tell sounds apart may give up some of that.",
+    "Masked accuracy: how often the likeliest component at a hidden frame is the right one. Chance means always naming "
+    "the fullest component. Components of phase 1 and phase 2 differ, so their accuracies cannot be compared directly.",
+)
+NEXT = {
+    "Train on your own audio (a folder of wav, flac, ogg, opus or mp3) on this computer": (
+        "sjepa pretrain --preset tiny --data my-audio/ --out runs/mine"
+    ),
+    "Train the full encoder, on a GPU": "sjepa pretrain --preset half-hour --data my-audio/ --out runs/mine",
+    "See what it learned": "sjepa report runs/mine --data my-audio/",
+    "Use it: features of recordings, or the encoder for other programs": (
+        "sjepa embed recordings/ --encoder runs/mine --out features; sjepa export runs/mine --to hf my-encoder"
+    ),
 }
 
 
 def demo(out: Path) -> bool:
-    """Synthesise, pre-train, compare, and say what was learned; False when the training was stopped."""
+    """Synthesise, pre-train, compare, and write what was learned; False when the training was stopped."""
     began = time.monotonic()
-    config, run = load_preset("tiny"), RunFolder(out / "run")
+    config, run = demo_config(), RunFolder(out / "run")
     if run.exists and differences(run.config(), config):
         raise UserError(f"{out} holds a demo with other settings: remove it, or choose another --out")
     corpus = synthesise_corpus(out / "corpus")
     if not pretrain(config, corpus, run.path):
         return False
+    show_masked_prediction(run, corpus)
     results = compare(config, corpus, run)
     (out / "comparison.json").write_text(json.dumps(results, indent=1) + "\n")
     analyse_missing(run.path, corpus, "", utterances=8, sampled=100)
@@ -56,14 +91,44 @@ def demo(out: Path) -> bool:
     for task in ("phone", "speaker"):
         line = ", ".join(f"{name} {score:.1%}" for name, score in results[task].items())
         print(f"  {task}: {line} (chance {results['chance'][task]:.1%})")
+    for phase, accuracy, level in masked_accuracies(run):
+        print(
+            f"  masked frames, phase {phase}: {accuracy:.1%} right, {accuracy / level:.1f} times the {level:.1%} of "
+            "always naming the fullest component"
+        )
     print(f"The page with curves and comparison: {page}")
     print(f"The encoder: {run.encoder}")
     return True
 
 
+def demo_config() -> Config:
+    """The tiny preset, which keeps checkpoints along the way until masked prediction has been looked at."""
+    config = load_preset("tiny")
+    every = -(-config.steps // MOMENTS)
+    train = dataclasses.replace(config.train, checkpoint_every=every, keep_checkpoints=MOMENTS)
+    return dataclasses.replace(config, train=train)
+
+
+def show_masked_prediction(run: RunFolder, corpus: Path, utterances: int = 24) -> None:
+    """Keep what every checkpoint predicts at the same masked frames; then only the last checkpoints stay."""
+    if (run.analysis / "over_training.json").is_file():
+        return
+    chosen = [read_speech(path, label, 0.0, LONGEST_SHOWN) for path, label in choose(corpus, [], utterances, "")]
+    keep(analyse_over_training(run.path, chosen), run.analysis, "over_training")
+    checkpoint.prune(run, 1, {phase.end for phase in run.config().schedule()})
+
+
+def masked_accuracies(run: RunFolder) -> list[tuple[int, float, float]]:
+    """Each phase with its last logged masked accuracy and its chance, the share of the fullest component."""
+    events = run.events()
+    last = {line["phase"]: line["accuracy_masked"] for line in select_events(events, "train")}
+    fullest = {event["phase"]: max(event["share"]) for event in select_events(events, "clusters")}
+    return [(phase, last[phase], fullest[phase]) for phase in last if phase in fullest]
+
+
 def compare(config: Config, corpus: Path, run: RunFolder) -> dict[str, Any]:
     """Phone and speaker probes of the trained encoder, the same encoder untrained, and MFCC."""
-    labels = [json.loads(line) for line in (corpus / "labels.jsonl").read_text().splitlines()]
+    labels = [json.loads(line) for line in (corpus / "labels.jsonl").read_text("utf-8").splitlines()]
     audio = [read_audio(corpus / label["path"]) for label in labels]
     speakers = [label["speaker"] for label in labels]
     systems = {
@@ -73,6 +138,7 @@ def compare(config: Config, corpus: Path, run: RunFolder) -> dict[str, Any]:
         "S-JEPA": last_layer(Encoder.from_pretrained(run.encoder)),
     }
     accuracy: dict[str, Any] = {"phone": {}, "speaker": {}}
+    deviation: dict[str, dict[str, float]] = {"phone": {}, "speaker": {}}
     phones: list[np.ndarray] = []
     for name, extract in systems.items():
         features = [extract(samples) for samples in track(audio, f"Features: {name}", len(audio))]
@@ -80,10 +146,21 @@ def compare(config: Config, corpus: Path, run: RunFolder) -> dict[str, Any]:
         chosen = enough_utterances([len(f) for f in features], FRAMES, seed=0)
         frames, said = (np.concatenate([part[i] for i in chosen]) for part in (features, phones))
         owners = np.repeat([speakers[i] for i in chosen], [len(features[i]) for i in chosen])
-        accuracy["phone"][name] = phone_probe(torch.from_numpy(frames), said, owners, splits=1).mean
         means = torch.from_numpy(np.stack([f.mean(0) for f in features]))
-        accuracy["speaker"][name] = utterance_probe(means, speakers, splits=3).mean
-    return accuracy | {"chance": {"phone": chance(np.concatenate(phones)), "speaker": chance(speakers)}, "about": ABOUT}
+        found = {
+            "phone": phone_probe(torch.from_numpy(frames), said, owners, splits=VOICES_HELD_OUT),
+            "speaker": utterance_probe(means, speakers, splits=3),
+        }
+        for task, scores in found.items():
+            accuracy[task][name], deviation[task][name] = scores.mean, scores.deviation
+    return accuracy | {
+        "deviation": deviation,
+        "chance": {"phone": chance(np.concatenate(phones)), "speaker": chance(speakers)},
+        "about": ABOUT,
+        "introduction": INTRODUCTION,
+        "meaning": MEANING,
+        "next": NEXT,
+    }
 
 
 def mfcc_features(config: MfccConfig) -> Features:

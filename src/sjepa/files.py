@@ -71,7 +71,9 @@ def atomic_folder(folder: Path, existing: Literal["refuse", "replace", "merge"] 
 
 
 def flush(path: Path) -> None:
-    """Ask the disk to keep a file or folder, before a name is given to it."""
+    """Ask the disk to keep a file or folder, before a name is given to it; Windows opens neither for that."""
+    if os.name == "nt":
+        return
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -1,6 +1,7 @@
 """Entropy of every frame, of the predictor and of its target: is the softness in the target, or only predicted?"""
 
 import math
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -162,7 +163,7 @@ def draw_histograms(fig: Any, found: Found, most: float) -> None:
         axes.minorticks_off()
         axes.set_title(f"{curve['label'].capitalize()}: {curve['above']['1']:.1%} of frames above 1 bit")
         words = {"transform": axes.transAxes, "ha": "right", "va": "top", "color": MUTED, "fontsize": 8}
-        axes.text(0.995, 0.97, verdict(curve["modality"]), **words)
+        axes.text(0.995, 0.97, textwrap.fill(verdict(curve["modality"]), 56), **words)
     rows[-1].set_xlabel("entropy of a frame in bits; dashed: 0.5, 1 (a tie of two) and 2 (of four)")
     fig.supylabel(f"share of {curves['predictor']['frames']:,} frames", color=MUTED, fontsize=9)
 

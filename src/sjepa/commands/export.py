@@ -29,12 +29,16 @@ class Export:
     """Name in the model card; the folder's by default."""
     results: tuple[Path, ...] = ()
     """Folders with results of this encoder for the card; the run itself and `runs` by default."""
+    int8: bool = False
+    """With `--to onnx`: weights of 8 bits, a quarter of the size. Outputs differ slightly from the encoder's."""
     force: bool = False
     """Replace files in a folder that exists."""
 
 
 def run(arguments: list[str]) -> None:
     command = parse(Export, "sjepa export", arguments)
+    if command.int8 and command.to != "onnx":
+        raise UserError(f"--int8 goes with --to onnx, not with --to {command.to}")
     from sjepa.export.card import model_card, read_facts
     from sjepa.export.graphs import write_onnx, write_torch
     from sjepa.export.hugging_face import write_hugging_face
@@ -54,6 +58,13 @@ def run(arguments: list[str]) -> None:
         else:
             largest = (write_onnx if command.to == "onnx" else write_torch)(encoder, partial)
             check = f"Hidden states of what was written differ from the encoder's by {largest:.1e} at most."
+        if command.int8:
+            from sjepa.export.int8 import write_int8
+
+            error = write_int8(encoder, partial)
+            check = (
+                f"With weights of 8 bits the last hidden state differs from the encoder's by {error:.1%} of its size."
+            )
         name = command.name or command.folder.absolute().name
         with refuse_surprises(command.run):
             card = model_card(

@@ -1,6 +1,7 @@
 """Relative position from a wide grouped convolution, computed as matrix products."""
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -55,11 +56,29 @@ def convolve_by_blocks(x: Tensor, weight: Tensor, groups: int, block: int = 16) 
     return y.permute(1, 2, 0, 3).reshape(batch, blocks * block, hidden)[:, :frames]
 
 
+class Products(torch.autograd.Function):
+    """Batched products (N, I, J) x (N, J, K) whose gradients too read each right operand row by row.
+
+    OpenBLAS, the library of torch on ARM, computes small products with a transposed right operand ten times slower.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
+        ctx.save_for_backward(a, b)
+        return torch.bmm(a, b)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        a, b = ctx.saved_tensors
+        gradient = gradient.contiguous()
+        return torch.bmm(gradient, b.mT.contiguous()), torch.bmm(a.mT, gradient)
+
+
 def convolve_by_fourier(x: Tensor, weight: Tensor, groups: int) -> Tensor:
     """Same-length grouped convolution along time by overlap-save Fourier transforms: less arithmetic.
 
     x is (B, T, D), weight (D, D / groups, kernel) with an even kernel. The transforms are short enough to be matrix
-    products, which leave frequencies first, as the products of spectra and filters need them.
+    products, which leave frequencies first, as the products of filters and spectra need them.
     """
     batch, frames, hidden = x.shape
     width, kernel = weight.shape[1], weight.shape[2]
@@ -71,17 +90,17 @@ def convolve_by_fourier(x: Tensor, weight: Tensor, groups: int) -> Tensor:
     transform = torch.cat([angles.cos(), -angles.sin()])  # real parts, then imaginary: (2 frequencies, size)
     # Frequencies other than 0 and the last stand for their mirror images too.
     inverse = transform * torch.where(frequency % (size // 2) == 0, 1.0, 2.0).repeat(2)[:, None] / size
-    transform, inverse = transform.to(x.dtype), inverse[:, :hop].to(x.dtype)
+    transform, inverse = transform.to(x.dtype), inverse[:, :hop].t().to(x.dtype)
 
     padded = F.pad(x, (0, 0, before, blocks * hop + kernel - 1 - before - frames))
-    spectra = torch.einsum("fs,bnds->fbnd", transform, padded.unfold(1, size, hop))
-    spectra = spectra.reshape(2, frequencies, batch * blocks, groups, width).permute(1, 3, 0, 2, 4)
-    spectra = spectra.reshape(frequencies * groups, 2 * batch * blocks, width)
+    pieces = padded.unfold(1, size, hop).permute(3, 2, 0, 1).reshape(size, hidden * batch * blocks)
+    real, imaginary = (transform @ pieces).view(2, frequencies * groups, width, batch * blocks)
+    spectra = torch.cat([real, imaginary], dim=2)
     filters = transform[:, :kernel] @ weight.reshape(hidden * width, kernel).t()
-    filters = filters.view(2, frequencies * groups, width, width).transpose(2, 3)
-    shape = (frequencies, groups, 2, batch, blocks, width)
-    by_real, by_imaginary = (torch.bmm(spectra, part).view(shape) for part in filters)
+    multiply = torch.bmm if torch.compiler.is_compiling() else Products.apply
+    by_real, by_imaginary = (multiply(part, spectra) for part in filters.view(2, -1, width, width))
     # Convolution layers correlate: the filter's conjugate multiplies.
-    real, imaginary = by_real[:, :, 0] + by_imaginary[:, :, 1], by_real[:, :, 1] - by_imaginary[:, :, 0]
-    y = torch.einsum("ft,fgbnd->bntgd", inverse, torch.cat([real, imaginary]))
+    (rr, ri), (ir, ii) = by_real.chunk(2, dim=2), by_imaginary.chunk(2, dim=2)
+    y = inverse @ torch.stack([rr + ii, ri - ir]).view(2 * frequencies, hidden * batch * blocks)
+    y = y.view(hop, hidden, batch, blocks).permute(2, 3, 0, 1)
     return y.reshape(batch, blocks * hop, hidden)[:, :frames]

@@ -7,8 +7,9 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor, nn
 
-from sjepa.bounds import COUNT, NOT_NEGATIVE, SHARE, SIZE
+from sjepa.bounds import COUNT, NOT_NEGATIVE, POSITIVE, SHARE, SIZE
 from sjepa.errors import UserError
+from sjepa.model.activation import Gelu
 from sjepa.model.encoder import init_linear
 from sjepa.model.transformer import TransformerLayer
 
@@ -27,6 +28,9 @@ class PredictorConfig:
     """Learned positions: the longest utterance in frames (750 are 15 s)."""
     position_start: Literal["sinusoid", "normal"] = "sinusoid"
     """What the learned positions start as: sinusoids, or noise of deviation 0.02, which says almost nothing."""
+    position_base: Annotated[float, POSITIVE] = 10_000.0
+    """Longest wavelength of the sinusoids over the shortest. A small base (try 30) tells neighbours apart clearly, so
+    that a short run soon learns to look at them."""
     attention_start: Annotated[float, NOT_NEGATIVE] = 0.0
     """As the encoder's; above 0 (try 1.5) a masked frame first attends to frames whose positions are near its own."""
 
@@ -40,7 +44,9 @@ class Predictor(nn.Module):
             raise UserError(f"predictor.heads: {config.heads} does not divide encoder.hidden_size {hidden_size}")
         self.mask_token = nn.Parameter(torch.empty(hidden_size).normal_(std=0.02))
         start = torch.empty(config.positions, hidden_size).normal_(std=0.02)
-        self.positions = nn.Parameter(sinusoids(*start.shape) if config.position_start == "sinusoid" else start)
+        if config.position_start == "sinusoid":
+            start = sinusoids(config.positions, hidden_size, config.position_base)
+        self.positions = nn.Parameter(start)
         # ReLU, post-norm: the defaults of torch's TransformerEncoderLayer, which the paper's wording describes.
         self.layer = TransformerLayer(
             hidden_size,
@@ -61,9 +67,9 @@ class Predictor(nn.Module):
         return self.projection(self.layer(x + self.positions[: x.shape[1]]))
 
 
-def sinusoids(positions: int, size: int) -> Tensor:
+def sinusoids(positions: int, size: int, base: float = 10_000.0) -> Tensor:
     """Sines and cosines of falling frequency: a shift in time is a rotation, which attention learns easily."""
-    frequency = torch.exp(torch.arange(0, size, 2) * (-math.log(10_000.0) / size))
+    frequency = torch.exp(torch.arange(0, size, 2) * (-math.log(base) / size))
     angle = torch.arange(positions)[:, None] * frequency
     return torch.stack([angle.sin(), angle.cos()], dim=2).flatten(1)[:, :size]
 
@@ -74,7 +80,7 @@ class ClusterHead(nn.Module):
     def __init__(self, hidden_size: int, components: int):
         super().__init__()
         self.layers = nn.Sequential(
-            nn.Linear(hidden_size, hidden_size), nn.GELU(), nn.Linear(hidden_size, hidden_size), nn.GELU()
+            nn.Linear(hidden_size, hidden_size), Gelu(), nn.Linear(hidden_size, hidden_size), Gelu()
         )
         self.output = nn.Linear(hidden_size, components)
         self.apply(init_linear)

@@ -16,8 +16,9 @@ def section(name: str, title: str, about: str, content: str) -> str:
 
 def figure(name: str, title: str, chart: Chart, caption: str) -> str:
     """A chart with its caption; the page's script draws it from the JSON beside it."""
+    words = escape(f"{title}. {caption}")
     return (
-        f'<figure><h3>{escape(title)}</h3><div id="{name}" class="chart" role="img" aria-label="{escape(title)}"></div>'
+        f'<figure><h3>{escape(title)}</h3><div id="{name}" class="chart" role="img" aria-label="{words}"></div>'
         f'<script type="application/json" data-chart="{name}">{as_script(chart)}</script>'
         f"<figcaption>{escape(caption)}</figcaption></figure>"
     )

@@ -125,8 +125,8 @@ def small(events: Sequence[Event], name: str, form: str, ticks: str) -> Chart:
     return chart
 
 
-def bars(scores: Mapping[str, float], chance: float | None) -> Chart:
-    """Accuracies as horizontal bars; the last one is the system that the page is about."""
+def bars(scores: Mapping[str, float], chance: float | None, deviations: Mapping[str, float] | None = None) -> Chart:
+    """Accuracies as horizontal bars, with their deviations; the last one is the system that the page is about."""
     names = list(scores)
     colours = [PLAIN if name == names[-1] else EARLIER if name.startswith(names[-1]) else BASELINE for name in names]
     trace = {
@@ -141,6 +141,9 @@ def bars(scores: Mapping[str, float], chance: float | None) -> Chart:
         "cliponaxis": False,
         "hovertemplate": "%{y}: %{x:.1%}<extra></extra>",
     }
+    if deviations:
+        trace["error_x"] = {"type": "data", "array": [deviations[name] for name in names], "thickness": 1.4, "width": 5}
+        trace |= {"textposition": "inside", "insidetextanchor": "start", "textfont": {"size": 14}}
     layout = base_layout(height=64 + 46 * len(names))
     layout |= {"bargap": 0.38, "showlegend": False, "hovermode": "closest", "shapes": [], "annotations": []}
     layout["margin"] |= {"r": 52, "t": 26}

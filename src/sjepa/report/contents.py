@@ -9,7 +9,8 @@ from sjepa.files import read_json
 from sjepa.runs.events import Event, select_events
 from sjepa.runs.folder import RunFolder, planned_steps
 
-ANALYSES = ("entropy", "erank", "pareto", "clusters")
+ANALYSES = ("entropy", "erank", "pareto", "clusters", "over_training")
+REMARKS = ("about", "chance", "deviation", "introduction", "meaning", "next")  # of a comparison, beside its tasks
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Report:
     @property
     def tasks(self) -> dict[str, dict[str, float]]:
         """Scores of every system, by task; the last system is the one the page is about."""
-        return {task: scores for task, scores in self.comparison.items() if task not in ("about", "chance") and scores}
+        return {task: scores for task, scores in self.comparison.items() if task not in REMARKS and scores}
 
     @property
     def components(self) -> int | None:

@@ -19,9 +19,14 @@ from sjepa.runs.events import select_events
 
 def results(report: Report) -> str:
     """The comparison that the demo made, and a table of everything `superb`, `probe` and `units` left in the run."""
-    about, levels = report.comparison.get("about", {}), report.comparison.get("chance", {})
+    about, levels, spreads = (report.comparison.get(name, {}) for name in ("about", "chance", "deviation"))
     figures = "".join(
-        figure(f"comparison-{index}", accuracy_of(task), charts.bars(scores, levels.get(task)), about.get(task, ""))
+        figure(
+            f"comparison-{index}",
+            accuracy_of(task),
+            charts.bars(scores, levels.get(task), spreads.get(task)),
+            about.get(task, ""),
+        )
         for index, (task, scores) in enumerate(report.tasks.items())
     )
     tables = "".join(results_table(part) for part in build_sections(report.results))

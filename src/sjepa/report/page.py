@@ -1,5 +1,7 @@
 """The page of a run, or of several beside each other: one HTML file that needs nothing else."""
 
+import base64
+import gzip
 import re
 from collections.abc import Callable, Sequence
 from html import escape
@@ -15,7 +17,8 @@ from sjepa.report import compare
 from sjepa.report.contents import Report, read_report
 from sjepa.report.explorer import explorer
 from sjepa.report.findings import FINDINGS, gaps
-from sjepa.report.training import details, header, learning, machinery, targets
+from sjepa.report.masked import masked
+from sjepa.report.training import details, header, learning, machinery, next_steps, targets
 from sjepa.runs.folder import RunFolder
 
 Section = Callable[[Report], str]
@@ -36,12 +39,12 @@ def write(report: Report, out: Path) -> Path:
     sections: list[Section] = [header, lambda report: explorer([report])]
     if report.lines:
         results, layers, *others = FINDINGS
-        sections += [results, learning, layers, targets, *others, machinery]
+        sections += [results, masked, learning, layers, targets, *others, machinery]
     else:
         sections += [section for section in FINDINGS if section.__name__ in ("results", "pareto")]
     run = RunFolder(report.folder)
     parts = []
-    for section in (*sections, gaps, details):
+    for section in (*sections, next_steps, gaps, details):
         with refuse_surprises(f"{run.log}, or a file in {run.analysis.name}/ or {run.results.name}/,"):
             parts.append(section(report))
     return write_html(report.title, parts, out)
@@ -58,12 +61,16 @@ def write_comparison(runs: Sequence[Path], out: Path, title: str = "", more_resu
 
 
 def plotly_source() -> str:
-    """The chart library's script, which goes into the page."""
+    """The chart library's script, which goes into the page: compressed, in base64.
+
+    A browser takes seconds to read the script itself. Packed, it costs nothing until the page has been drawn, and a
+    third of the bytes.
+    """
     try:
         from plotly.offline import get_plotlyjs
     except ImportError as error:
         raise UserError("the page needs plotly: pip install 'sjepa[figures]'") from error
-    return get_plotlyjs()
+    return base64.b64encode(gzip.compress(get_plotlyjs().encode(), mtime=0)).decode()
 
 
 def write_html(title: str, parts: Sequence[str], out: Path) -> Path:
@@ -92,6 +99,7 @@ SHORT = {
     "runs": "Runs",
     "settings": "Settings",
     "results": "Results",
+    "masked": "Masked",
     "curves": "Curves",
     "learning": "Learning",
     "layers": "Layers",
@@ -100,6 +108,7 @@ SHORT = {
     "clusters": "Clusters",
     "pareto": "Size",
     "machinery": "Health",
+    "next": "Next",
     "gaps": "Missing",
     "details": "Details",
 }

@@ -11,14 +11,30 @@ from sjepa.runs.events import phase_spans, select_events
 
 def header(report: Report) -> str:
     """What was run and what came of it, in words and in a few numbers."""
-    sentences = [what_was_run(report), *what_was_learned(report), *what_was_not(report)]
+    introduction = [escape(sentence) for sentence in report.comparison.get("introduction", [])]
+    sentences = [*introduction, what_was_run(report), *what_was_learned(report), *what_was_not(report)]
     ledes = "".join(f'<p class="lede">{sentence}</p>' for sentence in sentences)
     known = {"data": "data {}", "started": "started {}", "sjepa": "sjepa {}", "torch": "torch {}"}
     facts = " · ".join(escape(words.format(report.facts[key])) for key, words in known.items() if key in report.facts)
     return (
         f'<header><h1>{escape(report.title)}</h1>{ledes}<p class="meta">{facts}</p>'
-        f'<dl class="cards">{"".join(headline_numbers(report))}</dl></header>'
+        f'<dl class="cards">{"".join(headline_numbers(report))}</dl>{meanings(report)}</header>'
     )
+
+
+def meanings(report: Report) -> str:
+    """What each headline number says, where the page came with an explanation."""
+    items = "".join(f"<li>{escape(text)}</li>" for text in report.comparison.get("meaning", []))
+    return f'<ul class="meaning">{items}</ul>' if items else ""
+
+
+def next_steps(report: Report) -> str:
+    """Commands to run next, where the page came with them."""
+    rows = "".join(
+        f"<dt>{escape(what)}</dt><dd><code>{escape(command)}</code></dd>"
+        for what, command in report.comparison.get("next", {}).items()
+    )
+    return section("next", "What to run next", "", f'<dl class="commands">{rows}</dl>') if rows else ""
 
 
 def what_was_run(report: Report) -> str:
@@ -78,6 +94,8 @@ def headline_numbers(report: Report) -> list[str]:
             among = f"phase {last['phase']}"
             if report.components and report.chance is not None:
                 among += f", K = {report.components:,}, chance {report.chance:.1%}"
+            if report.chance:
+                among += f", {last['accuracy_masked'] / report.chance:.1f} times chance"
             cards.append(card("Masked accuracy", f"{last['accuracy_masked']:.1%}", among))
     return cards
 

@@ -107,26 +107,29 @@ class DiagonalGMM(nn.Module):
         )
         return constant[None], torch.cat([(means * precisions).t(), -0.5 * precisions.t()])
 
+    def relative_coefficients(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """`coefficients` without a term that depends on the frame alone, and that term as its constant and factors.
+
+        The term is the frame's log-density under one Gaussian about the centre with the components' mean variance.
+        Posteriors do not change without it, and what is left is smaller, so that fp32 loses less of it.
+        """
+        constant, factors = self.coefficients()
+        variance = self.variances.mean(0)  # a component of hardly any variance does not weigh here
+        one = -0.5 * (self.dimension * math.log(2 * math.pi) + torch.log(variance).sum())
+        slopes = F.pad(-0.5 / variance, (self.dimension, 0))[:, None]  # (2 D, 1)
+        return constant - one, factors - slopes, one, slopes
+
     def powers(self, features: Tensor) -> Tensor:
         """[x, x^2] of centred features: (N, D) -> (N, 2 D), in fp32."""
         x = features.float() - self.centre
         return torch.cat([x, x.square()], dim=1)
 
     @torch.no_grad()
-    def log_joint(self, powers: Tensor, relative: bool = True) -> Tensor:
-        """log pi_k N(x; k) of every frame and component: (N, 2 D) -> (N, K).
-
-        `relative` leaves out a term that depends on the frame alone: its log-density under one Gaussian about the
-        centre with the components' mean variance. Posteriors do not change, and what is left is smaller, so that fp32
-        loses less of it.
-        """
+    def log_joint(self, powers: Tensor) -> Tensor:
+        """log pi_k N(x; k) of every frame and component, up to a term of the frame alone: (N, 2 D) -> (N, K)."""
         with torch.autocast(powers.device.type, enabled=False):
-            constant, factors = self.coefficients()
-            variance = self.variances.mean(0)  # a component of hardly any variance does not weigh here
-            one = -0.5 * (self.dimension * math.log(2 * math.pi) + torch.log(variance).sum())
-            slopes = F.pad(-0.5 / variance, (self.dimension, 0))[:, None]  # (2 D, 1)
-            joint = torch.addmm(constant - one, powers, factors - slopes)
-            return joint if relative else joint + one + powers @ slopes
+            constant, factors, _, _ = self.relative_coefficients()
+            return torch.addmm(constant, powers, factors)
 
     @torch.no_grad()
     def posterior(self, features: Tensor) -> Tensor:
@@ -148,18 +151,29 @@ class DiagonalGMM(nn.Module):
 
     @torch.no_grad()
     def expect(self, features: Tensor) -> Statistics:
-        """The E-step over all frames, in chunks: statistics and log-likelihood."""
-        total: Statistics | None = None
-        for chunk in features.split(ROWS_PER_CHUNK):
-            powers = self.powers(chunk)
-            joint = self.log_joint(powers, relative=False)
-            posteriors, log_evidence = shares(joint)
-            part = self.statistics(powers, posteriors)
-            part.log_likelihood = log_evidence.sum()
-            total = part if total is None else total + part
-        if total is None:
+        """The E-step over all frames, in chunks that share their memory: statistics and log-likelihood."""
+        if not len(features):
             raise UserError("cannot fit a mixture to no frames")
-        return total
+        rows, size = min(ROWS_PER_CHUNK, len(features)), 2 * self.dimension
+        with torch.autocast(features.device.type, enabled=False):
+            constant, factors, one, slopes = self.relative_coefficients()
+            memory = features.new_ones(rows, size + 1, dtype=torch.float32)  # [x, x^2, 1]: the one counts frames
+            joints = features.new_empty(rows, self.components, dtype=torch.float32)
+            sums = features.new_zeros(self.components, size + 1, dtype=torch.float32)
+            log_likelihood = features.new_zeros((), dtype=torch.float32)
+            for chunk in features.split(ROWS_PER_CHUNK):
+                powers, joint = memory[: len(chunk)], joints[: len(chunk)]
+                x = torch.sub(chunk.float(), self.centre, out=powers[:, : self.dimension])
+                torch.square(x, out=powers[:, self.dimension : size])
+                torch.addmm(constant, powers[:, :size], factors, out=joint)
+                # FAINTEST keeps the shares clear of denormal numbers, so they go into the product as they are.
+                posteriors, log_evidence = shares(joint)
+                sums.addmm_(posteriors.t(), powers)
+                # What is the same for all components joins the evidence alone, not every one of its terms.
+                log_likelihood += (log_evidence + (powers[:, :size] @ slopes).squeeze(1) + one).sum()
+        first, second, count = sums.split([self.dimension, self.dimension, 1], dim=1)
+        frames = torch.full((), float(len(features)), device=features.device)
+        return Statistics(count[:, 0], first, second, log_likelihood, frames)
 
     @torch.no_grad()
     def estimates(self, statistics: Statistics) -> tuple[Tensor, Tensor, Tensor]:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from sjepa import distributed
 from sjepa.errors import UserError
+from sjepa.memory import peak_memory_gb
 from sjepa.runs.folder import RunFolder
 from sjepa.torch_private import count_compiled_graphs
 from sjepa.train.loss import SUMS
@@ -198,12 +199,7 @@ class Speed:
     def read(self) -> dict[str, Any]:
         """Figures of this interval; with several ranks, how long each waited, so that a slow machine is visible."""
         elapsed = max(1e-9, time.perf_counter() - self.began)
-        if self.device.type == "cuda":
-            memory = torch.cuda.max_memory_reserved() / 2**30
-        else:
-            import resource
-
-            memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+        memory = torch.cuda.max_memory_reserved() / 2**30 if self.device.type == "cuda" else peak_memory_gb()
         values: dict[str, Any] = {
             "audio_per_second": self.audio / elapsed,
             "waiting": self.waited / elapsed,

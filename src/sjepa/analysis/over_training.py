@@ -1,0 +1,97 @@
+"""Masked frames of one utterance as several checkpoints of a run predict them, beside the truth."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from sjepa.analysis.speech import Speech
+from sjepa.data.masking import block_mask
+from sjepa.model.frontend import frame_centres
+from sjepa.runs import checkpoint
+from sjepa.runs.folder import RunFolder
+from sjepa.train.run import Run
+
+SEED = 0
+NAMED = 24  # frames around the middle of the first utterance that the table names one by one
+
+
+def analyse_over_training(folder: Path, speeches: list[Speech]) -> dict[str, Any]:
+    """Predictions and truths at the masked frames of utterances, for every checkpoint that the run has kept.
+
+    All checkpoints see the same masks. The first utterance is told frame by frame, all of them by their accuracy.
+    """
+    run = RunFolder(folder)
+    moments = []
+    for step in sorted(run.checkpoint_steps):
+        restored = restore_at(run, step)
+        found = [predict_masked(restored, speech, index) for index, speech in enumerate(speeches)]
+        mask, predicted, truth = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        counts = np.bincount(truth, minlength=restored.targets.components)
+        first = stretch(found[0][0])
+        moments.append(
+            {
+                "step": step,
+                "phase": restored.phase,
+                "components": restored.targets.components,
+                "accuracy": float((predicted == truth)[mask].mean()),
+                "chance": float(counts.max() / counts.sum()),
+                "predicted": found[0][1][first].tolist(),
+                "truth": found[0][2][first].tolist(),
+            }
+        )
+    shown = stretch(found[0][0])
+    centres = frame_centres(len(found[0][0]))[shown]
+    return {
+        "subject": "over_training",
+        "name": speeches[0].name,
+        "text": speeches[0].text,
+        "utterances": len(speeches),
+        "masked_frames": int(mask.sum()),
+        "seconds": np.round(centres, 3).tolist(),
+        "phones": [phone_at(speeches[0], second) for second in centres],
+        "mask": found[0][0][shown].tolist(),
+        "moments": moments,
+    }
+
+
+def restore_at(folder: RunFolder, step: int) -> Run:
+    """The model and targets of one checkpoint, nothing to be learned."""
+    config = folder.config()
+    config = dataclasses.replace(config, train=dataclasses.replace(config.train, compile=False))
+    run = Run.start(config, torch.device("cpu"))
+    parts, state = checkpoint.load(folder.checkpoint(step))
+    run.step, run.layer.smoothed = state["step"], state["ranks"]
+    run.install(run.make_targets(config.schedule()[state["phase"] - 1]), state["phase"])
+    run.model.load_state_dict(parts["model"])
+    run.targets.load_state_dict(parts["targets"])
+    run.model.eval()
+    run.targets.eval()
+    run.targets.online = False  # an online mixture would learn from what it is shown
+    return run
+
+
+@torch.inference_mode()
+def predict_masked(run: Run, speech: Speech, index: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Mask, likeliest component by the predictor and likeliest component of the target, at every frame."""
+    clean = torch.from_numpy(speech.samples[: round(run.config.batches.max_seconds * 16_000)])[None]
+    target = run.targets(run.targets.frame_features(clean, run.active_layer))[0]
+    mask = block_mask(len(target), run.config.mask, np.random.default_rng((SEED, index)))
+    hidden = torch.from_numpy(mask.copy())[None]
+    logits = run.model.predict(run.model.encoder(clean, mask=hidden).last, hidden)[0]
+    return mask, logits.argmax(1).numpy(), target.argmax(1).numpy()
+
+
+def stretch(mask: np.ndarray) -> slice:
+    """The frames that are told one by one: those with the most masked ones among them."""
+    width = min(NAMED, len(mask))
+    counts = np.convolve(mask, np.ones(width), mode="valid")
+    start = int(counts.argmax())
+    return slice(start, start + width)
+
+
+def phone_at(speech: Speech, second: float) -> str:
+    """The phone that is spoken then; empty where the speech has no labels."""
+    return next((name for start, end, name in speech.phones if start <= second < end), "")
