@@ -1,20 +1,22 @@
 """Lists of utterances: NeMo's and Granary's JSONL manifests, plain or tarred, and plain JSONL, CSV or Parquet lists."""
 
 import csv
+import gzip
 import importlib
 import json
 import math
 import os
 import re
+import zlib
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 from sjepa.audio.io import one_line, shown
 from sjepa.data.corpus import audio_files
-from sjepa.data.layouts import Found, Item
-from sjepa.data.layouts.fields import LABELS, NAMES, field, words
+from sjepa.data.layouts import Found, Item, Source
+from sjepa.data.layouts.fields import LABELS, NAMES, field, other_labels, words
 from sjepa.data.layouts.tars import members
 from sjepa.data.storage import Place, is_url
 from sjepa.errors import UserError
@@ -22,21 +24,25 @@ from sjepa.errors import UserError
 NAME = "manifest.jsonl"  # a list that lies in the folder of its audio
 
 
-def recognised(source: str) -> bool:
-    return os.path.isfile(os.path.join(source, NAME))
+def recognised(path: str) -> bool:
+    return not os.path.isdir(path) or has_list(path)
 
 
-def items(source: str, root: str) -> Found:
+def has_list(folder: str) -> bool:
+    return os.path.isfile(os.path.join(folder, NAME))
+
+
+def items(source: Source) -> Found:
     """What a list names; of a folder with a list in it, audio that this does not name is refused."""
-    if not recognised(source):
-        yield from (item for item, _ in read(source))
+    if not has_list(source.path):
+        yield from (item for item, _ in read(source.path))
         return
     named: set[str] = set()
-    for item, line in read(os.path.join(source, NAME)):
-        named.add(os.path.normpath(os.path.join(source, words(line, "path"))))
+    for item, line in read(os.path.join(source.path, NAME)):
+        named.add(os.path.normpath(os.path.join(source.path, words(line, "path"))))
         yield item
     refused: list[str] = []
-    for path in audio_files(Path(source), refused):
+    for path in audio_files(Path(source.path), refused):
         if path not in named:
             yield f"{shown(path)}: {NAME} does not name it"
     yield from refused
@@ -53,14 +59,21 @@ def read(source: str) -> Iterator[tuple[Item | str, dict[str, Any]]]:
 
 def lines(source: str) -> Iterator[tuple[int, dict[str, Any] | str]]:
     """Numbered lines as dictionaries, or why one is not."""
-    ending = Path(source).suffix.lower()
+    try:
+        yield from parsed_lines(source)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise UserError(f"{source} cannot be unpacked ({one_line(error)})") from None
+
+
+def parsed_lines(source: str) -> Iterator[tuple[int, dict[str, Any] | str]]:
+    ending = Path(source.removesuffix(".gz")).suffix.lower()
     if ending in (".jsonl", ".json"):
-        with open(source, encoding="utf-8", errors="surrogateescape") as file:
+        with open_text(source) as file:
             for number, text in enumerate(file, 1):
                 if text.strip():
                     yield number, parsed(text)
     elif ending in (".csv", ".tsv"):
-        with open(source, encoding="utf-8", errors="surrogateescape", newline="") as file:
+        with open_text(source, newline="") as file:
             yield from enumerate(csv.DictReader(file, delimiter="\t" if ending == ".tsv" else ","), 2)
     elif ending == ".parquet":
         yield from enumerate(parquet_lines(source), 1)
@@ -68,6 +81,12 @@ def lines(source: str) -> Iterator[tuple[int, dict[str, Any] | str]]:
         raise UserError(
             f"{source} is not a list that can be read: .jsonl, .json, .csv, .tsv, .parquet, or a .tar of audio"
         )
+
+
+def open_text(source: str, newline: str | None = None) -> IO[str]:
+    """A list as text, packed with gzip or not."""
+    opened = gzip.open if source.endswith(".gz") else open
+    return cast(IO[str], opened(source, "rt", encoding="utf-8", errors="surrogateescape", newline=newline))
 
 
 def parsed(text: str) -> dict[str, Any] | str:
@@ -107,7 +126,8 @@ def item_of(line: dict[str, Any], source: str, number: int) -> Item | str:
         return f"{where}: {place}"
     labels = [printable(words(line, name)) for name in LABELS]
     default = f"{os.path.splitext(path)[0]}@{offset:g}" if offset else os.path.splitext(path)[0]
-    return Item(place, printable(words(line, "id") or default), offset, duration, (), *labels)
+    name = printable(words(line, "id") or default)
+    return Item(place, name, offset, duration, (), *labels, other_labels(line))
 
 
 def printable(text: str) -> str:
