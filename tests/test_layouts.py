@@ -245,9 +245,9 @@ def save_arrow(table: Any, path: Path, compression: str | None = None) -> None:
         writer.write_table(table, max_chunksize=2)
 
 
-def as_dataset(tmp_path: Path) -> Path:
+def as_dataset(tmp_path: Path, train: str = "abc") -> Path:
     folder = tmp_path / "saved"
-    save_arrow(audio_table(tmp_path, "abc"), folder / "train" / "data-00000-of-00001.arrow")
+    save_arrow(audio_table(tmp_path, train), folder / "train" / "data-00000-of-00001.arrow")
     save_arrow(audio_table(tmp_path, "de"), folder / "test" / "data-00000-of-00001.arrow")
     for split in ("train", "test"):
         (folder / split / "state.json").write_text("{}")

@@ -23,7 +23,8 @@ class Superb:
     encoder: str
     """A run, an encoder folder, a Hugging Face HuBERT, WavLM or wav2vec 2.0 folder, untrained:PATH, mfcc or logmel."""
     data: Path
-    """The task's corpus in its own layout."""
+    """The task's corpus in its own layout. asr, classify and tag take any corpus that `sjepa index` reads, or an
+    index."""
     out: Path | None = None
     """Folder of the results; by default superb/ENCODER/TASK, or TASK-lite, in RUN/results or in runs."""
     lite: bool = False
@@ -34,6 +35,13 @@ class Superb:
     """asr and pr with --lite: a subset of LibriSpeech, which is split by speaker."""
     lr: float | None = None
     """Learning rate in place of the task's default."""
+    label: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
+    """classify: the column of the classes, several times for several columns that must all be right; tag: the column
+    with a tag for each word."""
+    hours: float | None = None
+    """Hours of the training part, drawn at random by the seed; dev and test stay whole."""
+    minutes: float | None = None
+    """The same in minutes."""
     sweep: bool = False
     """Try the learning rates 1e-1 to 1e-7 and keep the one that is best on dev."""
     seed: int = 0
@@ -59,10 +67,13 @@ def run(arguments: list[str]) -> None:
         raise UserError("--sweep chooses the learning rate; leave --lr out")
     if command.lr is not None and not 0 < command.lr < math.inf:
         raise UserError(f"--lr {command.lr:g}: a learning rate is a finite number above 0")
+    hours = training_hours(command)
     from sjepa.evaluate.results import results_root
     from sjepa.evaluate.superb.decode import BOARD, PAPER, BeamDecoder, LanguageModel
+    from sjepa.evaluate.superb.own import OwnData, limit_training
     from sjepa.evaluate.superb.protocol import in_words
     from sjepa.evaluate.superb.tasks import all_entries, find_entry, make_task
+    from sjepa.evaluate.superb.text import Characters
     from sjepa.evaluate.upstream import load_upstream
     from sjepa.files import refuse_file
     from sjepa.progress import say
@@ -71,9 +82,8 @@ def run(arguments: list[str]) -> None:
     if command.language_model is not None and not entry.language_model:
         raise UserError(f"--language-model is for {', '.join(e.name for e in all_entries() if e.language_model)}")
     upstream = load_upstream(command.encoder, command.device, command.precision)
-    protocol = f"{command.task}-lite" if command.lite else command.task
-    out = command.out or results_root(command.encoder) / "superb" / upstream.name.replace(" ", "-") / protocol
-    refuse_file(out)
+    if command.out is not None:
+        refuse_file(command.out)
     task = make_task(
         command.task,
         command.data,
@@ -81,7 +91,15 @@ def run(arguments: list[str]) -> None:
         steps=command.steps,
         lexicons=command.lexicon,
         subset=command.subset,
+        own=OwnData(command.label),
     )
+    if hours is not None:
+        task = limit_training(task, hours, command.seed)
+    if command.language_model is not None and getattr(task, "symbols", None) != Characters():
+        raise UserError("--language-model knows LibriSpeech's characters: leave it out for other corpora")
+    protocol = f"{task.name}-lite" if command.lite else task.name
+    out = command.out or results_root(command.encoder) / "superb" / upstream.name.replace(" ", "-") / protocol
+    refuse_file(out)
     decoders = {}
     if command.language_model is not None:
         language = LanguageModel(command.language_model, *command.lexicon)
@@ -97,3 +115,17 @@ def run(arguments: list[str]) -> None:
         where = f"{len(task.folds)} folds" if len(task.folds) > 1 else task.folds[0].name
         print(f"  lite protocol, {task.recipe.steps} steps on {where}: not comparable with full results")
     print(f"  features: {results['audio_seconds_per_second']:,.0f} audio seconds per second; results in {out}")
+
+
+def training_hours(command: Superb) -> float | None:
+    """The amount of training speech that is asked for, if any."""
+    if command.hours is not None and command.minutes is not None:
+        raise UserError("--hours or --minutes, not both")
+    hours = command.hours if command.minutes is None else command.minutes / 60
+    if hours is not None and not 0 < hours < math.inf:
+        raise UserError(f"--hours {hours:g}: an amount of training speech is above 0")
+    if command.label and command.task not in ("classify", "tag"):
+        raise UserError(f"--label is for classify and tag; {command.task} has its own labels")
+    if command.task == "tag" and len(command.label) > 1:
+        raise UserError("--label: tag has one column of tags")
+    return hours

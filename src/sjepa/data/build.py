@@ -98,12 +98,13 @@ def read_corpus(source: str, max_seconds: float, show: bool = True) -> Corpus:
         raise UserError(f"no usable audio in {source}: {first_of(refused) if refused else 'it lists none'}")
     paths = list(dict.fromkeys(row.path for row in rows))
     places = {path: place for place, path in enumerate(paths)}
-    columns = {
-        name: np.array([getattr(row, name) for row in rows], kind) for name, kind in AUDIO.items() if name != "file"
-    }
-    file = np.array([places[row.path] for row in rows], dtype=AUDIO["file"])
+    start, length, offset, size = (
+        np.array([getattr(row, name) for row in rows], AUDIO[name])
+        for name in ("start", "length", "byte_offset", "byte_size")
+    )
+    file = np.array([places[row.path] for row in rows], AUDIO["file"])
     digest = hashlib.sha256(repr([(row.id, row.start, row.length) for row in rows]).encode(errors="surrogateescape"))
-    return Corpus(paths, file, **columns, refused=refused, identity=digest.hexdigest()[:16])
+    return Corpus(paths, file, start, length, offset, size, refused=refused, identity=digest.hexdigest()[:16])
 
 
 def chunks(items: Found) -> Iterator[list[Item | str]]:

@@ -147,7 +147,8 @@ def item_of(line: dict[str, Any], names: dict[str, list[str]], place: Place, nam
     own = words(named, "id") if any(key in named for key in NAMES["id"]) else ""
     texts = [printable(words(named, label)) for label in ("speaker", "sex", "chapter", "text")]
     split = printable(words(named, "split")) or split
-    return Item(place, printable(own or name), 0.0, None, (), *texts, split, other_labels(named))
+    item = Item(place, printable(own or name), 0.0, None, (), *texts)
+    return item._replace(split=split, labels=other_labels(named))
 
 
 def class_names(schema: Any, file: str) -> dict[str, list[str]]:

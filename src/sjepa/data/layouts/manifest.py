@@ -127,7 +127,7 @@ def item_of(line: dict[str, Any], source: str, number: int) -> Item | str:
     labels = [printable(words(line, name)) for name in LABELS]
     default = f"{os.path.splitext(path)[0]}@{offset:g}" if offset else os.path.splitext(path)[0]
     name = printable(words(line, "id") or default)
-    return Item(place, name, offset, duration, (), *labels, other_labels(line))
+    return Item(place, name, offset, duration, (), *labels)._replace(labels=other_labels(line))
 
 
 def printable(text: str) -> str:
