@@ -16,7 +16,8 @@ class Probe:
     """
 
     encoder: str
-    """A run, an encoder folder, a Hugging Face HuBERT, WavLM or wav2vec 2.0 folder, untrained:PATH, mfcc or logmel."""
+    """A run, an encoder folder, a Hugging Face speech encoder (HuBERT, WavLM, wav2vec 2.0, data2vec-audio, UniSpeech-SAT,
+    Whisper), s3prl:NAME, MODULE:FUNCTION, untrained:PATH, mfcc or logmel."""
     data: Path
     """LibriSpeech, for phones with phones-SUBSET.jsonl.gz beside it, or a corpus with labels.jsonl."""
     out: Path | None = None

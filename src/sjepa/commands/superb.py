@@ -21,7 +21,8 @@ class Superb:
     task: Annotated[TaskName, tyro.conf.Positional]
     """Which task."""
     encoder: str
-    """A run, an encoder folder, a Hugging Face HuBERT, WavLM or wav2vec 2.0 folder, untrained:PATH, mfcc or logmel."""
+    """A run, an encoder folder, a Hugging Face speech encoder (HuBERT, WavLM, wav2vec 2.0, data2vec-audio, UniSpeech-SAT,
+    Whisper), s3prl:NAME, MODULE:FUNCTION, untrained:PATH, mfcc or logmel."""
     data: Path
     """The task's corpus in its own layout. asr, classify and tag take any corpus that `sjepa index` reads, or an
     index."""

@@ -43,6 +43,7 @@ def run(arguments: list[str]) -> None:
     command = tyro.cli(Units, prog="sjepa units", args=arguments)
     import numpy as np
 
+    from sjepa.audio.io import SAMPLE_RATE
     from sjepa.errors import UserError
     from sjepa.evaluate.abx import abx_errors, fastabx
     from sjepa.evaluate.agreement import agreement
@@ -66,11 +67,16 @@ def run(arguments: list[str]) -> None:
     with frozen(upstream) as encoder:
         found = extract(upstream, corpus, states, command.frames, command.seed, means=False)
     features = [x[0] for x in found.frames]
-    phones = [corpus[i].frame_phones(len(x)) for i, x in zip(found.framed, features, strict=True)]
+    phones = [
+        corpus[i].frame_phones(len(x), upstream.frame_centres(len(x)))
+        for i, x in zip(found.framed, features, strict=True)
+    ]
     units = head(features) if head else kmeans_units(features, command.clusters, command.seed, upstream.device)
     scores = agreement(units, np.concatenate(phones))
     if command.abx:
-        scores |= abx_errors(features, phones, [corpus[i].speaker for i in found.framed], command.seed)
+        scores |= abx_errors(
+            features, phones, [corpus[i].speaker for i in found.framed], command.seed, SAMPLE_RATE / upstream.stride
+        )
     total = sum(map(len, features))
     results = {
         "task": "units",

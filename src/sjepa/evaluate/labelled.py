@@ -11,6 +11,7 @@ from sjepa.errors import UserError
 from sjepa.evaluate.probes import frame_labels
 from sjepa.evaluate.superb import librispeech
 from sjepa.evaluate.superb.records import Fold, Utterance, json_lines, require_audio, split_by_speaker
+from sjepa.model.frontend import frame_centres
 
 LABELS = "labels.jsonl"
 TOLERANCE = 10  # labels: alignments may end a tenth of a second before or after the audio
@@ -39,18 +40,21 @@ class Labelled:
         kept = "".join(c for c in str(self.utterance.label).upper() if c.isalpha() or c in "' ")
         return " ".join(kept.encode("ascii", "ignore").decode().split())
 
-    def frame_phones(self, frames: int) -> np.ndarray:
-        """The phone at each frame's centre, 320 t + 200 samples: label 2 t + 1 of the 100 a second."""
+    def frame_phones(self, frames: int, centres: np.ndarray | None = None) -> np.ndarray:
+        """The phone at each frame's centre, in seconds. Our own frame t is centred on sample 320 t + 200: label 2 t + 1
+        of the 100 a second."""
+        centres = frame_centres(frames) if centres is None else centres
         if self.segments:
-            return np.array(frame_labels(self.segments, frames))
+            return np.array(frame_labels(self.segments, frames, centres))
         if not self.phones:
             raise UserError(f"audio without labels: {self.utterance.name} has no phones")
-        if abs(len(self.phones) - 2 * frames) > TOLERANCE:
+        seconds = frames * (centres[1] - centres[0] if frames > 1 else 0.02)
+        if abs(len(self.phones) - 100 * seconds) > TOLERANCE:
             raise UserError(
-                f"{self.utterance.name} has {len(self.phones)} phone labels; its {frames / 50:.2f} s of audio need "
-                f"{2 * frames}, 100 a second"
+                f"{self.utterance.name} has {len(self.phones)} phone labels; its {seconds:.2f} s of audio need "
+                f"{100 * seconds:.0f}, 100 a second"
             )
-        places = np.minimum(2 * np.arange(frames) + 1, len(self.phones) - 1)
+        places = np.minimum((100 * centres).astype(int), len(self.phones) - 1)
         return np.array(self.phones)[places]
 
 

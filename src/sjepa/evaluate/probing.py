@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sjepa.audio.io import read_header
 from sjepa.errors import UserError
 from sjepa.evaluate.labelled import Labelled
 from sjepa.evaluate.probes import (
@@ -24,7 +23,6 @@ from sjepa.evaluate.probes import (
 from sjepa.evaluate.superb.batches import testing_batches
 from sjepa.evaluate.superb.features import FeatureStore
 from sjepa.evaluate.upstream import Upstream
-from sjepa.model.frontend import frame_count
 from sjepa.progress import bar, say, track
 
 UTTERANCE_SPLITS, PHONE_SPLITS = 10, 3
@@ -76,9 +74,11 @@ def extract(
     `frames` is how many are wanted, 0 for all; None keeps means alone.
     """
     store = FeatureStore(upstream, cache_gb=0.0)
-    paths = [item.utterance.path for item in corpus]
-    samples = [info.samples for info in track(store.pool.map(read_header, paths), "Reading headers", len(paths))]
-    framed = set() if frames is None else set(enough_utterances([frame_count(n) for n in samples], frames, seed))
+    headers = store.pool.map(lambda item: item.utterance.length(item.utterance.header().samples), corpus)
+    samples = list(track(headers, "Reading headers", len(corpus)))
+    framed = (
+        set() if frames is None else set(enough_utterances([upstream.frame_count(n) for n in samples], frames, seed))
+    )
     used = np.arange(len(corpus)) if means else np.array(sorted(framed))
     order = [used[batch] for batch in testing_batches(np.array(samples)[used], BATCH)]
     plan = (([corpus[i].utterance for i in batch], -1) for batch in order)
@@ -120,7 +120,9 @@ def probe_encoder(
         raise UserError("there is nothing to probe: the corpus has neither phones nor a speaker for every utterance")
     chances = {name: chance(labels) for name, labels in properties.items()}
     if spoken:
-        phones = np.concatenate([corpus[i].frame_phones(n) for i, n in zip(found.framed, lengths, strict=True)])
+        phones = np.concatenate(
+            [corpus[i].frame_phones(n, upstream.frame_centres(n)) for i, n in zip(found.framed, lengths, strict=True)]
+        )
         speakers = np.repeat([corpus[i].speaker for i in found.framed], lengths)
         chances |= {"phoneme": chance(phones)}
     results: dict[str, Any] = {}
