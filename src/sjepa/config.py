@@ -14,7 +14,7 @@ import tomli_w
 
 from sjepa.audio.augment import AugmentConfig
 from sjepa.audio.mfcc import MfccConfig
-from sjepa.bounds import COUNT, POSITIVE, SEED, SHARE, check_bounds
+from sjepa.bounds import COUNT, INDEX, POSITIVE, SEED, SHARE, check_bounds
 from sjepa.data.loader import BatchConfig
 from sjepa.data.masking import MaskConfig
 from sjepa.errors import UserError, suggestion
@@ -55,6 +55,8 @@ class TrainConfig:
     """Steps between checkpoints."""
     keep_checkpoints: Annotated[int, COUNT] = 2
     """Newest checkpoints to keep; those at the ends of phases always stay."""
+    keep_every: Annotated[int, INDEX] = 0
+    """Also keep the checkpoints of all multiples of this many steps, to evaluate them with --step; 0 keeps none."""
     bad_steps: Annotated[int, COUNT] = 50
     """Consecutive steps without a finite gradient that end the run."""
 
@@ -98,6 +100,11 @@ class Config(Settings):
         for name, section in sections(self).items():
             check_bounds(section, f"{name}." if name else "")
         check_phases(self)
+        if self.train.keep_every % self.train.checkpoint_every:
+            raise UserError(
+                f"train.keep_every = {self.train.keep_every}: checkpoints are written every "
+                f"{self.train.checkpoint_every} steps (train.checkpoint_every), so give a multiple of that"
+            )
         if self.mask.lowest is not None and not 0 <= self.mask.lowest <= self.mask.ratio:
             raise UserError(f"mask.lowest = {self.mask.lowest}: it should lie between 0 and mask.ratio")
         if self.layer.choice is not None and not 0 <= self.layer.choice < self.encoder.layers:
@@ -160,6 +167,7 @@ FREE = frozenset(
         "train.compile",
         "train.checkpoint_every",
         "train.keep_checkpoints",
+        "train.keep_every",
         "batches.workers",
         "batches.memory_gb",
     }

@@ -21,7 +21,7 @@ class Superb:
     task: Annotated[TaskName, tyro.conf.Positional]
     """Which task."""
     encoder: str
-    """A run, an encoder folder, a Hugging Face speech encoder (HuBERT, WavLM, wav2vec 2.0, data2vec-audio, UniSpeech-SAT,
+    """A run, an encoder folder, a Hugging Face speech encoder (HuBERT, WavLM, wav2vec 2.0, data2vec-audio, UniSpeech,
     Whisper), s3prl:NAME, MODULE:FUNCTION, untrained:PATH, mfcc or logmel."""
     data: Path
     """The task's corpus in its own layout. asr, classify and tag take any corpus that `sjepa index` reads, or an
@@ -45,6 +45,8 @@ class Superb:
     """The same in minutes."""
     sweep: bool = False
     """Try the learning rates 1e-1 to 1e-7 and keep the one that is best on dev."""
+    step: int | None = None
+    """The checkpoint of a run at this step in place of its newest encoder; train.keep_every keeps such checkpoints."""
     seed: int = 0
     """All randomness follows from it."""
     lexicon: tyro.conf.UseAppendAction[tuple[Path, ...]] = ()
@@ -82,7 +84,7 @@ def run(arguments: list[str]) -> None:
     entry = find_entry(command.task)
     if command.language_model is not None and not entry.language_model:
         raise UserError(f"--language-model is for {', '.join(e.name for e in all_entries() if e.language_model)}")
-    upstream = load_upstream(command.encoder, command.device, command.precision)
+    upstream = load_upstream(command.encoder, command.device, command.precision, command.step)
     if command.out is not None:
         refuse_file(command.out)
     task = make_task(

@@ -19,6 +19,8 @@ class Units:
     """Folder of the results; by default units/ENCODER, with options that are not as usual, in RUN/results or runs."""
     subset: str = "dev-clean"
     """Subset of LibriSpeech."""
+    alignments: Path | None = None
+    """Phones and words with times, for any corpus and language: a folder of TextGrids, CTM files or tables."""
     units: Literal["head", "kmeans"] = "head"
     """The cluster head's argmax with nothing masked, or k-means."""
     head_input: Literal["encoder", "predictor"] = "encoder"
@@ -31,6 +33,8 @@ class Units:
     """Frames, from whole utterances at random; 0 takes all."""
     abx: bool = False
     """Also measure ABX on the layer, through fastabx."""
+    step: int | None = None
+    """The checkpoint of a run at this step in place of its newest encoder; train.keep_every keeps such checkpoints."""
     seed: int = 0
     """All randomness follows from it."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -55,14 +59,14 @@ def run(arguments: list[str]) -> None:
 
     if command.abx:
         fastabx()  # missing, it is better missed before the work than after
-    upstream = load_upstream(command.encoder, command.device, command.precision)
+    upstream = load_upstream(command.encoder, command.device, command.precision, command.step)
     out = results_folder(command, "units", upstream.name)
     if command.layer == "all":
         raise UserError("--layer all: units are of one layer")
     if command.units == "head" and command.layer != "last":
         raise UserError("the cluster head reads the last layer; --layer is for --units kmeans")
     head = HeadUnits(Path(command.encoder), upstream, command.head_input) if command.units == "head" else None
-    corpus = read_labelled(command.data, command.subset)
+    corpus = read_labelled(command.data, command.subset, alignments=command.alignments)
     states = chosen_states(upstream, command.layer)
     with frozen(upstream) as encoder:
         found = extract(upstream, corpus, states, command.frames, command.seed, means=False)

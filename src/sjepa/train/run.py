@@ -19,6 +19,7 @@ from sjepa.phases import Phase
 from sjepa.runs import checkpoint
 from sjepa.runs.alarms import Alarm
 from sjepa.runs.folder import RunFolder
+from sjepa.runs.steps import load_step
 from sjepa.seeds import seed_from
 from sjepa.targets.kinds import Source
 from sjepa.targets.layer import LayerChoice
@@ -163,16 +164,16 @@ class Run:
                 if ended is None:
                     self.export(folder, ended)
                 ends = {phase.end for phase in self.config.schedule()}
-                checkpoint.prune(folder, self.config.train.keep_checkpoints, ends)
+                checkpoint.prune(folder, self.config.train.keep_checkpoints, ends, self.config.train.keep_every)
             except UserError as error:
                 failure = str(error)
         failure = distributed.broadcast_object(failure)
         if failure:
             raise UserError(failure)
 
-    def restore(self, folder: RunFolder, say: Any) -> bool:
-        """Continue from the newest sound checkpoint of a run directory, if there is one."""
-        found = checkpoint.load_latest(folder, say)
+    def restore(self, folder: RunFolder, say: Any, step: int | None = None) -> bool:
+        """Continue from the newest sound checkpoint of a run directory, if there is one, or from that of a step."""
+        found = checkpoint.load_latest(folder, say) if step is None else load_step(folder.path, step)
         if found is None:
             return False
         parts, state = found
