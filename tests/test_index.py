@@ -423,7 +423,7 @@ def test_pyarrow_is_asked_for_before_any_header_is_read(
     tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    monkeypatch.setattr(build, "found", lambda *_: pytest.fail("sources were read"))
+    monkeypatch.setattr(build, "find_items", lambda *_: pytest.fail("sources were read"))
     with pytest.raises(UserError, match="an index needs pyarrow"):
         index(corpus, out=tmp_path / "index")
     assert not (tmp_path / "index").exists()

@@ -25,7 +25,7 @@ COMMANDS = {
     "table": "one table of many encoders and tasks",
     "export": "a run's encoder for Hugging Face, ONNX or torch.export, with a model card",
     "embed": "features, posteriors or units of audio files, hours long too, to npz, safetensors or Parquet",
-    "analyze": "figures of a run: entropy, an utterance, effective rank, size against scores, clusters",
+    "analyze": "figures of a run: entropy, an utterance, effective rank, size, progress, clusters",
     "report": "one page of a run, or of several beside each other, with an utterance explorer",
     "watch": "a live view of a run in progress",
 }

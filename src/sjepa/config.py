@@ -15,7 +15,7 @@ import tomli_w
 
 from sjepa.audio.augment import AugmentConfig
 from sjepa.audio.mfcc import MfccConfig
-from sjepa.bounds import COUNT, NOT_NEGATIVE, POSITIVE, SEED, SHARE, check_bounds
+from sjepa.bounds import COUNT, INDEX, NOT_NEGATIVE, POSITIVE, SEED, SHARE, check_bounds
 from sjepa.data.loader import BatchConfig
 from sjepa.data.masking import MaskConfig
 from sjepa.errors import UserError, suggestion
@@ -65,6 +65,8 @@ class TrainConfig:
     """Parts of a rank's batch that run one after another before one optimizer step: less memory, the same result."""
     wandb: str = ""
     """Weights & Biases project to log to as well; empty for none."""
+    keep_every: Annotated[int, INDEX] = 0
+    """Also keep the checkpoints of all multiples of this many steps, to evaluate them with --step; 0 keeps none."""
     bad_steps: Annotated[int, COUNT] = 50
     """Consecutive steps without a finite gradient that end the run."""
 
@@ -108,6 +110,11 @@ class Config(Settings):
         for name, section in sections(self).items():
             check_bounds(section, f"{name}." if name else "")
         check_phases(self)
+        if self.train.keep_every % self.train.checkpoint_every:
+            raise UserError(
+                f"train.keep_every = {self.train.keep_every}: checkpoints are written every "
+                f"{self.train.checkpoint_every} steps (train.checkpoint_every), so give a multiple of that"
+            )
         if self.mask.lowest is not None and self.mask.lowest > self.mask.ratio:
             raise UserError(f"mask.lowest = {self.mask.lowest}: it should lie between 0 and mask.ratio")
         if self.layer.choice is not None and not 0 <= self.layer.choice < self.encoder.layers:
@@ -171,6 +178,7 @@ FREE = frozenset(
         "train.checkpoint_every",
         "train.checkpoint_minutes",
         "train.keep_checkpoints",
+        "train.keep_every",
         "batches.workers",
         "train.accumulate",
         "train.recompute",

@@ -43,12 +43,14 @@ def calibrate(
     frames: int = 2000,
     seed: int = 0,
     device: Device = "auto",
+    step: int | None = None,
 ) -> dict[str, Any]:
-    """Error rate of a head on every layer of the encoder as phase 1 left it, beside the layers' effective ranks."""
+    """Error rate of a head on every layer of the encoder as phase 1 left it, or the checkpoint of a step, beside the
+    layers' effective ranks."""
     folder = RunFolder(run).phase_encoder(1)
-    if not folder.is_dir():
+    if step is None and not folder.is_dir():
         raise UserError(f"{run} has no {folder.name}: the calibration needs a run that has finished phase 1")
-    upstream = load_upstream(str(folder), device)
+    upstream = load_upstream(str(folder), device) if step is None else load_upstream(str(run), device, step=step)
     corpus = read_labelled(data, subset, phones=labels == "phones")
     train, held_out = divide(corpus, labels, seed)
     task = make_task(train, held_out, labels, steps)

@@ -1,4 +1,4 @@
-"""A run as its newest checkpoint left it: predictions and targets of any waveform, nothing masked, nothing learned."""
+"""A run as one of its checkpoints left it: predictions and targets of any waveform, nothing masked or learned."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -34,14 +34,16 @@ class Frames(NamedTuple):
 class Restored:
     """Encoder, cluster head and targets of a run, for looking at."""
 
-    def __init__(self, folder: Path, device: Device = "cpu", head_input: HeadInput = "encoder"):
+    def __init__(
+        self, folder: Path, device: Device = "cpu", head_input: HeadInput = "encoder", step: int | None = None
+    ):
         run, place = RunFolder(folder), choose_device(device)
         config = run.config()
         # Utterances have many lengths; compiling for each would take longer than it saves.
         config = dataclasses.replace(config, train=dataclasses.replace(config.train, compile=False))
         self.run = Run.start(config, place)
         with refuse_unfit(run):
-            restored = self.run.restore(run, say)
+            restored = self.run.restore(run, say, step)
         if not restored:
             raise UserError(f"{folder} has no checkpoint yet: wait for the first, or lower train.checkpoint_every")
         self.run.model.eval()

@@ -34,6 +34,8 @@ class Computed(Subject):
 
     device: Device = "auto"
     """Where to run; auto takes a GPU where there is one."""
+    step: int | None = None
+    """The checkpoint of this step in place of the newest; results then go to RUN/analysis/step-N."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +108,26 @@ class Clusters(Computed):
     """How many to read, evenly spaced."""
 
 
+@dataclass(frozen=True)
+class Progress(Subject):
+    """Error rates and probes over training, from evaluations with --step; with --data every checkpoint is probed."""
+
+    data: Path | None = None
+    """A corpus to probe every checkpoint on, as `sjepa probe` takes it."""
+    subset: str = "dev-clean"
+    """Subset of LibriSpeech."""
+    alignments: Path | None = None
+    """Phones with times: a folder of TextGrids, CTM files or tables."""
+    frames: int = 25_000
+    """Frames for the phone probes, from whole utterances at random; 0 takes all."""
+    results: tuple[Path, ...] = ()
+    """Further folders with results.json at any depth, besides the run's own."""
+    seed: int = 0
+    """All randomness follows from it."""
+    device: Device = "auto"
+    """Where to run; auto takes a GPU where there is one."""
+
+
 def entropy(command: Entropy, out: Path) -> None:
     from sjepa.analysis import style
     from sjepa.analysis.entropy import analyse_entropy, draw_entropy, verdict
@@ -115,7 +137,7 @@ def entropy(command: Entropy, out: Path) -> None:
         return style.redraw(out / "entropy.json", draw_entropy)
     if command.data is None:
         raise UserError("--data: which audio? A folder, an index or shards, best what the run did not train on")
-    run = Restored(command.run, command.device, command.head_input)
+    run = Restored(command.run, command.device, command.head_input, command.step)
     found = analyse_entropy(run, command.data, command.utterances, command.seed)
     style.keep(found, out, "entropy", draw_entropy)
     for curve in found["distributions"].values():
@@ -141,7 +163,7 @@ def utterance(command: Utterance, out: Path) -> None:
             f"as in sjepa analyze utterance --run {command.run} {command.data}"
         )
     chosen = choose(command.data, list(command.files), command.count, command.subset)
-    run = Restored(command.run, command.device, command.head_input)
+    run = Restored(command.run, command.device, command.head_input, command.step)
     for path, label in track(chosen, "Utterances", len(chosen)):
         found = analyse_utterance(run, read_speech(path, label, command.start, command.seconds))
         style.keep(found, out, f"utterance-{style.file_name(found['name'])}", draw_utterance)
@@ -164,6 +186,7 @@ def erank(command: Erank, out: Path) -> None:
             steps=command.steps,
             seed=command.seed,
             device=command.device,
+            step=command.step,
         )
         measured = zip(calibration["effective_ranks"], calibration["scores"], strict=True)
         for layer, (rank, score) in enumerate(measured):
@@ -209,10 +232,36 @@ def clusters(command: Clusters, out: Path) -> None:
         print(found["missing"])
     if command.data is not None:
         corpus = read_labelled(command.data, command.subset)
-        found["phones"] = analyse_phones(Restored(command.run, command.device), corpus, command.utterances)
+        found["phones"] = analyse_phones(
+            Restored(command.run, command.device, step=command.step), corpus, command.utterances
+        )
         values = ", ".join(f"{name} {value:.3f}" for name, value in found["phones"]["agreement"].items())
         print(f"targets against phones on {found['phones']['frames']:,} frames: {values}")
     style.keep(found, out, "clusters", draw_clusters)
+    return None
+
+
+def progress(command: Progress, out: Path) -> None:
+    from sjepa.analysis import style
+    from sjepa.analysis.progress import analyse_progress, draw_progress, probe_checkpoints
+
+    if command.redraw:
+        return draw_progress(style.load(out / "progress.json"), out / "progress")
+    if command.data is not None:
+        probe_checkpoints(
+            command.run,
+            command.data,
+            subset=command.subset,
+            alignments=command.alignments,
+            frames=command.frames,
+            seed=command.seed,
+            device=command.device,
+        )
+    found = analyse_progress(command.run, command.results)
+    style.keep(found, out, "progress", draw_progress)
+    for curve in found["curves"]:
+        steps = ", ".join(f"{value:.1f} at step {step:,}" for step, value in curve["points"])
+        print(f"{curve['name']}: {steps}")
     return None
 
 
@@ -221,6 +270,7 @@ SUBJECTS: dict[str, tuple[type[Any], Callable[[Any, Path], None], str]] = {
     "utterance": (Utterance, utterance, "an utterance frame by frame, as in the paper's figure"),
     "erank": (Erank, erank, "effective rank of every layer over training, and its calibration"),
     "pareto": (Pareto, pareto, "size against WER and emotion accuracy, reported systems and ours"),
+    "progress": (Progress, progress, "error rates and probes over training, from its checkpoints"),
     "clusters": (Clusters, clusters, "occupancy of the components, dead and born, and their phones"),
 }
 
@@ -233,7 +283,8 @@ def run(arguments: list[str]) -> None:
     command = parse(kind, f"sjepa analyze {subject}", arguments[1:])
     if not command.run.is_dir():
         raise UserError(f"there is no run {command.run}")
-    out = command.out or RunFolder(command.run).analysis
+    step = getattr(command, "step", None)
+    out = command.out or RunFolder(command.run).analysis / (f"step-{step}" if step is not None else "")
     with lock_folder(out):
         work(command, out)
     print(f"written to {out}")

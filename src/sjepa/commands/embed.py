@@ -33,6 +33,8 @@ class Embed:
     """A run, an encoder folder, a Hugging Face HuBERT folder, or a file of weights; posteriors and units need a run."""
     out: Path
     """Folder of the results."""
+    step: int | None = None
+    """The checkpoint of a run at this step in place of its newest encoder."""
     what: Literal["features", "posteriors", "units"] = "features"
     """Features of a layer; or the run's cluster head on the last one: its distribution, or its most likely unit."""
     layer: str = "last"
@@ -70,7 +72,7 @@ def run(arguments: list[str]) -> None:
         require_pyarrow()
     network = load_network(command)
     settings = {
-        "encoder": str(command.encoder),
+        "encoder": str(command.encoder) + ("" if command.step is None else f" at step {command.step}"),
         "fingerprint": fingerprint(network.encoder),
         **{name: getattr(command, name) for name in ("what", "layer", "pool", "deduplicate", "format")},
         "window": asdict(command.window),
@@ -100,7 +102,7 @@ def load_network(command: Embed) -> "Network":
     from sjepa.runs.heads import RunHeads
 
     device = choose_device(command.device)
-    encoder = load_encoder(command.encoder)
+    encoder = load_encoder(command.encoder, command.step)
     state, head = chosen_state(command.layer, encoder.config.layers), None
     if command.what != "features":
         head = RunHeads(command.encoder, encoder).cluster_head().to(device)

@@ -1,5 +1,6 @@
 """`sjepa export`: a run's encoder for other programs."""
 
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -25,6 +26,8 @@ class Export:
     """hf: transformers' HubertModel; onnx: encoder.onnx; torch: encoder.pt2 of torch.export."""
     licence: str = "unknown"
     """Licence of the weights for the model card, as model hubs abbreviate it: apache-2.0, cc-by-4.0 and so on."""
+    step: int | None = None
+    """The checkpoint of this step in place of the newest encoder."""
     name: str = ""
     """Name in the model card; the folder's by default."""
     results: tuple[Path, ...] = ()
@@ -47,10 +50,16 @@ def run(arguments: list[str]) -> None:
     from sjepa.files import write_whole
     from sjepa.model.encoder import Encoder
     from sjepa.model.formats import fingerprint
+    from sjepa.runs.steps import encoder_at
 
     facts = read_facts(command.run)
+    if command.step is not None:
+        facts = dataclasses.replace(facts, step=command.step)
     with new_folder(command.folder, command.force) as partial:
-        encoder = Encoder.from_pretrained(command.run)
+        if command.step is None:
+            encoder = Encoder.from_pretrained(command.run)
+        else:
+            encoder = encoder_at(command.run, command.step)
         results = results_of(command.run, fingerprint(encoder), command.results)
         check = ""
         if command.to == "hf":

@@ -17,17 +17,25 @@ class Probe:
     """
 
     encoder: str
-    """A run, an encoder folder, a Hugging Face HuBERT, WavLM or wav2vec 2.0 folder, untrained:PATH, mfcc or logmel."""
+    """A run, an encoder folder, a Hugging Face speech encoder (HuBERT, WavLM, wav2vec 2.0, data2vec-audio, UniSpeech,
+    Whisper), s3prl:NAME, MODULE:FUNCTION, untrained:PATH, mfcc or logmel."""
     data: Path
-    """LibriSpeech, for phones with phones-SUBSET.jsonl.gz beside it, or a corpus with labels.jsonl."""
+    """LibriSpeech, for phones with phones-SUBSET.jsonl.gz beside it; a corpus with labels.jsonl; or any other that
+    `sjepa index` reads, for phones with --alignments."""
     out: Path | None = None
     """Folder of the results; by default probe/ENCODER, with options that are not as usual, in RUN/results or runs."""
     subset: str = "dev-clean"
     """Subset of LibriSpeech."""
+    alignments: Path | None = None
+    """Phones and words with times, for any corpus and language: a folder of TextGrids, CTM files or tables."""
     layer: str = "last"
     """A layer from 0, last, or all."""
     frames: Annotated[int, INDEX] = 125_000
     """Frames for the phone probes, from whole utterances at random; 0 takes all, as the paper does, and is slow."""
+    step: Annotated[int | None, INDEX] = None
+    """The checkpoint of a run at this step in place of its newest encoder; train.keep_every keeps such checkpoints."""
+    prosody: bool = False
+    """Also probe pitch and energy, which need no labels, and stress and tone, if the phone labels carry them."""
     seed: Annotated[int, SEED] = 0
     """All randomness follows from it."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -39,21 +47,26 @@ class Probe:
 def run(arguments: list[str]) -> None:
     command = parse(Probe, "sjepa probe", arguments)
     from sjepa.evaluate.labelled import corpus_name, read_labelled
-    from sjepa.evaluate.probing import probe_encoder
+    from sjepa.evaluate.probing import probe_results
     from sjepa.evaluate.results import results_folder, write_results
-    from sjepa.evaluate.upstream import frozen, load_upstream
+    from sjepa.evaluate.upstream import load_upstream
     from sjepa.locks import lock_folder
 
-    upstream = load_upstream(command.encoder, command.device, command.precision)
+    upstream = load_upstream(command.encoder, command.device, command.precision, command.step)
     out = results_folder(command, "probe", upstream.name)
     with lock_folder(out):
-        corpus = read_labelled(command.data, command.subset, phones=False)
-        with frozen(upstream) as encoder:
-            found = probe_encoder(upstream, corpus, layer=command.layer, frames=command.frames, seed=command.seed)
+        corpus = read_labelled(command.data, command.subset, phones=False, alignments=command.alignments)
         where = corpus_name(command.data, command.subset)
-        about = {"task": "probe", "corpus": where, "encoder": encoder, "precision": upstream.precision}
-        results = about | {"seed": command.seed} | found
-        write_results(out, results)
+        found = probe_results(
+            upstream,
+            corpus,
+            where,
+            layer=command.layer,
+            frames=command.frames,
+            seed=command.seed,
+            prosody=command.prosody,
+        )
+        write_results(out, found)
         facts = ", ".join(f"{count:,} {what.replace('_', ' ')}" for what, count in found["data"].items())
         print(
             f"{upstream.name} ({upstream.parameters:,} parameters) on {where}, accuracy in percent over splits: {facts}"

@@ -20,6 +20,8 @@ class Units:
     """Folder of the results; by default units/ENCODER, with options that are not as usual, in RUN/results or runs."""
     subset: str = "dev-clean"
     """Subset of LibriSpeech."""
+    alignments: Path | None = None
+    """Phones and words with times, for any corpus and language: a folder of TextGrids, CTM files or tables."""
     units: Literal["head", "kmeans"] = "head"
     """The cluster head's argmax with nothing masked, or k-means."""
     head_input: Literal["encoder", "predictor"] = "encoder"
@@ -32,6 +34,8 @@ class Units:
     """Frames, from whole utterances at random; 0 takes all."""
     abx: bool = False
     """Also measure ABX on the layer, through fastabx."""
+    step: Annotated[int | None, INDEX] = None
+    """The checkpoint of a run at this step in place of its newest encoder; train.keep_every keeps such checkpoints."""
     seed: Annotated[int, SEED] = 0
     """All randomness follows from it."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -44,6 +48,7 @@ def run(arguments: list[str]) -> None:
     command = parse(Units, "sjepa units", arguments)
     import numpy as np
 
+    from sjepa.audio.io import SAMPLE_RATE
     from sjepa.errors import UserError
     from sjepa.evaluate.abx import abx_errors, fastabx
     from sjepa.evaluate.agreement import agreement
@@ -56,7 +61,7 @@ def run(arguments: list[str]) -> None:
 
     if command.abx:
         fastabx()  # missing, it is better missed before the work than after
-    upstream = load_upstream(command.encoder, command.device, command.precision)
+    upstream = load_upstream(command.encoder, command.device, command.precision, command.step)
     out = results_folder(command, "units", upstream.name)
     with lock_folder(out):
         if command.layer == "all":
@@ -64,16 +69,21 @@ def run(arguments: list[str]) -> None:
         if command.units == "head" and command.layer != "last":
             raise UserError("the cluster head reads the last layer; --layer is for --units kmeans")
         head = HeadUnits(Path(command.encoder), upstream, command.head_input) if command.units == "head" else None
-        corpus = read_labelled(command.data, command.subset)
+        corpus = read_labelled(command.data, command.subset, alignments=command.alignments)
         states = chosen_states(upstream, command.layer)
         with frozen(upstream) as encoder:
             found = extract(upstream, corpus, states, command.frames, command.seed, means=False)
         features = [x[0] for x in found.frames]
-        phones = [corpus[i].frame_phones(len(x)) for i, x in zip(found.framed, features, strict=True)]
+        phones = [
+            corpus[i].frame_phones(len(x), upstream.frame_centres(len(x)))
+            for i, x in zip(found.framed, features, strict=True)
+        ]
         units = head(features) if head else kmeans_units(features, command.clusters, command.seed, upstream.device)
         scores = agreement(units, np.concatenate(phones))
         if command.abx:
-            scores |= abx_errors(features, phones, [corpus[i].speaker for i in found.framed], command.seed)
+            scores |= abx_errors(
+                features, phones, [corpus[i].speaker for i in found.framed], command.seed, SAMPLE_RATE / upstream.stride
+            )
         total = sum(map(len, features))
         results = {
             "task": "units",

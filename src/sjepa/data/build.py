@@ -10,19 +10,23 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import numpy as np
+
 from sjepa.audio.io import SAMPLE_RATE, AudioInfo, BadAudioError, decoding, read_header, shown
-from sjepa.data.index import Row, arrow, merge_parts, read_facts, write_part, writing
-from sjepa.data.layouts import Found, Item, Layout, found
+from sjepa.data.corpus import Corpus, first_of
+from sjepa.data.index import AUDIO, Row, arrow, merge_parts, read_facts, write_part, writing
+from sjepa.data.layouts import Found, Item, Layout, find_items
 from sjepa.data.silence import Stretch, cut_at_silences, join_voice, loudness
 from sjepa.data.storage import Place, is_url, read_bytes
 from sjepa.errors import UserError
 from sjepa.files import contents
 from sjepa.locks import lock_folder
 from sjepa.model.frontend import RECEPTIVE_FIELD
-from sjepa.progress import bar, say
+from sjepa.progress import bar, say, track
 
 PART = 1024  # items whose work is kept when indexing is interrupted
 LONGEST = 2**31 - 1  # samples of an utterance that the columns of an index can hold
+UNPACKED = "unpacked"  # folder of the audio that lay compressed in Parquet files
 ROUNDING = 0.1  # seconds that a list may claim beyond the end of a file
 
 
@@ -56,13 +60,14 @@ def write_index(
             say(f"{out} is already complete; delete it to index again")
             return facts
         raise UserError(f"{out} already holds another index: delete it, or choose another --out")
-    if any(path.name != "parts" for path in contents(out) if path.suffix not in (".arrow", ".txt")):
+    strange = (path for path in contents(out) if path.suffix not in (".arrow", ".txt"))
+    if any(path.name not in ("parts", UNPACKED) for path in strange):
         raise UserError(f"{out} is not empty and is not an index: choose another --out")
     with writing(out):
         (out / "parts").mkdir(exist_ok=True)
     with bar("Looking for audio", None, show=show) as progress:
         total = 0
-        for _ in found(sources, layout):
+        for _ in find_items(sources, layout, out / UNPACKED):
             total += 1
             progress.advance()
     limit = round(max_seconds * SAMPLE_RATE)
@@ -70,7 +75,7 @@ def write_index(
     pool = ThreadPoolExecutor(min(16, 4 * (os.cpu_count() or 1)))
     try:
         with bar("Reading headers", total, show=show) as progress:
-            for chunk in chunks(found(sources, layout)):
+            for chunk in chunks(find_items(sources, layout, out / UNPACKED)):
                 key = hashlib.sha256(repr((chunk, settings)).encode(errors="surrogateescape")).hexdigest()[:24]
                 part = out / "parts" / f"{key}.arrow"
                 if part.exists():
@@ -90,6 +95,28 @@ def write_index(
         pool.shutdown(wait=True, cancel_futures=True)
     with writing(out):
         return merge_parts(out, parts, settings)
+
+
+def read_corpus(source: str, max_seconds: float, show: bool = True) -> Corpus:
+    """The corpus of a source in any layout, its headers read now. An index keeps this work for the next time."""
+    limit = round(max_seconds * SAMPLE_RATE)
+    items = list(find_items([source], "auto"))
+    with ThreadPoolExecutor(min(16, 4 * (os.cpu_count() or 1))) as pool:
+        results = pool.map(lambda item: rows_of(item, limit, cut_transcribed=False), items)
+        found = list(track(results, "Reading headers", len(items), show))
+    refused = [result for result in found if isinstance(result, str)]
+    rows = [row for result in found if not isinstance(result, str) for row in result]
+    if not rows:
+        raise UserError(f"no usable audio in {source}: {first_of(refused) if refused else 'it lists none'}")
+    paths = list(dict.fromkeys(row.path for row in rows))
+    places = {path: place for place, path in enumerate(paths)}
+    start, length, offset, size = (
+        np.array([getattr(row, name) for row in rows], AUDIO[name])
+        for name in ("start", "length", "byte_offset", "byte_size")
+    )
+    file = np.array([places[row.path] for row in rows], AUDIO["file"])
+    digest = hashlib.sha256(repr([(row.id, row.start, row.length) for row in rows]).encode(errors="surrogateescape"))
+    return Corpus(paths, file, start, length, offset, size, refused=refused, identity=digest.hexdigest()[:16])
 
 
 def chunks(items: Found) -> Iterator[list[Item | str]]:
@@ -126,7 +153,7 @@ def rows_of(item: Item | str, limit: int, cut_transcribed: bool) -> list[Row] | 
     if not stretches:
         return f"{name}: {item.id} holds nothing but silence"
     text = item.text if stretches == whole else ""
-    labels = (item.speaker, item.sex, item.chapter, text)
+    labels = (item.speaker, item.sex, item.chapter, text, item.split, item.labels)
     numbered = [item.id] if stretches == whole else [f"{item.id}#{number:04d}" for number in range(len(stretches))]
     return [Row(*item.place, *stretch, key, *labels) for stretch, key in zip(stretches, numbered, strict=True)]
 

@@ -3,7 +3,7 @@
     index.json      what it is, its figures, the root of its paths, its fingerprint
     audio.arrow     file, byte_offset, byte_size, start, length: numbers in one record batch, mapped as numpy arrays
     files.arrow     path: bytes, below the root or absolute
-    labels.arrow    id, speaker, sex, chapter, text
+    labels.arrow    id, speaker, sex, chapter, text; split and labels (a JSON object of further columns) if any has them
     refused.txt     what was left out and why
     parts/          only while it is made: pieces of finished work, from which an interrupted one goes on
 
@@ -24,6 +24,7 @@ import numpy as np
 
 from sjepa.audio.io import SAMPLE_RATE, BadAudioError, one_line, printable, shown
 from sjepa.data.corpus import Corpus
+from sjepa.data.layouts import cache_folder
 from sjepa.data.storage import Place, is_url, read_bytes
 from sjepa.errors import UserError
 from sjepa.fields import NUMBER, TEXT, WHOLE, check_fields, one_of, require, table_of
@@ -32,6 +33,7 @@ from sjepa.files import atomic_file, write_whole
 FORMAT = "sjepa index 1"
 AUDIO = {"file": "int32", "byte_offset": "int64", "byte_size": "int64", "start": "int64", "length": "int32"}
 LABELS = ("id", "speaker", "sex", "chapter", "text")
+OPTIONAL = ("split", "labels")  # columns that an index has only if some utterance has a value
 FACTS = {
     "fingerprint": TEXT,
     "root": TEXT,
@@ -61,6 +63,8 @@ class Row(NamedTuple):
     sex: str = ""
     chapter: str = ""
     text: str = ""
+    split: str = ""
+    labels: str = ""
 
 
 def arrow() -> Any:
@@ -86,7 +90,7 @@ def write_part(path: Path, rows: list[Row], refused: list[str]) -> None:
     paths = pa.array([os.fsencode(row.path) for row in rows], pa.binary()).dictionary_encode()
     columns = {"path": paths}
     columns |= {name: pa.array([getattr(row, name) for row in rows], AUDIO[name]) for name in AUDIO if name != "file"}
-    columns |= {name: pa.array([getattr(row, name) for row in rows], pa.string()) for name in LABELS}
+    columns |= {name: pa.array([getattr(row, name) for row in rows], pa.string()) for name in LABELS + OPTIONAL}
     columns |= {"key": pa.array([key_of(row.id) for row in rows], pa.uint64())}
     table = pa.table(columns).replace_schema_metadata({"refused": json.dumps(refused)})
     with (
@@ -117,7 +121,8 @@ def merge_parts(folder: Path, parts: list[Path], facts: dict[str, Any]) -> dict[
     Parts are read one at a time and the labels of only one are in memory.
     """
     pa = arrow()
-    keys, folders, refused = survey(parts)
+    keys, folders, refused, optional = survey(parts)
+    named = [*LABELS, *(name for name in OPTIONAL if name in optional)]
     if not len(keys):
         shutil.rmtree(folder / "parts")  # so that the next call looks again at files that were mended
         raise UserError(f"nothing usable: {refused[0] if refused else 'the sources hold no audio'}")
@@ -130,7 +135,7 @@ def merge_parts(folder: Path, parts: list[Path], facts: dict[str, Any]) -> dict[
     with (
         pa.OSFile(str(folder / "labels.arrow"), "wb") as labels_sink,
         pa.OSFile(str(folder / "files.arrow"), "wb") as files_sink,
-        pa.ipc.new_file(labels_sink, pa.schema([(name, pa.string()) for name in LABELS])) as labels,
+        pa.ipc.new_file(labels_sink, pa.schema([(name, pa.string()) for name in named])) as labels,
         pa.ipc.new_file(files_sink, pa.schema([("path", pa.binary())])) as paths,
     ):
         for table in map(read_table, parts):
@@ -148,7 +153,7 @@ def merge_parts(folder: Path, parts: list[Path], facts: dict[str, Any]) -> dict[
                 numbers[name].append(table[name].to_numpy()[keep])
             paths.write_batch(pa.record_batch({"path": pa.array(map(os.fsencode, names), pa.binary())}))
             files += len(names)
-            labels.write_table(table.select(LABELS).filter(pa.array(keep)).replace_schema_metadata(None))
+            labels.write_table(table.select(named).filter(pa.array(keep)).replace_schema_metadata(None))
     columns = {name: np.concatenate(arrays) for name, arrays in numbers.items()}
     batch = pa.record_batch({name: pa.array(column, AUDIO[name]) for name, column in columns.items()})
     with pa.OSFile(str(folder / "audio.arrow"), "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
@@ -164,17 +169,19 @@ def merge_parts(folder: Path, parts: list[Path], facts: dict[str, Any]) -> dict[
     return facts
 
 
-def survey(parts: list[Path]) -> tuple[np.ndarray, set[str], list[str]]:
-    """The keys of all ids, the folders that hold the files, and what was refused."""
+def survey(parts: list[Path]) -> tuple[np.ndarray, set[str], list[str], set[str]]:
+    """The keys of all ids, the folders that hold the files, what was refused, and which optional columns are used."""
     keys = [np.empty(0, dtype=np.uint64)]
     folders: set[str] = set()
     refused: list[str] = []
+    optional: set[str] = set()
     for table in map(read_table, parts):
+        optional |= {name for name in OPTIONAL if name in table.column_names and any(table[name].unique().to_pylist())}
         keys.append(table["key"].to_numpy().copy())
         paths = [os.fsdecode(path) for chunk in table["path"].chunks for path in chunk.dictionary.to_pylist()]
         folders |= {os.path.dirname(path) for path in paths if os.path.isabs(path)}
         refused += json.loads(table.schema.metadata[b"refused"])
-    return np.concatenate(keys), folders, refused
+    return np.concatenate(keys), folders, refused, optional
 
 
 def below(root: str, path: str) -> str:
@@ -278,8 +285,7 @@ def read_labels(where: str) -> Any:
 
 def download(url: str, fingerprint: str) -> Path:
     """The columns of an index behind a URL, kept in the user's cache."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sjepa"
-    folder = cache / hashlib.sha256(f"{url} {fingerprint}".encode()).hexdigest()[:16]
+    folder = cache_folder() / hashlib.sha256(f"{url} {fingerprint}".encode()).hexdigest()[:16]
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("audio.arrow", "files.arrow", "labels.arrow"):
         if not (folder / name).exists():

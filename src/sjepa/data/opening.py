@@ -7,15 +7,19 @@ import numpy as np
 
 from sjepa.data.corpus import Corpus, decode, scan_folder
 from sjepa.data.corpus_mix import CorpusMix
+from sjepa.data.layouts import layout_of
 from sjepa.data.storage import is_url
 from sjepa.errors import UserError
 from sjepa.progress import say
+
+LISTS = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".arrow", ".tar")
 
 
 def open_corpus(
     data: str | Path, max_seconds: float, cache: str, memory_gb: float, show: bool = True
 ) -> Corpus | CorpusMix:
-    """The corpus of a folder of audio, an index or shards (folder or URL), or of several as `a=0.7,b=0.3`.
+    """The corpus of a folder of audio, an index or shards (folder or URL), a source in any layout that `sjepa index`
+    reads, or of several as `a=0.7,b=0.3`.
 
     It is decoded in memory where it fits, and what was left out is said. Only a plain folder's long files are cut
     to `max_seconds` here; an index was cut when it was made.
@@ -66,7 +70,18 @@ def open_one(where: str, max_seconds: float, show: bool) -> Corpus:
         from sjepa.data.index import open_index  # needs pyarrow, a plain folder does not
 
         return open_index(where)
+    if needs_reader(where):
+        from sjepa.data.build import read_corpus
+
+        return read_corpus(where, max_seconds, show)
     return scan_folder(where, max_seconds, show)
+
+
+def needs_reader(where: str) -> bool:
+    """Whether a place names its audio in lists or holds it in tables, so that scanning it for files is not enough."""
+    if os.path.isdir(where):
+        return layout_of(where) in ("kaldi", "lhotse", "hugging_face")
+    return os.path.isfile(where) and where.removesuffix(".gz").endswith(LISTS)
 
 
 def end_to_end(corpus: Corpus | CorpusMix) -> np.ndarray:

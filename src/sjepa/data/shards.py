@@ -20,17 +20,7 @@ import numpy as np
 
 from sjepa.audio.io import SAMPLE_RATE, BadAudioError
 from sjepa.data.corpus import Corpus
-from sjepa.data.index import (
-    LABELS,
-    Row,
-    merge_parts,
-    open_index,
-    read_facts,
-    read_labels,
-    read_table,
-    write_part,
-    writing,
-)
+from sjepa.data.index import Row, merge_parts, open_index, read_facts, read_labels, read_table, write_part, writing
 from sjepa.data.storage import is_url
 from sjepa.errors import UserError
 from sjepa.files import atomic_file, is_used, read_json, write_whole
@@ -123,7 +113,7 @@ def write_shard(
                     refused.append(result)
                     continue
                 content, samples = result
-                known = {name: labels[name][utterance].as_py() for name in LABELS}
+                known = {name: labels[name][utterance].as_py() for name in labels.column_names}
                 name = f"{path.stem}-{len(rows):06d}"
                 offset = add_member(tar, file, f"{name}.{'flac' if encoding == 'flac' else 'wav'}", content)
                 add_member(tar, file, f"{name}.json", json.dumps(known | {"samples": samples}).encode())

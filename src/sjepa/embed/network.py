@@ -17,6 +17,7 @@ from sjepa.model.encoder import Encoder
 from sjepa.model.formats import OtherNetworkError
 from sjepa.model.predictor import ClusterHead
 from sjepa.model.utterances import encode
+from sjepa.runs.steps import encoder_at
 
 
 @dataclass(frozen=True)
@@ -46,8 +47,10 @@ class Network:
         return self.head(features).softmax(-1)
 
 
-def load_encoder(source: Path) -> Encoder:
-    """An encoder by path; of another network, what takes it."""
+def load_encoder(source: Path, step: int | None = None) -> Encoder:
+    """An encoder by path, or that of a run's checkpoint; of another network, what takes it."""
+    if step is not None:
+        return encoder_at(source, step).requires_grad_(False)
     try:
         return Encoder.from_pretrained(source).requires_grad_(False)
     except OtherNetworkError as error:

@@ -14,7 +14,6 @@ from torch import Tensor
 from sjepa.errors import UserError
 from sjepa.evaluate.superb.librispeech import SILENCES
 
-FRAMES_A_SECOND = 50
 GROUP, ACROSS = 10, 5  # tokens a cell, speakers of X a cell, as in the ZeroSpeech challenge
 
 
@@ -26,7 +25,11 @@ def fastabx() -> Any:
 
 
 def abx_errors(
-    features: Sequence[np.ndarray], phones: Sequence[np.ndarray], speakers: Sequence[str], seed: int = 0
+    features: Sequence[np.ndarray],
+    phones: Sequence[np.ndarray],
+    speakers: Sequence[str],
+    seed: int = 0,
+    frequency: float = 50,
 ) -> dict[str, float]:
     """Error in percent, within and across speakers, by angular distance along the best time alignment."""
     measure = fastabx().zerospeech_abx
@@ -35,7 +38,7 @@ def abx_errors(
         lines = ["#file onset offset #phone prev-phone next-phone speaker"]
         for index, (frames, labels, speaker) in enumerate(zip(features, phones, speakers, strict=True)):
             np.save(folder / f"{index}.npy", frames.astype(np.float32))
-            lines += [f"{index} {token} {speaker}" for token in tokens(labels)]
+            lines += [f"{index} {token} {speaker}" for token in tokens(labels, frequency)]
         (folder / "phones.item").write_text("\n".join(lines) + "\n", encoding="utf-8")
         return {
             f"abx_{mode}": 100.0
@@ -47,7 +50,7 @@ def abx_errors(
                 speaker=mode,
                 context="any",
                 distance="angular",
-                frequency=FRAMES_A_SECOND,
+                frequency=frequency,
                 feature_maker=load,
                 extension=".npy",
                 seed=seed,
@@ -56,12 +59,12 @@ def abx_errors(
         }
 
 
-def tokens(labels: np.ndarray) -> Iterator[str]:
+def tokens(labels: np.ndarray, frequency: float = 50) -> Iterator[str]:
     """Onset, offset, phone and its neighbours for each run of frames with one label; silence is no token."""
     runs = []
     for label, group in itertools.groupby(enumerate(labels), key=lambda pair: pair[1]):
         places = [place for place, _ in group]
-        runs.append((places[0] / FRAMES_A_SECOND, (places[-1] + 1) / FRAMES_A_SECOND, str(label)))
+        runs.append((places[0] / frequency, (places[-1] + 1) / frequency, str(label)))
     names = ["SIL", *(label for _, _, label in runs), "SIL"]
     for (onset, offset, label), before, after in zip(runs, names, names[2:], strict=False):
         if label not in SILENCES:

@@ -7,10 +7,16 @@ from typing import Any
 
 import numpy as np
 
+from sjepa.audio.io import SAMPLE_RATE
+from sjepa.data.layouts import Item
 from sjepa.errors import UserError
+from sjepa.evaluate.alignments import Alignment, cut_segments, find_alignment, read_alignments
 from sjepa.evaluate.probes import frame_labels
 from sjepa.evaluate.superb import librispeech
+from sjepa.evaluate.superb.own import corpus_label, is_own, read_items, utterance_of
 from sjepa.evaluate.superb.records import Fold, Utterance, json_lines, require_audio, split_by_speaker
+from sjepa.model.frontend import frame_centres
+from sjepa.progress import say
 
 LABELS = "labels.jsonl"
 TOLERANCE = 10  # labels: alignments may end a tenth of a second before or after the audio
@@ -39,18 +45,21 @@ class Labelled:
         kept = "".join(c for c in str(self.utterance.label).upper() if c.isalpha() or c in "' ")
         return " ".join(kept.encode("ascii", "ignore").decode().split())
 
-    def frame_phones(self, frames: int) -> np.ndarray:
-        """The phone at each frame's centre, 320 t + 200 samples: label 2 t + 1 of the 100 a second."""
+    def frame_phones(self, frames: int, centres: np.ndarray | None = None) -> np.ndarray:
+        """The phone at each frame's centre, in seconds. Our own frame t is centred on sample 320 t + 200: label 2 t + 1
+        of the 100 a second."""
+        centres = frame_centres(frames) if centres is None else centres
         if self.segments:
-            return np.array(frame_labels(self.segments, frames))
+            return np.array(frame_labels(self.segments, frames, centres))
         if not self.phones:
             raise UserError(f"audio without labels: {self.utterance.name} has no phones")
-        if abs(len(self.phones) - 2 * frames) > TOLERANCE:
+        seconds = frames * (centres[1] - centres[0] if frames > 1 else 0.02)
+        if abs(len(self.phones) - 100 * seconds) > TOLERANCE:
             raise UserError(
-                f"{self.utterance.name} has {len(self.phones)} phone labels; its {frames / 50:.2f} s of audio need "
-                f"{2 * frames}, 100 a second"
+                f"{self.utterance.name} has {len(self.phones)} phone labels; its {seconds:.2f} s of audio need "
+                f"{100 * seconds:.0f}, 100 a second"
             )
-        places = np.minimum(2 * np.arange(frames) + 1, len(self.phones) - 1)
+        places = np.minimum((100 * centres).astype(int), len(self.phones) - 1)
         return np.array(self.phones)[places]
 
 
@@ -59,19 +68,68 @@ def corpus_name(data: Path, subset: str) -> str:
     if (data / LABELS).is_file():
         kind = "synthetic" if (data / "corpus.json").is_file() else "labelled"  # the synthesiser leaves its settings
         return f"{kind} speech ({data.resolve().name})"
+    if is_listed(data, subset):
+        return f"labelled speech ({corpus_label(data)})"
     return f"LibriSpeech {subset}"
 
 
-def read_labelled(data: Path, subset: str = "dev-clean", *, phones: bool = True) -> list[Labelled]:
-    """A LibriSpeech subset, or any corpus with `labels.jsonl`; one without phones is refused if they are needed."""
-    if not data.is_dir():
+def is_listed(data: Path, subset: str) -> bool:
+    """Whether a corpus is one of the user's own, and not LibriSpeech."""
+    return is_own(data, subset, "LibriSpeech", f"LibriSpeech/{subset}")
+
+
+def read_labelled(
+    data: Path, subset: str = "dev-clean", *, phones: bool = True, alignments: Path | None = None
+) -> list[Labelled]:
+    """A LibriSpeech subset, a corpus with `labels.jsonl`, or any other that `sjepa index` reads.
+
+    One without phones is refused if they are needed. With `alignments`, phones and words come from these, and
+    utterances without any are left out.
+    """
+    if not data.is_dir() and not (data.is_file() and is_listed(data, subset)):
         raise UserError(f"there is no folder {data}")
     listed = (data / LABELS).is_file()
-    corpus = read_list(data) if listed else read_librispeech(data, subset)
+    if not listed and is_listed(data, subset):
+        corpus = [read_item(item) for item in read_items(data)]
+    else:
+        corpus = read_list(data) if listed else read_librispeech(data, subset)
+    if alignments is not None:
+        corpus = align(corpus, alignments)
     if phones and not any(item.phones or item.segments for item in corpus):
         list_missing = f"{data / LABELS} has no phones: a list of [start, end, phone] in seconds for each utterance"
         raise UserError(list_missing if listed else librispeech.phones_missing(data, subset))
     return corpus
+
+
+def read_item(item: Item) -> Labelled:
+    """An utterance of any corpus."""
+    return Labelled(utterance_of(item, item.text), item.sex, item.chapter)
+
+
+def align(corpus: Sequence[Labelled], place: Path) -> list[Labelled]:
+    """The utterances that have an alignment, by their names or by those of their recordings."""
+    alignments = read_alignments(place)
+    found = []
+    for item in corpus:
+        utterance = item.utterance
+        own = find_alignment(alignments, [utterance.name, utterance.name.rpartition("/")[2]])
+        if own is None:
+            path = utterance.path.with_suffix("")
+            names = ["/".join(path.parts[-depth:]) for depth in range(1, min(5, len(path.parts)))]
+            own = find_alignment(alignments, names)
+            if own is not None and (utterance.start or utterance.samples):  # times of the recording
+                stretch = (utterance.start / SAMPLE_RATE, utterance.samples / SAMPLE_RATE or None)
+                own = Alignment(cut_segments(own.phones, *stretch), cut_segments(own.words, *stretch))
+        if own is not None:
+            found.append(replace(item, phones=(), segments=own.phones, words=own.words))
+    if not found:
+        raise UserError(
+            f"{place} aligns none of the {len(corpus):,} utterances: it has {next(iter(alignments))!r}, the corpus has "
+            f"{corpus[0].utterance.name!r}"
+        )
+    if len(found) < len(corpus):
+        say(f"{len(corpus) - len(found):,} of {len(corpus):,} utterances have no alignment and are left out")
+    return found
 
 
 def read_list(data: Path) -> list[Labelled]:

@@ -27,10 +27,13 @@ class Scores(NamedTuple):
     splits: list[float]
 
 
-def frame_labels(segments: Sequence[tuple[float, float, str]], frames: int) -> list[str]:
-    """Label of the segment that holds each frame's centre."""
+def frame_labels(
+    segments: Sequence[tuple[float, float, str]], frames: int, centres: np.ndarray | None = None
+) -> list[str]:
+    """Label of the segment that holds each frame's centre; our encoder's centres unless others are given."""
     ends = np.array([end for _, end, _ in segments])
-    inside = np.minimum(np.searchsorted(ends, frame_centres(frames), side="right"), len(segments) - 1)
+    centres = frame_centres(frames) if centres is None else centres
+    inside = np.minimum(np.searchsorted(ends, centres, side="right"), len(segments) - 1)
     return [segments[i][2] for i in inside]
 
 

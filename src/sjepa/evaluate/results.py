@@ -8,7 +8,8 @@ from typing import Any
 from sjepa.files import refuse_file, write_whole
 from sjepa.runs.folder import find_run
 
-ASIDE = ("encoder", "data", "out", "device")  # options that are in the path already or do not change the outcome
+# Options that are in the path already, or do not change the outcome.
+ASIDE = ("encoder", "data", "out", "device", "alignments", "step")
 
 
 def results_root(source: str) -> Path:

@@ -1,11 +1,10 @@
-"""Frozen features from any encoder: ours, a Hugging Face folder, or MFCC and log-mel as the floor."""
+"""Frozen features from any encoder: ours, a Hugging Face folder, Whisper, s3prl, a function, or MFCC and log-mel."""
 
 import hashlib
-import itertools
 import pickle
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -14,18 +13,24 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from sjepa.audio.io import SAMPLE_RATE
 from sjepa.audio.mfcc import MfccConfig, log_mel, mfcc
 from sjepa.device import Device, choose_device
 from sjepa.errors import UserError
+from sjepa.evaluate.adapters import S3PRL, Adapted, as_states, by_length, is_function, load_function, load_s3prl
+from sjepa.evaluate.whisper import WEIGHTS, load_whisper, windowed_states
 from sjepa.files import read_json
 from sjepa.model.encoder import Encoder
 from sjepa.model.encoder_config import EncoderConfig
 from sjepa.model.formats import fingerprint, from_hugging_face
-from sjepa.model.frontend import RECEPTIVE_FIELD, STRIDE
+from sjepa.model.frontend import RECEPTIVE_FIELD, STRIDE, frame_count
 from sjepa.model.utterances import encode
 from sjepa.runs.folder import RunFolder, find_run, name_encoder, suggest_run_inside
+from sjepa.runs.steps import encoder_at
 
-ARCHITECTURES = ("hubert", "wavlm", "wav2vec2")  # Hugging Face model types with hidden states at stride 320
+# Hugging Face model types that take waveforms and give hidden states.
+ARCHITECTURES = ("hubert", "wavlm", "wav2vec2", "data2vec-audio", "unispeech", "unispeech-sat", "wav2vec2-conformer")
+WHISPER = "whisper"
 CONTEXT = 5  # frames on each side of `mfcc+context`
 MELS = 80
 FLOORS = ("mfcc", "mfcc+context", "logmel")
@@ -55,6 +60,21 @@ class Upstream:
     run: Extract = field(repr=False)
     network: nn.Module | None = field(default=None, repr=False)
     precision: Precision = "fp32"
+    stride: float = STRIDE
+    """Samples between frames."""
+    centre: float = RECEPTIVE_FIELD / 2
+    """Sample at the middle of the first frame."""
+    step: int | None = None
+    """The step of a run's checkpoint that was asked for."""
+
+    def frame_centres(self, frames: int) -> np.ndarray:
+        """Seconds at the middle of each of so many frames: where labels are read."""
+        return (self.stride * np.arange(frames) + self.centre) / SAMPLE_RATE
+
+    def frame_count(self, samples: int) -> int:
+        """About how many frames a waveform has; exactly, with the frames of our own encoder."""
+        ours = (self.stride, self.centre) == (STRIDE, RECEPTIVE_FIELD / 2)
+        return frame_count(samples) if ours else max(1, round(samples / self.stride))
 
     @torch.inference_mode()
     def extract(self, utterances: Sequence[np.ndarray]) -> list[Tensor]:
@@ -73,12 +93,13 @@ class Upstream:
 
 def about(upstream: Upstream) -> dict[str, Any]:
     """The encoder as results name it."""
-    return {
+    known = {
         "name": upstream.name,
         "parameters": upstream.parameters,
         "states": upstream.states,
         "fingerprint": upstream.fingerprint(),
     }
+    return known if upstream.step is None else known | {"step": upstream.step}
 
 
 @contextmanager
@@ -94,32 +115,41 @@ def check_unchanged(upstream: Upstream, before: dict[str, Any]) -> None:
         raise RuntimeError("the encoder's weights changed during the evaluation")
 
 
-def load_upstream(source: str, device: Device = "cpu", precision: Precision = "fp32") -> Upstream:
-    """An encoder by path (a run, an encoder folder, a Hugging Face folder), `untrained:PATH`, or a floor by name.
+def load_upstream(
+    source: str, device: Device = "cpu", precision: Precision = "fp32", step: int | None = None
+) -> Upstream:
+    """An encoder by path (a run, an encoder folder, a Hugging Face or Whisper folder), `untrained:PATH`, `s3prl:NAME`,
+    `module:function`, or a floor by name. With `step`, a run's encoder as it was at that checkpoint.
 
     A floor has no network, and is in fp32 whatever the precision.
     """
     place = choose_device(device)
+    if step is not None:
+        return ours_at(Path(source), step, place, precision)
     if source in FLOORS:
         return floor(source, place)
+    if source.startswith(S3PRL) or is_function(source):
+        return adapted(load_s3prl(source, place) if source.startswith(S3PRL) else load_function(source, place), place)
     fresh = source.startswith("untrained:")
     folder = encoder_folder(Path(source.removeprefix("untrained:")))
     name = ("untrained " if fresh else "") + name_encoder(folder)
-    settings = read_json(folder / "config.json")
+    settings = read_json(folder / "config.json") if (folder / "config.json").is_file() else {"model_type": WHISPER}
+    if settings.get("model_type") == WHISPER:
+        return whisper(name, folder, fresh, place, precision)
     if fits_ours(folder, settings):
         return ours(name, folder, settings, fresh, place, precision)
     if settings.get("model_type") not in ARCHITECTURES:
         raise UserError(
             f"{folder} holds a {settings.get('model_type', 'nameless')!r} network; encoders are sjepa's own, "
-            f"or Hugging Face folders of type {', '.join(ARCHITECTURES)}"
+            f"or Hugging Face folders of type {', '.join((*ARCHITECTURES, WHISPER))}"
         )
     return hugging_face(name, folder, settings, fresh, place, precision)
 
 
 def encoder_folder(path: Path) -> Path:
-    """The folder with config.json: the path itself, or the encoder of a run."""
+    """The folder with config.json: the path itself, or the encoder of a run; or one of Whisper's weights."""
     for folder in (path, RunFolder(path).encoder):
-        if (folder / "config.json").is_file():
+        if (folder / "config.json").is_file() or (folder / WEIGHTS).is_file():
             return folder
     if not path.exists():
         raise UserError(f"there is no encoder {path}: give a run, a folder with config.json, or {', '.join(FLOORS)}")
@@ -148,8 +178,17 @@ def ours(
         encoder = Encoder(config).eval()
     else:
         encoder = Encoder.from_pretrained(folder)
+    return our_upstream(name, encoder, wants_normalized(folder, settings), device, precision)
+
+
+def ours_at(path: Path, step: int, device: torch.device, precision: Precision) -> Upstream:
+    """The encoder of a run at the checkpoint of a step."""
+    upstream = our_upstream(f"{RunFolder(path).name}-step-{step}", encoder_at(path, step), False, device, precision)
+    return replace(upstream, step=step)
+
+
+def our_upstream(name: str, encoder: Encoder, normalize: bool, device: torch.device, precision: Precision) -> Upstream:
     encoder = encoder.to(device).requires_grad_(False)
-    normalize = wants_normalized(folder, settings)
 
     def run(utterances: Sequence[np.ndarray]) -> list[Tensor]:
         if normalize:
@@ -186,26 +225,55 @@ def hugging_face(
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise UserError(f"{folder} cannot be loaded: {reason}") from error
     network = network.to(device).eval().requires_grad_(False)
-    strides = int(np.prod(network.config.conv_stride))
-    if strides != STRIDE:
-        raise UserError(f"{folder}: its frames are {strides} samples apart; this evaluation is for {STRIDE}")
     normalize = wants_normalized(folder, settings)
 
+    def states(waveforms: Tensor) -> Tensor:
+        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bf16"):
+            return stack(network(waveforms, output_hidden_states=True).hidden_states, precision)
+
     def run(utterances: Sequence[np.ndarray]) -> list[Tensor]:
-        found: dict[int, Tensor] = {}
-        order = sorted(range(len(utterances)), key=lambda i: len(utterances[i]))
-        # These networks have no exact treatment of padding, so only utterances of one length share a batch.
-        for _, group in itertools.groupby(order, key=lambda i: len(utterances[i])):
-            members = list(group)
-            samples = [normalized(utterances[i]) if normalize else utterances[i] for i in members]
-            waveforms = torch.from_numpy(np.stack(samples)).to(device)
-            with torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bf16"):
-                states = stack(network(waveforms, output_hidden_states=True).hidden_states, precision)
-            found.update(zip(members, states, strict=True))
-        return [found[index] for index in range(len(utterances))]
+        if normalize:
+            utterances = [normalized(samples) for samples in utterances]
+        return by_length(utterances, device, states)
 
     layers, width = network.config.num_hidden_layers, network.config.hidden_size
-    return Upstream(name, layers + 1, width, count(network), device, run, network, precision)
+    stride, seen = frame_geometry(network.config.conv_kernel, network.config.conv_stride)
+    basics = (name, layers + 1, width, count(network), device, run, network, precision)
+    return Upstream(*basics, stride=stride, centre=seen / 2)
+
+
+def frame_geometry(kernels: Sequence[int], strides: Sequence[int]) -> tuple[int, int]:
+    """Samples between frames, and samples that a frame sees, of convolutions one after another."""
+    seen, stride = 1, 1
+    for kernel, step in zip(kernels, strides, strict=True):
+        seen += (kernel - 1) * stride
+        stride *= step
+    return stride, seen
+
+
+def whisper(name: str, folder: Path, fresh: bool, device: torch.device, precision: Precision) -> Upstream:
+    """Whisper's encoder: frame t is centred on sample 320 t."""
+    network = load_whisper(folder, fresh).to(device).eval().requires_grad_(False)
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+
+    def run(utterances: Sequence[np.ndarray]) -> list[Tensor]:
+        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bf16"):
+            return [states.to(dtype) for states in windowed_states(network, utterances, device)]
+
+    states, width = len(network.blocks) + 1, network.conv2.out_channels
+    return Upstream(name, states, width, count(network), device, run, network, precision, centre=0.0)
+
+
+def adapted(found: Adapted, device: torch.device) -> Upstream:
+    """A network of others, always in fp32."""
+
+    def states(waveforms: Tensor) -> Tensor:
+        return stack(as_states(found.call(waveforms)), "fp32")
+
+    name = found.source.replace(":", "-")
+    parameters = 0 if found.network is None else count(found.network)
+    basics = (name, found.states, found.dimension, parameters, device, lambda waves: by_length(waves, device, states))
+    return Upstream(*basics, found.network, stride=found.stride, centre=found.centre)
 
 
 def wants_normalized(folder: Path, settings: dict[str, Any]) -> bool:

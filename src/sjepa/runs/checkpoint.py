@@ -137,9 +137,10 @@ def refuse_unfit(run: RunFolder) -> Iterator[None]:
         raise UserError(f"{run}: its checkpoint does not fit {run.config_file.name} ({reason})") from error
 
 
-def prune(run: RunFolder, keep: int, always: set[int]) -> None:
-    """Remove all checkpoints but the newest `keep` and those of the steps in `always`."""
-    for step in [step for step in run.checkpoint_steps[keep:] if step not in always]:
+def prune(run: RunFolder, keep: int, always: set[int], every: int = 0) -> None:
+    """Remove all checkpoints but the newest `keep` and those of steps in `always` or at multiples of `every`."""
+    kept = always | {step for step in run.checkpoint_steps if every and step % every == 0}
+    for step in [step for step in run.checkpoint_steps[keep:] if step not in kept]:
         shutil.rmtree(run.checkpoint(step), ignore_errors=True)
 
 

@@ -23,6 +23,7 @@ from sjepa.phases import Phase
 from sjepa.runs import checkpoint
 from sjepa.runs.alarms import Alarm
 from sjepa.runs.folder import RunFolder
+from sjepa.runs.steps import load_step
 from sjepa.seeds import seed_from
 from sjepa.targets.kinds import Source
 from sjepa.targets.layer import LayerChoice
@@ -205,7 +206,7 @@ class Run:
         if ended is None:
             self.export(folder, step, parts, ended)
         ends = {phase.end for phase in self.config.schedule()}
-        checkpoint.prune(folder, self.config.train.keep_checkpoints, ends)
+        checkpoint.prune(folder, self.config.train.keep_checkpoints, ends, self.config.train.keep_every)
 
     def export(self, folder: RunFolder, step: int, parts: dict[str, dict[str, Tensor]], ended: int | None) -> None:
         """Write the encoder, and at the end of a phase what stays of it."""
@@ -223,28 +224,30 @@ class Run:
         except OSError as error:
             raise checkpoint.cannot_write("the encoder", step, folder, error) from error
 
-    def restore(self, folder: RunFolder, say: Any) -> bool:
-        """Continue from the newest sound checkpoint of a run directory, if there is one.
+    def restore(self, folder: RunFolder, say: Any, step: int | None = None) -> bool:
+        """Continue from the newest sound checkpoint of a run directory, if there is one, or from that of a step.
 
         The main rank chooses it. If another rank cannot load that one, all ranks refuse.
         """
         found: list[tuple[dict[str, dict[str, Tensor]], dict[str, Any]] | None] = [None]
 
         def choose() -> None:
-            found[0] = checkpoint.load_latest(folder, say, training=True)
+            found[0] = (
+                checkpoint.load_latest(folder, say, training=True) if step is None else load_step(folder.path, step)
+            )
 
         distributed.in_main_rank(choose)
-        step = distributed.broadcast_object(found[0][1]["step"] if found[0] is not None else None)
-        if step is None:
+        chosen = distributed.broadcast_object(found[0][1]["step"] if found[0] is not None else None)
+        if chosen is None:
             return False
 
         def load_chosen() -> None:
             try:
-                found[0] = found[0] or checkpoint.load(folder.checkpoint(step))
+                found[0] = found[0] or checkpoint.load(folder.checkpoint(chosen))
             except checkpoint.DamagedError as error:
                 where = f"rank {distributed.rank()} on {platform.node()}"
                 raise UserError(
-                    f"{where} cannot load {folder.checkpoint(step)}, which the main rank can ({error}): is it on a "
+                    f"{where} cannot load {folder.checkpoint(chosen)}, which the main rank can ({error}): is it on a "
                     "disk that all ranks share?"
                 ) from error
 

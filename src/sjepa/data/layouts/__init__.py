@@ -1,12 +1,32 @@
-"""Layouts of known corpora: each turns a place into items, one file a layout."""
+"""Layouts of known corpora: each turns a place into items, one file per layout."""
 
 import importlib
 import os
 from collections.abc import Iterator
-from typing import Literal, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from sjepa.audio.io import shown
 from sjepa.data.storage import Place
+
+# All layouts, in the order in which a source is compared with them. A layout is the module of its name in this folder:
+# `recognised(path)` tells whether a source has the layout, and `items(source)` reads it.
+LAYOUTS = (
+    "tars",
+    "kaldi",
+    "lhotse",
+    "hugging_face",
+    "librispeech",
+    "librilight",
+    "audiofolder",
+    "manifest",
+    "folder",
+)
+
+if TYPE_CHECKING:
+    Layout = str
+else:
+    Layout = Literal[("auto", *LAYOUTS)]
 
 
 class Item(NamedTuple):
@@ -23,11 +43,29 @@ class Item(NamedTuple):
     sex: str = ""
     chapter: str = ""
     text: str = ""
+    split: str = ""
+    """The part that the corpus puts it in, under the corpus's own name: train, validation and so on."""
+    labels: str = ""
+    """All further columns, as a JSON object."""
+
+
+class Source(NamedTuple):
+    """A place to read items from."""
+
+    path: str
+    root: str
+    """The folder above all sources."""
+    unpacked: Path
+    """Where to put audio that lies compressed inside a file."""
 
 
 # What a layout yields: items, and as text what it had to refuse.
 Found = Iterator[Item | str]
-Layout = Literal["auto", "folder", "librispeech", "librilight", "manifest", "tars"]
+
+
+def cache_folder() -> Path:
+    """Where files that can be made again are kept."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sjepa"
 
 
 def identifier(path: str, root: str) -> str:
@@ -35,22 +73,29 @@ def identifier(path: str, root: str) -> str:
     return os.path.splitext(shown(os.path.relpath(path, root)))[0]
 
 
-def found(sources: list[str], layout: Layout) -> Found:
-    """Everything in the sources, in a stable order; a layout is told by what a place looks like, or named."""
+def find_items(sources: list[str], layout: Layout, unpacked: Path | None = None) -> Found:
+    """Everything in the sources, in a stable order; a layout is recognised by what a place looks like, or named."""
     sources = [os.path.abspath(source) for source in sources]
     root = os.path.commonpath([source if os.path.isdir(source) else os.path.dirname(source) for source in sources])
     for source in sources:
         name = layout if layout != "auto" else layout_of(source)
-        yield from importlib.import_module(f"sjepa.data.layouts.{name}").items(source, root)
+        yield from find_layout(name).items(Source(source, root, (unpacked or cache_folder() / "unpacked").absolute()))
+
+
+def find_layout(name: str) -> Any:
+    """The module of a layout."""
+    return importlib.import_module(f"{__name__}.{name}")
 
 
 def layout_of(source: str) -> str:
-    from sjepa.data.layouts import librilight, librispeech, manifest
+    """The layout of a source: the first that recognises it."""
+    return next(name for name in LAYOUTS if find_layout(name).recognised(source))
 
-    if not os.path.isdir(source):
-        return "tars" if source.endswith(".tar") else "manifest"
-    if librispeech.recognised(source):
-        return "librispeech"
-    if librilight.recognised(source):
-        return "librilight"
-    return "manifest" if manifest.recognised(source) else "folder"
+
+def find_file(path: str, folder: str) -> str | None:
+    """A file that a list names: by its absolute path, or relative to the list's folder, to one of the four folders
+    above it, or to the working folder."""
+    if os.path.isabs(path):
+        return path if os.path.exists(path) else None
+    bases = [Path(folder), *Path(folder).parents[:4], Path.cwd()]
+    return next((str(base / path) for base in bases if (base / path).exists()), None)

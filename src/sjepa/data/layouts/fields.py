@@ -1,21 +1,26 @@
 """The names under which lists of utterances, and labels in tars, hold the same thing."""
 
+import json
+from contextlib import suppress
 from typing import Any
 
 from sjepa.audio.io import printable
 
-LABELS = ("speaker", "sex", "chapter", "text")
+LABELS = ("speaker", "sex", "chapter", "text", "split")
 # The first that is there counts.
 NAMES = {
-    "path": ("audio_filepath", "path", "audio_file", "audio", "file", "filename", "wav"),
+    "path": ("audio_filepath", "path", "audio_file", "audio", "file", "filename", "file_name", "wav"),
     "id": ("id", "utt_id", "utterance_id", "uid"),
     "offset": ("offset", "start"),
     "duration": ("duration", "dur"),
     "speaker": ("speaker", "speaker_id", "spk"),
     "sex": ("sex", "gender"),
     "chapter": ("chapter", "chapter_id"),
-    "text": ("text", "transcript", "sentence"),
+    "text": ("text", "transcript", "sentence", "transcription"),
+    "split": ("split",),
 }
+# Columns that say where audio is, or how it is aligned, and not what an utterance is.
+ASIDE = {name for names in NAMES.values() for name in names} | {"shard_id", "samples", "phones", "words"}
 
 
 def field(line: dict[str, Any], name: str) -> Any:
@@ -26,3 +31,23 @@ def words(line: dict[str, Any], name: str) -> str:
     """A field as text, empty where there is none; a speaker may be the number 0."""
     value = field(line, name)
     return "" if value is None else printable(str(value))
+
+
+def other_labels(line: dict[str, Any]) -> str:
+    """All further columns of a line as a JSON object; empty if there are none. Our own shards keep it as `labels`."""
+    known = {str(key): value for key, value in line.items() if key not in ASIDE and value not in (None, "")}
+    packed = known.get("labels")
+    if isinstance(packed, str) and packed.startswith("{"):
+        with suppress(ValueError):
+            known = {key: value for key, value in known.items() if key != "labels"} | json.loads(packed)
+    kept = {key: value for key, value in known.items() if is_plain(value)}
+    return json.dumps(kept, ensure_ascii=True, sort_keys=True) if kept else ""
+
+
+def is_plain(value: Any) -> bool:
+    """Whether JSON can hold a value."""
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError):
+        return False
+    return True

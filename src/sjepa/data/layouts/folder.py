@@ -1,14 +1,18 @@
-"""Any folder of audio: an utterance a file, named by its path."""
+"""Any folder of audio: one utterance per file, named by its path."""
 
 from pathlib import Path
 
 from sjepa.data.corpus import audio_files
-from sjepa.data.layouts import Found, Item, identifier
+from sjepa.data.layouts import Found, Item, Source, identifier
 from sjepa.data.storage import Place
 
 
-def items(source: str, root: str) -> Found:
+def recognised(path: str) -> bool:
+    return True
+
+
+def items(source: Source) -> Found:
     refused: list[str] = []
-    for path in audio_files(Path(source), refused):
-        yield Item(Place(path), identifier(path, root))
+    for path in audio_files(Path(source.path), refused):
+        yield Item(Place(path), identifier(path, source.root))
     yield from refused

@@ -9,7 +9,7 @@ from typing import Any
 
 from sjepa.audio.io import printable, shown
 from sjepa.data.corpus import audio_files
-from sjepa.data.layouts import Found, Item, identifier
+from sjepa.data.layouts import Found, Item, Source, identifier
 from sjepa.data.storage import Place
 
 
@@ -17,9 +17,9 @@ def recognised(source: str) -> bool:
     return any("voice_activity" in (read_metadata(path) or {}) for path in islice(audio_files(Path(source), []), 20))
 
 
-def items(source: str, root: str) -> Found:
+def items(source: Source) -> Found:
     refused: list[str] = []
-    for path in audio_files(Path(source), refused):
+    for path in audio_files(Path(source.path), refused):
         metadata = read_metadata(path)
         if metadata is None:
             yield f"{shown(path)}: its .json is damaged; mend or remove it, and the recording is cut at silences"
@@ -32,7 +32,7 @@ def items(source: str, root: str) -> Found:
             yield f"{shown(path)}: voice_activity in its .json is not a list of pairs of seconds"
             continue
         speaker = printable(str(metadata.get("speaker") or os.path.basename(os.path.dirname(os.path.dirname(path)))))
-        yield Item(Place(path), identifier(path, root), voice=voice, speaker=speaker)
+        yield Item(Place(path), identifier(path, source.root), voice=voice, speaker=speaker)
     yield from refused
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sjepa.audio.io import shown
 from sjepa.data.corpus import audio_files
-from sjepa.data.layouts import Found, Item
+from sjepa.data.layouts import Found, Item, Source
 from sjepa.data.storage import Place
 
 
@@ -22,11 +22,11 @@ def recognised(source: str) -> bool:
     return speakers_file(source) is not None or any(os.path.exists(transcripts_file(path)) for path in first)
 
 
-def items(source: str, root: str) -> Found:
-    listed = speakers_file(source)
+def items(source: Source) -> Found:
+    listed = speakers_file(source.path)
     sexes = read_sexes(listed) if listed else {}
     refused: list[str] = []
-    for path in audio_files(Path(source), refused):
+    for path in audio_files(Path(source.path), refused):
         name = os.path.splitext(os.path.basename(path))[0]
         speaker, _, rest = name.partition("-")
         chapter = rest.partition("-")[0]

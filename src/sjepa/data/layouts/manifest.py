@@ -1,19 +1,21 @@
 """Lists of utterances: NeMo's and Granary's JSONL manifests, plain or tarred, and plain JSONL, CSV or Parquet lists."""
 
 import csv
+import gzip
 import importlib
 import json
 import os
 import re
+import zlib
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 from sjepa.audio.io import one_line, printable, shown
 from sjepa.data.corpus import audio_files
-from sjepa.data.layouts import Found, Item
-from sjepa.data.layouts.fields import LABELS, NAMES, field, words
+from sjepa.data.layouts import Found, Item, Source
+from sjepa.data.layouts.fields import LABELS, NAMES, field, other_labels, words
 from sjepa.data.layouts.tars import members
 from sjepa.data.storage import Place, is_url
 from sjepa.errors import UserError
@@ -22,21 +24,25 @@ LONGEST = 1e9  # seconds
 NAME = "manifest.jsonl"  # a list that lies in the folder of its audio
 
 
-def recognised(source: str) -> bool:
-    return os.path.isfile(os.path.join(source, NAME))
+def recognised(path: str) -> bool:
+    return not os.path.isdir(path) or has_list(path)
 
 
-def items(source: str, root: str) -> Found:
+def has_list(folder: str) -> bool:
+    return os.path.isfile(os.path.join(folder, NAME))
+
+
+def items(source: Source) -> Found:
     """What a list names; of a folder with a list in it, audio that this does not name is refused."""
-    if not recognised(source):
-        yield from (item for item, _ in read(source))
+    if not has_list(source.path):
+        yield from (item for item, _ in read(source.path))
         return
     named: set[str] = set()
-    for item, line in read(os.path.join(source, NAME)):
-        named.add(os.path.normpath(os.path.join(source, words(line, "path"))))
+    for item, line in read(os.path.join(source.path, NAME)):
+        named.add(os.path.normpath(os.path.join(source.path, words(line, "path"))))
         yield item
     refused: list[str] = []
-    for path in audio_files(Path(source), refused):
+    for path in audio_files(Path(source.path), refused):
         if path not in named:
             yield f"{shown(path)}: {NAME} does not name it"
     yield from refused
@@ -53,14 +59,21 @@ def read(source: str) -> Iterator[tuple[Item | str, dict[str, Any]]]:
 
 def lines(source: str) -> Iterator[tuple[int, dict[str, Any] | str]]:
     """Numbered lines as dictionaries, or why one is not."""
-    ending = Path(source).suffix.lower()
+    try:
+        yield from parsed_lines(source)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise UserError(f"{source} cannot be unpacked ({one_line(error)})") from None
+
+
+def parsed_lines(source: str) -> Iterator[tuple[int, dict[str, Any] | str]]:
+    ending = Path(source.removesuffix(".gz")).suffix.lower()
     if ending in (".jsonl", ".json"):
-        with open(source, encoding="utf-8", errors="surrogateescape") as file:
+        with open_text(source) as file:
             for number, text in enumerate(file, 1):
                 if text.strip():
                     yield number, parsed(text)
     elif ending in (".csv", ".tsv"):
-        with open(source, encoding="utf-8", errors="surrogateescape", newline="") as file:
+        with open_text(source, newline="") as file:
             yield from enumerate(table_lines(csv.DictReader(file, delimiter="\t" if ending == ".tsv" else ",")), 2)
     elif ending == ".parquet":
         yield from enumerate(parquet_lines(source), 1)
@@ -79,6 +92,12 @@ def table_lines(rows: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any] | str
             return
         except csv.Error as error:
             yield f"not valid CSV ({one_line(error)})"
+
+
+def open_text(source: str, newline: str | None = None) -> IO[str]:
+    """A list as text, packed with gzip or not."""
+    opened = gzip.open if source.endswith(".gz") else open
+    return cast(IO[str], opened(source, "rt", encoding="utf-8", errors="surrogateescape", newline=newline))
 
 
 def parsed(text: str) -> dict[str, Any] | str:
@@ -118,7 +137,8 @@ def item_of(line: dict[str, Any], source: str, number: int) -> Item | str:
         return f"{where}: {place}"
     labels = [words(line, name) for name in LABELS]
     default = f"{os.path.splitext(path)[0]}@{offset:g}" if offset else os.path.splitext(path)[0]
-    return Item(place, words(line, "id") or printable(default), offset, duration, (), *labels)
+    name = words(line, "id") or printable(default)
+    return Item(place, name, offset, duration, (), *labels)._replace(labels=other_labels(line))
 
 
 def local_place(path: str, source: str) -> Place:

@@ -1,21 +1,26 @@
-"""Tar files of audio, WebDataset style: a recording a member, with labels in members of the same name."""
+"""Tar files of audio, WebDataset style: one recording per member, with labels in members of the same name."""
 
 import json
+import os
 import tarfile
 from collections.abc import Iterator
 from typing import Any
 
 from sjepa.audio.io import EXTENSIONS, one_line, printable, shown
-from sjepa.data.layouts import Found, Item, identifier
-from sjepa.data.layouts.fields import LABELS, words
+from sjepa.data.layouts import Found, Item, Source, identifier
+from sjepa.data.layouts.fields import LABELS, other_labels, words
 from sjepa.data.storage import Place
 
 
-def items(source: str, root: str) -> Found:
-    base = identifier(source, root)
+def recognised(path: str) -> bool:
+    return path.endswith(".tar") and not os.path.isdir(path)
+
+
+def items(source: Source) -> Found:
+    base = identifier(source.path, source.root)
     known: dict[str, dict[str, Any]] = {}
     pending: list[tuple[str, Place]] = []
-    for name, place in members(source):
+    for name, place in members(source.path):
         if place is None:
             yield name
             continue
@@ -27,7 +32,8 @@ def items(source: str, root: str) -> Found:
     for key, place in pending:
         labels = known.get(key, {})
         name = words(labels, "id") or printable(f"{base}/{key}")
-        yield Item(place, name, 0.0, None, (), *(words(labels, label) for label in LABELS))
+        known_labels = (*(words(labels, label) for label in LABELS), other_labels(labels))
+        yield Item(place, name, 0.0, None, (), *known_labels)
 
 
 def read_labels(place: Place, ending: str) -> dict[str, Any]:

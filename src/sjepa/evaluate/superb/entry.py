@@ -1,12 +1,13 @@
 """One entry per task: everything that tells a task from the others."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 from sjepa.errors import UserError
 from sjepa.evaluate.metric import Metric, SectionKind
+from sjepa.evaluate.superb.own import OwnData, corpus_label
 from sjepa.evaluate.superb.records import Fold
 from sjepa.evaluate.superb.task import Recipe, Task
 
@@ -24,6 +25,8 @@ class Request:
     lexicons: tuple[Path, ...] = ()
     subset: str = DEV_CLEAN
     """Of LibriSpeech, for the lite protocol."""
+    own: OwnData = field(default_factory=OwnData)
+    """How a corpus of the user's own is read."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,15 @@ class Entry:
     """The metric that dev selects by; the first unless another is named."""
     language_model: bool = False
     """Whether a language model can decode its test part."""
+    own: bool = False
+    """Whether it takes any labelled corpus, which may also be a single file."""
+
+    def for_corpus(self, data: Path) -> "Entry":
+        """The same task on a corpus of the user's own, under a name of its own and never beside reported results."""
+        name = f"{self.name}-{corpus_label(data)}"
+        return Entry(
+            name, self.title, SectionKind.OTHER, self.recipe, self.lite_steps, self.metrics, self.build, self.selects
+        )
 
     def request(
         self,
@@ -52,9 +64,10 @@ class Entry:
         steps: int | None = None,
         lexicons: Sequence[Path] = (),
         subset: str = DEV_CLEAN,
+        own: OwnData | None = None,
     ) -> Request:
         """Settle the protocol; `steps` changes the length of the lite protocol only."""
-        if not data.is_dir():
+        if not data.is_dir() and not (self.own and data.is_file()):
             raise UserError(f"there is no folder {data}")
         if steps is not None and not lite:
             raise UserError("--steps is for --lite; the full protocol has its own number of steps")
@@ -63,7 +76,7 @@ class Entry:
         if steps is not None and steps < 1:
             raise UserError(f"--steps {steps}: at least one step is needed")
         recipe = self.recipe.lite(steps or self.lite_steps) if lite else self.recipe
-        return Request(data, recipe, lite, tuple(lexicons), subset)
+        return Request(data, recipe, lite, tuple(lexicons), subset, own or OwnData())
 
     def task(self, kind: type[T], request: Request, folds: list[Fold], **more: Any) -> T:
         """A task of a kind, with all that the entry states."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from sjepa.audio.io import SAMPLE_RATE, read_audio
+from sjepa.audio.io import SAMPLE_RATE
 from sjepa.errors import UserError
 from sjepa.evaluate.superb.records import Utterance
 from sjepa.evaluate.upstream import Upstream
@@ -45,12 +45,12 @@ class FeatureStore:
             yield self.finish(*waiting.popleft())
 
     def start(self, utterance: Utterance, seed: tuple[int, int]) -> "Future[np.ndarray] | None":
-        return None if str(utterance.path) in self.kept else self.pool.submit(self.read, utterance, seed)
+        return None if utterance.key in self.kept else self.pool.submit(self.read, utterance, seed)
 
     def read(self, utterance: Utterance, seed: tuple[int, int]) -> np.ndarray:
-        samples = read_audio(utterance.path)
+        samples = utterance.read()
         if len(samples) < RECEPTIVE_FIELD:
-            raise UserError(f"{utterance.path}: {len(samples)} samples at 16 kHz, shorter than one frame")
+            raise UserError(f"{utterance.recording}: {len(samples)} samples at 16 kHz, shorter than one frame")
         spare = len(samples) - utterance.crop
         if not utterance.crop or spare <= 0:
             return samples
@@ -62,15 +62,15 @@ class FeatureStore:
         new = {
             i: future.result()
             for i, future in enumerate(decoding)
-            if future is not None and str(utterances[i].path) not in self.kept
+            if future is not None and utterances[i].key not in self.kept
         }
         states = dict(zip(new, self.extract(list(new.values())), strict=True)) if new else {}
         for index, state in states.items():
-            key, size = str(utterances[index].path), state.numel() * state.element_size()
+            key, size = utterances[index].key, state.numel() * state.element_size()
             if not utterances[index].crop and size <= self.room and key not in self.kept:
                 self.kept[key] = state.clone()  # so that the padded batch it was cut from can be freed
                 self.room -= size
-        return utterances, [states[i] if i in states else self.kept[str(u.path)] for i, u in enumerate(utterances)]
+        return utterances, [states[i] if i in states else self.kept[u.key] for i, u in enumerate(utterances)]
 
     def extract(self, audio: list[np.ndarray]) -> list[Tensor]:
         """Hidden states, and the time that they took: on a GPU between two events, which nothing waits for."""

@@ -1,16 +1,19 @@
 """Labelled utterances, and how a corpus is divided for training, selection and testing."""
 
 import gzip
+import io
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, BinaryIO, ClassVar, TypeVar
 
 import numpy as np
 
+from sjepa.audio.io import AudioInfo, read_audio, read_header
 from sjepa.data.corpus import audio_files
 from sjepa.data.layouts.manifest import parsed
+from sjepa.data.storage import Place, read_bytes
 from sjepa.errors import UserError
 from sjepa.progress import say
 
@@ -28,6 +31,38 @@ class Utterance:
     speaker: str = ""
     crop: int = 0
     """In training and selection hear only this many samples, from a random place, where there are more; 0 hears all."""
+    start: int = 0
+    """First sample of an utterance that is a part of a file."""
+    samples: int = 0
+    """Samples of an utterance that is a part of a file; 0 takes all that follow `start`."""
+    inside: tuple[int, int] = (0, 0)
+    """Offset and size in bytes of a recording that lies inside a larger file: a table or a tar."""
+
+    @property
+    def recording(self) -> str:
+        """The recording that it is a part of."""
+        return f"{self.path}@{self.inside[0]}+{self.inside[1]}" if self.inside[1] else str(self.path)
+
+    @property
+    def key(self) -> str:
+        """What tells its features from those of other utterances."""
+        return f"{self.recording}:{self.start}+{self.samples}" if self.start or self.samples else self.recording
+
+    def open(self) -> Path | BinaryIO:
+        """What is decoded: the file, or the bytes of the recording inside it."""
+        return io.BytesIO(read_bytes(Place(str(self.path), *self.inside))) if self.inside[1] else self.path
+
+    def header(self) -> AudioInfo:
+        """Length, rate and channels of the whole recording."""
+        return read_header(self.open(), self.recording)
+
+    def read(self) -> np.ndarray:
+        """Float32 samples at 16 kHz."""
+        return read_audio(self.open(), self.start, self.samples or None, self.recording)
+
+    def length(self, recording: int) -> int:
+        """Samples of the utterance, of a recording with so many."""
+        return min(self.samples, recording - self.start) if self.samples else recording - self.start
 
 
 @dataclass(frozen=True)

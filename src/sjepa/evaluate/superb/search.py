@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from sjepa import __version__
-from sjepa.audio.io import SAMPLE_RATE, read_header
+from sjepa.audio.io import SAMPLE_RATE
 from sjepa.errors import UserError
 from sjepa.evaluate.results import write_results
 from sjepa.evaluate.superb.decode import BeamDecoder
@@ -136,23 +136,26 @@ class Search(ABC):
 
     def measure(self) -> None:
         """Samples of every file, from the headers; a file that is no audio ends the evaluation here."""
-        ordered = sorted({str(u.path) for fold in self.task.folds for u in fold.utterances})
-        found = self.store.pool.map(read_header, ordered)
-        infos = track(found, "Reading headers", len(ordered))
-        self.lengths = {path: info.samples for path, info in zip(ordered, infos, strict=True)}
+        recordings = {u.recording: u for fold in self.task.folds for u in fold.utterances}
+        ordered = [recordings[name] for name in sorted(recordings)]
+        infos = track(self.store.pool.map(Utterance.header, ordered), "Reading headers", len(ordered))
+        self.lengths = {u.recording: info.samples for u, info in zip(ordered, infos, strict=True)}
         say(f"{len(ordered):,} files, {sum(self.lengths.values()) / SAMPLE_RATE / 3600:.2f} hours")
 
     def hours(self, utterances: Sequence[Utterance]) -> float:
         return float(self.samples(utterances).sum()) / SAMPLE_RATE / 3600
 
     def samples(self, utterances: Sequence[Utterance]) -> np.ndarray:
-        return np.array([min(self.lengths[str(u.path)], u.crop or 2**40) for u in utterances])
+        return np.array([min(u.length(self.lengths[u.recording]), u.crop or 2**40) for u in utterances])
 
 
 def labels_hash(task: Task) -> str:
     """A hash of all that is asked and of all that can be answered."""
     parts = [part for fold in task.folds for part in (fold.train, fold.dev, fold.test)]
-    asked = [[(u.name, u.label, u.crop) for u in part] for part in parts]
+    asked = [
+        [(u.name, u.label, u.crop, *([u.start, u.samples] if u.start or u.samples else [])) for u in part]
+        for part in parts
+    ]
     return hashlib.sha256(json.dumps([asked, task.answers()]).encode()).hexdigest()
 
 

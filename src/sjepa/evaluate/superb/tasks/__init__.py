@@ -6,6 +6,7 @@ from pathlib import Path
 
 from sjepa.evaluate.superb import TASK_NAMES
 from sjepa.evaluate.superb.entry import DEV_CLEAN, Entry
+from sjepa.evaluate.superb.own import OwnData
 from sjepa.evaluate.superb.task import Task
 
 
@@ -26,7 +27,8 @@ def make_task(
     steps: int | None = None,
     lexicons: Sequence[Path] = (),
     subset: str = DEV_CLEAN,
+    own: OwnData | None = None,
 ) -> Task:
     """Read a task's corpus and settle its protocol; `steps` and `subset` change the lite protocol only."""
     entry = find_entry(name)
-    return entry.build(entry, entry.request(data, lite=lite, steps=steps, lexicons=lexicons, subset=subset))
+    return entry.build(entry, entry.request(data, lite=lite, steps=steps, lexicons=lexicons, subset=subset, own=own))

@@ -1,10 +1,12 @@
-"""Automatic speech recognition: characters of LibriSpeech's transcripts."""
+"""Automatic speech recognition: characters of LibriSpeech's transcripts, or of a corpus of your own."""
 
 from sjepa.evaluate.labelled import LABELS, Labelled, listed_fold
 from sjepa.evaluate.metric import SectionKind
 from sjepa.evaluate.superb import librispeech
+from sjepa.evaluate.superb.alphabet import Alphabet, spell
 from sjepa.evaluate.superb.entry import Entry, Request
 from sjepa.evaluate.superb.metrics import CER, WER
+from sjepa.evaluate.superb.own import divide, is_own, label_items, read_items
 from sjepa.evaluate.superb.records import Fold
 from sjepa.evaluate.superb.sequences import LITE_WIDTH, WIDTH, SequenceTask
 from sjepa.evaluate.superb.specaugment import SpecAugment
@@ -13,9 +15,21 @@ from sjepa.evaluate.superb.text import Characters
 
 
 def build(entry: Entry, request: Request) -> SequenceTask:
+    listed = request.lite and (request.data / LABELS).is_file()
+    if not listed and is_own(request.data, request.subset, *librispeech.STANDARD, "LibriSpeech"):
+        return own_recognition(entry.for_corpus(request.data), request)
     fold = lite_fold(request) if request.lite else librispeech.standard_fold(request.data)
     width = LITE_WIDTH if request.lite else WIDTH
     return entry.task(SequenceTask, request, [fold], symbols=Characters(), recurrent=width, augment=SpecAugment())
+
+
+def own_recognition(entry: Entry, request: Request) -> SequenceTask:
+    """Any transcribed corpus, in the characters of its training part."""
+    items = read_items(request.data)
+    fold = divide(request.data, label_items(request.data, items, lambda item: spell(item.text) or None, "text"))
+    symbols = Alphabet.of(str(u.label) for u in fold.train)
+    width = LITE_WIDTH if request.lite else WIDTH
+    return entry.task(SequenceTask, request, [fold], symbols=symbols, recurrent=width, augment=SpecAugment())
 
 
 def lite_fold(request: Request) -> Fold:
@@ -34,4 +48,5 @@ ENTRY = Entry(
     metrics=(WER, CER),
     build=build,
     language_model=True,
+    own=True,
 )

@@ -1,0 +1,102 @@
+"""Error rates and probes over training: what was measured on the checkpoints of a run."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from sjepa.analysis.style import GRID, MUTED, SHADE, Found, figure, ramp
+from sjepa.device import Device
+from sjepa.errors import UserError
+from sjepa.evaluate.labelled import corpus_name, read_labelled
+from sjepa.evaluate.metric import Better
+from sjepa.evaluate.probing import probe_results
+from sjepa.evaluate.results import write_results
+from sjepa.evaluate.table import find_results, measured_on, scores_of
+from sjepa.evaluate.upstream import load_upstream
+from sjepa.progress import say
+from sjepa.runs.events import phase_spans
+from sjepa.runs.folder import RunFolder
+
+MARKERS = "osD^vP*X"  # so that curves can be told apart in grey
+
+
+def probe_checkpoints(
+    run: Path, data: Path, *, subset: str, alignments: Path | None, frames: int, seed: int, device: Device
+) -> None:
+    """Probe every checkpoint of a run, as `sjepa probe --step` does; those that were probed before are left alone."""
+    folder = RunFolder(run)
+    if not folder.checkpoint_steps:
+        raise UserError(f"{run} has no checkpoint yet: train.checkpoint_every makes them, train.keep_every keeps them")
+    corpus = read_labelled(data, subset, phones=False, alignments=alignments)
+    where = corpus_name(data, subset)
+    for step in sorted(folder.checkpoint_steps):
+        upstream = load_upstream(str(run), device, step=step)
+        out = folder.results / "progress" / f"{upstream.name}-frames-{frames}-seed-{seed}"
+        if (out / "results.json").is_file() and any(found["corpus"] == where for found in find_results([out])):
+            say(f"step {step:,} was probed before: {out}")
+            continue
+        write_results(out, probe_results(upstream, corpus, where, layer="last", frames=frames, seed=seed))
+
+
+def analyse_progress(run: Path, places: Sequence[Path] = ()) -> Found:
+    """Scores over steps, from all results of the run's checkpoints below its folder and the places given."""
+    folder = RunFolder(run)
+    folder.require()
+    curves: dict[tuple[str, str], dict[int, float]] = defaultdict(dict)
+    better: dict[tuple[str, str], Better] = {}
+    for results in find_results([*([folder.results] if folder.results.is_dir() else []), *places]):
+        step = results["encoder"].get("step")
+        if step is None or results["encoder"]["name"] != f"{folder.name}-step-{step}":
+            continue
+        corpus = str(results.get("corpus", ""))
+        layer = measured_on(results).removeprefix(results["encoder"]["name"])
+        for score in scores_of(results):
+            key = (f"{score.column}{layer}", corpus)
+            curves[key][int(step)] = float(score.value)
+            better[key] = score.metric.better
+    if not curves:
+        raise UserError(
+            f"{run} has no results of its checkpoints: give --data to probe them all, or evaluate some with "
+            f"`sjepa superb TASK --encoder {run} --step N`"
+        )
+    return {
+        "subject": "progress",
+        "phases": [list(span) for span in phase_spans(folder.events())] if folder.log.is_file() else [],
+        "curves": [
+            {
+                "name": name,
+                "corpus": corpus,
+                "better": better[name, corpus].value,
+                "points": [[step, value] for step, value in sorted(points.items())],
+            }
+            for (name, corpus), points in sorted(curves.items())
+        ],
+    }
+
+
+def draw_progress(found: Found, stem: Path) -> None:
+    """Errors on the left, all that is better higher on the right, over the steps of training."""
+    groups = {
+        "error (%), lower is better": [c for c in found["curves"] if c["better"] == Better.LOWER],
+        "score (%), higher is better": [c for c in found["curves"] if c["better"] != Better.LOWER],
+    }
+    drawn = {label: curves for label, curves in groups.items() if curves}
+    with figure(5.6 * len(drawn), 4.4, stem) as fig:
+        for axes, (label, curves) in zip(fig.subplots(1, len(drawn), squeeze=False)[0], drawn.items(), strict=True):
+            draw_curves(axes, curves, found["phases"])
+            axes.set_ylabel(label)
+
+
+def draw_curves(axes: Any, curves: Sequence[dict[str, Any]], phases: Sequence[Sequence[int]]) -> None:
+    for index, (number, start, end) in enumerate(phases):
+        if index % 2:
+            axes.axvspan(start, end, color=SHADE, zorder=0)
+        axes.text(start, 1.01, f"  Phase {number}", transform=axes.get_xaxis_transform(), color=MUTED)
+    for index, (curve, colour) in enumerate(zip(curves, ramp(len(curves)), strict=True)):
+        steps, values = zip(*curve["points"], strict=True)
+        axes.plot(steps, values, marker=MARKERS[index % len(MARKERS)], color=colour, ms=4, label=curve["name"])
+    axes.set_xlabel("step")
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    axes.grid(color=GRID, lw=0.7)
+    axes.legend(loc="upper left", bbox_to_anchor=(0, -0.14))

@@ -1,0 +1,81 @@
+"""Hugging Face's audiofolder: metadata.csv, .jsonl or .parquet beside the audio, or a folder per split and class."""
+
+import json
+import os
+from pathlib import Path
+
+from sjepa.audio.io import shown
+from sjepa.data.corpus import audio_files
+from sjepa.data.layouts import Found, Item, Source, identifier
+from sjepa.data.layouts.manifest import item_of, lines
+from sjepa.data.storage import Place
+from sjepa.errors import UserError
+
+METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
+
+
+def recognised(path: str) -> bool:
+    return os.path.isdir(path) and any(names_files(file) for file in metadata_files(path))
+
+
+def metadata_files(path: str) -> list[str]:
+    """The lists of a folder: its own, or one in each folder of a split."""
+    try:
+        folders = [path, *sorted(entry.path for entry in os.scandir(path) if entry.is_dir())]
+    except OSError:
+        return []
+    return [file for folder in folders for name in METADATA if os.path.isfile(file := os.path.join(folder, name))]
+
+
+def names_files(file: str) -> bool:
+    """Whether a list has audiofolder's column of files."""
+    try:
+        first = next((line for _, line in lines(file) if isinstance(line, dict)), {})
+    except (UserError, OSError):
+        return False
+    return "file_name" in first
+
+
+def items(source: Source) -> Found:
+    files = [file for file in metadata_files(source.path) if names_files(file)]
+    if not files:
+        yield from class_items(source)
+        return
+    named: set[str] = set()
+    for file in files:
+        split = split_of(os.path.dirname(file), source.path)
+        for number, line in lines(file):
+            if isinstance(line, str):
+                yield f"{shown(file)} line {number}: {line}"
+                continue
+            item = item_of(line, file, number)
+            if isinstance(item, Item):
+                path = os.path.normpath(item.place.path)
+                named.add(path)
+                # A list at the top names files of all splits: train/a.wav.
+                inside = split_of(os.path.dirname(path), source.path)
+                item = item._replace(split=item.split or split or inside)
+            yield item
+    refused: list[str] = []
+    for path in audio_files(Path(source.path), refused):
+        if path not in named:
+            yield f"{shown(path)}: no metadata file names it"
+    yield from refused
+
+
+def class_items(source: Source) -> Found:
+    """Audio in folders that are named after splits and classes: train/yes/1.wav."""
+    refused: list[str] = []
+    for path in audio_files(Path(source.path), refused):
+        folder = os.path.dirname(path)
+        split = split_of(folder, source.path)
+        own = folder != source.path and not (split and os.path.dirname(folder) == source.path)
+        labels = json.dumps({"label": shown(os.path.basename(folder))}) if own else ""
+        yield Item(Place(path), identifier(path, source.root), split=split, labels=labels)
+    yield from refused
+
+
+def split_of(folder: str, root: str) -> str:
+    """The split that a folder belongs to: the topmost folder below the root, if it is called like one."""
+    top = os.path.relpath(folder, root).split(os.sep)[0]
+    return top if top.lower().startswith(("train", "valid", "val", "dev", "test", "eval")) else ""

@@ -1,0 +1,140 @@
+"""Kaldi data directories: wav.scp, with segments, text, utt2spk, spk2gender and further utt2* files beside it.
+
+A folder of such directories (train, test) is read whole, each directory as the split of its name. Commands in wav.scp
+are never run.
+"""
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from sjepa.audio.io import shown
+from sjepa.data.layouts import Found, Item, Source, find_file
+from sjepa.data.layouts.manifest import printable
+from sjepa.data.storage import Place, is_url
+
+WAVES = "wav.scp"
+# utt2* files that Kaldi makes of the others; the rest are labels: utt2lang, utt2emotion.
+DERIVED = {"utt2spk", "utt2dur", "utt2num_frames", "utt2uniq", "utt2max_frames", "utt2num_samples"}
+
+
+def recognised(path: str) -> bool:
+    return os.path.isdir(path) and bool(data_folders(path))
+
+
+def data_folders(path: str) -> list[Path]:
+    """The data directory itself, or those directly below it."""
+    folder = Path(path)
+    if (folder / WAVES).is_file():
+        return [folder]
+    try:
+        return sorted(below for below in folder.iterdir() if (below / WAVES).is_file())
+    except OSError:
+        return []
+
+
+def items(source: Source) -> Found:
+    for folder in data_folders(source.path):
+        yield from read_folder(folder)
+
+
+def read_folder(folder: Path) -> Found:
+    places: dict[str, Place] = {}
+    for number, key, value in pairs(folder / WAVES):
+        place = wave_place(key, value, folder)
+        if isinstance(place, str):
+            yield f"{shown(folder / WAVES)} line {number}: {place}"
+        else:
+            places[key] = place
+    spoken = Labels(folder)
+    known: set[str] = set()
+    if (folder / "segments").is_file():
+        for number, key, value in pairs(folder / "segments"):
+            known.add(key)
+            stretch = read_stretch(value)
+            where = f"{shown(folder / 'segments')} line {number}"
+            if isinstance(stretch, str):
+                yield f"{where}: {stretch}"
+            elif stretch[0] not in places:
+                yield f"{where}: {key} is of {stretch[0]}, which {WAVES} does not have"
+            else:
+                recording, start, end = stretch
+                yield spoken.item(places[recording], key, start, end)
+    else:
+        known |= {key for _, key, _ in pairs(folder / WAVES)}
+        for key, place in places.items():
+            yield spoken.item(place, key)
+    for key in spoken.texts.keys() - known:
+        yield f"{shown(folder / 'text')}: {key} has no audio"
+
+
+class Labels:
+    """What the files beside wav.scp say of each utterance."""
+
+    def __init__(self, folder: Path):
+        self.split = folder.name
+        self.texts = table(folder / "text")
+        self.speakers = table(folder / "utt2spk")
+        self.sexes = table(folder / "spk2gender")
+        others = sorted(path for path in folder.glob("utt2*") if path.name not in DERIVED)
+        self.others = {path.name.removeprefix("utt2"): table(path) for path in others}
+
+    def item(self, place: Place, key: str, start: float = 0.0, end: float | None = None) -> Item:
+        speaker = self.speakers.get(key, "")
+        sex = self.others.get("gender", {}).get(key) or self.sexes.get(speaker, "")
+        labels = {name: values[key] for name, values in self.others.items() if key in values}
+        return Item(
+            place,
+            printable(key),
+            start,
+            None if end is None else end - start,
+            speaker=speaker,
+            sex=sex[:1].upper(),
+            text=self.texts.get(key, ""),
+            split=self.split,
+            labels=json.dumps(labels, sort_keys=True) if labels else "",
+        )
+
+
+def pairs(path: Path) -> Iterator[tuple[int, str, str]]:
+    """Line number, key and the rest of each line that is not empty."""
+    if path.is_file():
+        with path.open(encoding="utf-8", errors="surrogateescape") as file:
+            for number, line in enumerate(file, 1):
+                key, _, value = line.strip().partition(" " if " " in line.strip() else "\t")
+                if key:
+                    yield number, key, value.strip()
+
+
+def table(path: Path) -> dict[str, str]:
+    return {key: printable(value) for _, key, value in pairs(path)}
+
+
+def wave_place(key: str, value: str, folder: Path) -> Place | str:
+    """Where a recording lies, or why it cannot be read."""
+    if not value:
+        return f"{shown(key)} has no path"
+    if value.endswith("|"):
+        return f"{shown(key)} is made by a command ({shown(value)[:60]}), which is not run: write its audio to a file"
+    if re.search(r"\.ark:\d+$", value):
+        return f"{shown(key)} lies in an archive ({shown(value)}): write its audio to a file of its own"
+    if is_url(value):
+        return Place(value)
+    path = find_file(value, str(folder))
+    if path is None:
+        return f"there is no {shown(value)}, neither in {shown(folder)} nor in the folders above it"
+    return Place(path)
+
+
+def read_stretch(value: str) -> tuple[str, float, float | None] | str:
+    """Recording, start and end of a line of segments; an end of -1 is that of the recording."""
+    try:
+        recording, start, end = value.split()[:3]
+        begin, stop = float(start), float(end)
+    except ValueError:
+        return f"{shown(value)!r} is not RECORDING START END"
+    if begin < 0 or (stop != -1 and not stop > begin):
+        return f"a stretch from {begin:g} to {stop:g} s"
+    return recording, begin, None if stop == -1 else stop

@@ -1,0 +1,151 @@
+"""Lhotse manifests (jsonl, or jsonl.gz): cuts, or recordings and supervisions. Lhotse itself is not needed."""
+
+import json
+import os
+import re
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from sjepa.audio.io import shown
+from sjepa.data.layouts import Found, Item, Source, find_file
+from sjepa.data.layouts.manifest import lines, printable
+from sjepa.data.storage import Place
+from sjepa.errors import UserError
+
+ENDINGS = (".jsonl", ".jsonl.gz")
+# `librispeech_cuts_train-clean-100.jsonl.gz`: a corpus, a kind and a split.
+NAME = re.compile(r"(?:^|.*[_-])(cuts|recordings|supervisions)(?:[_-](.+?))?(?:_all)?\.jsonl(?:\.gz)?$")
+
+
+def recognised(path: str) -> bool:
+    if os.path.isdir(path):
+        kinds = {kind for kind, _, _ in manifests(path)}
+        return "cuts" in kinds or {"recordings", "supervisions"} <= kinds
+    return path.endswith(ENDINGS) and kind_of(path) in ("cuts", "recordings")
+
+
+def kind_of(path: str) -> str:
+    """What the first line of a list is; empty if it is nothing of lhotse's."""
+    try:
+        first = next((line for _, line in lines(path) if isinstance(line, dict)), {})
+    except (UserError, OSError):
+        return ""
+    if "recording" in first or ("supervisions" in first and "start" in first):
+        return "cuts"
+    if "sources" in first and "sampling_rate" in first:
+        return "recordings"
+    return "supervisions" if "recording_id" in first else ""
+
+
+def manifests(folder: str) -> list[tuple[str, str, str]]:
+    """Kind, split and path of each manifest in a folder."""
+    found = []
+    for name in sorted(os.listdir(folder)):
+        match = NAME.match(name)
+        if match and kind_of(os.path.join(folder, name)) == match[1]:
+            found.append((match[1], match[2] or "", os.path.join(folder, name)))
+    return found
+
+
+def items(source: Source) -> Found:
+    if os.path.isdir(source.path):
+        found = manifests(source.path)
+    else:
+        match = NAME.match(os.path.basename(source.path))
+        found = [(kind_of(source.path), match[2] or "" if match else "", source.path)]
+        if found[0][0] == "recordings":
+            beside = source.path.replace("recordings", "supervisions")
+            found += [("supervisions", found[0][1], beside)] if os.path.isfile(beside) else []
+    cuts = [(split, path) for kind, split, path in found if kind == "cuts"]
+    for split, path in cuts:
+        for number, cut in lines(path):
+            yield from refused_at(path, number, cut if isinstance(cut, str) else read_cut(cut, split, path))
+    if cuts:
+        return
+    supervisions: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
+    for kind, split, path in found:
+        for number, line in lines(path) if kind == "supervisions" else ():
+            if isinstance(line, str):
+                yield f"{shown(path)} line {number}: {line}"
+            else:
+                supervisions[split, str(line.get("recording_id"))].append(line)
+    for kind, split, path in found:
+        for number, line in lines(path) if kind == "recordings" else ():
+            if isinstance(line, str):
+                yield f"{shown(path)} line {number}: {line}"
+                continue
+            cut = {"id": line.get("id"), "recording": line, "start": 0, "duration": line.get("duration")}
+            cut |= {"supervisions": supervisions.pop((split, str(line.get("id"))), [])}
+            yield from refused_at(path, number, read_cut(cut, split, path))
+    for (_, recording), left in supervisions.items():
+        yield f"{shown(source.path)}: {left[0].get('id')} is of {recording}, which no recordings manifest has"
+
+
+def refused_at(path: str, number: int, found: list[Item] | str) -> Found:
+    if isinstance(found, str):
+        yield f"{shown(path)} line {number}: {found}"
+    else:
+        yield from found
+
+
+def read_cut(cut: dict[str, Any], split: str, path: str) -> list[Item] | str:
+    """One item per supervision of a cut, or the cut itself if it has one at most."""
+    name, recording = cut.get("id"), cut.get("recording")
+    if cut.get("type", "MonoCut") not in ("MonoCut", "MultiCut") or not isinstance(recording, dict):
+        kind = cut.get("type", "cut")
+        return f"{name} is a {kind} without a recording of its own: cuts of recordings are read, mixed ones are not"
+    place = recording_place(recording, cut, path)
+    if isinstance(place, str):
+        return f"{name}: {place}"
+    try:
+        start, duration = float(cut.get("start") or 0.0), float(cut["duration"])
+        spoken = cut.get("supervisions") or []
+        whole = [Item(place, printable(str(name)), start, duration, split=split)]
+        if not spoken:
+            return whole
+        if len(spoken) == 1:
+            return [labelled(whole[0], spoken[0])]
+        parts = []
+        for part in spoken:
+            stretch = (start + float(part.get("start") or 0.0), float(part["duration"]))
+            parts.append(labelled(Item(place, printable(str(part.get("id"))), *stretch, split=split), part))
+        return parts
+    except (KeyError, TypeError, ValueError):
+        return f"{name}: start or duration is not a number"
+
+
+def labelled(item: Item, supervision: dict[str, Any]) -> Item:
+    """An item with what a supervision says of it."""
+    custom = supervision.get("custom")
+    labels = {key: value for key, value in (custom if isinstance(custom, dict) else {}).items() if value is not None}
+    labels |= {"language": supervision["language"]} if supervision.get("language") else {}
+    texts = [printable(str(supervision.get(key) or "")) for key in ("text", "speaker", "gender")]
+    return item._replace(
+        text=texts[0],
+        speaker=texts[1],
+        sex=texts[2][:1].upper(),
+        labels=json.dumps(labels, sort_keys=True) if labels else "",
+    )
+
+
+def recording_place(recording: dict[str, Any], cut: dict[str, Any], path: str) -> Place | str:
+    """The file of a recording, or why it cannot be read."""
+    if recording.get("transforms"):
+        return "its recording has transforms, which only lhotse applies: save the audio with them"
+    sources = recording.get("sources") or []
+    if len(sources) != 1:
+        return f"its recording has {len(sources)} sources: one file is needed"
+    kind, source = sources[0].get("type"), str(sources[0].get("source"))
+    if kind == "command":
+        return f"its recording is made by a command ({source[:60]}), which is not run: write its audio to a file"
+    if kind not in ("file", "url"):
+        return f"its recording is of type {kind!r}: files and URLs are read"
+    channels = sources[0].get("channels") or [0]
+    taken = cut.get("channel", channels)
+    if len(channels) > 1 and sorted(taken if isinstance(taken, list) else [taken]) != sorted(channels):
+        return "it is one channel of several: write it to a file of its own"
+    if kind == "url":
+        return Place(source)
+    found = find_file(source, str(Path(path).parent))
+    return Place(found) if found else f"there is no {shown(source)}"

@@ -1,0 +1,38 @@
+"""Classes of whole utterances in any labelled corpus: one column, or several that must all be right."""
+
+from sjepa.data.layouts import Item
+from sjepa.errors import UserError
+from sjepa.evaluate.metric import SectionKind
+from sjepa.evaluate.superb.classes import ClassTask, classification
+from sjepa.evaluate.superb.entry import Entry, Request
+from sjepa.evaluate.superb.metrics import ACCURACY, BALANCED_ACCURACY
+from sjepa.evaluate.superb.own import column_value, divide, label_items, read_items
+from sjepa.evaluate.superb.records import Label, some_of_each
+from sjepa.evaluate.superb.task import Recipe
+
+
+def build(entry: Entry, request: Request) -> ClassTask:
+    columns = request.own.columns or ("label",)
+    items = read_items(request.data)
+
+    def label(item: Item) -> Label | None:
+        values = [column_value(item, column) for column in columns]
+        if any(isinstance(value, dict | list) for value in values):
+            raise UserError(f"{request.data}: {item.id} has {values} for {', '.join(columns)}: a class is one value")
+        return None if any(value is None for value in values) else tuple(str(value) for value in values)
+
+    labelled = label_items(request.data, items, label, f"a value of {', '.join(columns)} (--label COLUMN)")
+    fold = divide(request.data, labelled, by_speaker="speaker" not in columns)
+    return classification(entry.for_corpus(request.data), request, [fold], choose=some_of_each)
+
+
+ENTRY = Entry(
+    name="classify",
+    title="classes of your own data",
+    section=SectionKind.OTHER,
+    recipe=Recipe(steps=30_000, lr=1e-4, batch=32, accumulate=1, evaluate_every=1000),
+    lite_steps=1000,
+    metrics=(ACCURACY, BALANCED_ACCURACY),
+    build=build,
+    own=True,
+)

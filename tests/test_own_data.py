@@ -1,0 +1,196 @@
+"""Tasks on corpora of the user's own: labels, splits, a part of the training speech, and what is refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+from test_layouts import as_dataset, kaldi
+
+from sjepa.cli import dispatch
+from sjepa.data.build import build_index
+from sjepa.errors import UserError
+from sjepa.evaluate.superb.alphabet import Alphabet, TaggedCharacters, spell
+from sjepa.evaluate.superb.metrics import character_error_rate
+from sjepa.evaluate.superb.own import OwnData, limit_training, read_items
+from sjepa.evaluate.superb.protocol import Evaluation
+from sjepa.evaluate.superb.tasks import make_task
+from sjepa.evaluate.table import build_sections
+from sjepa.evaluate.upstream import load_upstream
+
+pytest.importorskip("pyarrow")
+WORDS = {"ä": 300, "bé": 900}  # a word is a tone
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def say_words(words: list[str], seed: int) -> np.ndarray:
+    generator = np.random.default_rng(seed)
+    t = np.arange(8_000) / 16_000
+    tones = [0.1 * np.sin(2 * np.pi * WORDS[word] * t) for word in words]
+    return np.concatenate(tones) + 0.001 * generator.standard_normal(8_000 * len(words))
+
+
+def spoken(root: Path, splits: tuple[str, ...] = ("train", "test"), speakers: int = 3, each: int = 4) -> Path:
+    """Kaldi folders in which every speaker says some words; all utterances of a speaker lie in one recording."""
+    for place, split in enumerate(splits):
+        lines: dict[str, list[str]] = {name: [] for name in ("wav.scp", "segments", "text", "utt2spk", "utt2mood")}
+        for speaker in range(speakers):
+            name, at, pieces = f"{split}{speaker}", 0, []
+            for number in range(each):
+                words = [list(WORDS)[(number // 2 + speaker + k) % 2] for k in range(1 + number % 2)]
+                pieces.append(say_words(words, 100 * place + 10 * speaker + number))
+                utterance = f"{name}-{number}"
+                lines["segments"].append(f"{utterance} {name} {at / 16_000} {(at + len(pieces[-1])) / 16_000}")
+                lines["text"].append(f"{utterance} {' '.join(words).upper()}!")
+                lines["utt2spk"].append(f"{utterance} {name}")
+                lines["utt2mood"].append(f"{utterance} {'calm' if len(words) == 1 else 'glad'}")
+                at += len(pieces[-1])
+            (root / "audio").mkdir(parents=True, exist_ok=True)
+            soundfile.write(root / "audio" / f"{name}.wav", np.concatenate(pieces), 16_000)
+            lines["wav.scp"].append(f"{name} audio/{name}.wav")
+        kaldi(root / split, **{name: "\n".join(rows) + "\n" for name, rows in lines.items()})
+    return root
+
+
+def test_text_is_spelled_in_any_script() -> None:
+    assert spell("  L’Été —  Ça va? ÄÖ-3") == "l'été ça va äö 3"
+    assert spell("你好, 世界") == "你好 世界"
+    alphabet = Alphabet.of(["ab", "c a"])
+    assert alphabet.symbols[5:] == ("a", "b", "c")
+    assert alphabet.decode(alphabet.encode("ab c")) == "ab c"
+    unseen = alphabet.transcribe(alphabet.encode("az"))
+    assert unseen == "a\ufffd "
+    assert character_error_rate([alphabet.transcribe(alphabet.encode("a"))], [unseen]) > 0
+    tagged = TaggedCharacters(("stadt",), ("i", "n", "ö"))
+    assert tagged.decode(tagged.encode("in B-stadt öö E-stadt")) == "in B-stadt öö E-stadt"
+
+
+def test_a_kaldi_corpus_keeps_its_splits_and_takes_dev_from_training_speakers(tmp_path: Path) -> None:
+    task = make_task("asr", spoken(tmp_path / "tones"), lite=True, steps=1)
+    (fold,) = task.folds
+    assert (task.name, fold.name) == ("asr-tones", "tones")
+    assert {u.speaker for u in fold.test} == {"test0", "test1", "test2"}
+    assert len({u.speaker for u in fold.dev}) == 1
+    assert not {u.speaker for u in fold.dev} & {u.speaker for u in fold.train}
+    assert {u.label for u in fold.train} == {"ä", "bé", "ä bé", "bé ä"}
+    segment = next(u for u in fold.test if u.name == "test0-1")
+    whole, _ = soundfile.read(tmp_path / "tones" / "audio" / "test0.wav", dtype="float32")
+    assert np.array_equal(segment.read(), whole[8_000:24_000])
+
+
+def test_asr_learns_a_corpus_of_its_own_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = spoken(tmp_path / "tones", ("train", "dev", "test"))
+    command = ["superb", "asr", "--encoder", "logmel", "--data", str(data), "--lite", "--steps", "45"]
+    dispatch([*command, "--out", str(tmp_path / "out")])
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert results["task"] == "asr-tones"
+    assert results["section"] == "other"
+    assert results["metrics"]["cer"] < 90  # a head that writes nothing has 100
+    assert results["data"][0]["test_utterances"] == 12
+    assert "asr-tones-lite on logmel" in capsys.readouterr().out
+    (section,) = build_sections([results])
+    assert not any(row.reported for row in section.rows)
+
+
+def test_an_index_serves_as_the_corpus_does(tmp_path: Path) -> None:
+    data = spoken(tmp_path / "tones")
+    build_index([str(data)], tmp_path / "index", layout="auto", max_seconds=15.0, cut_transcribed=False, show=False)
+    plain, indexed = (make_task("asr", place, lite=True) for place in (data, tmp_path / "index"))
+    for one, other in zip(plain.folds[0].utterances, indexed.folds[0].utterances, strict=True):
+        assert (one.name, one.label) == (other.name, other.label)
+        assert np.array_equal(one.read(), other.read())
+
+
+def test_classes_are_columns_of_any_corpus(tmp_path: Path) -> None:
+    data = spoken(tmp_path / "tones")
+    task = make_task("classify", data, lite=True, steps=40, own=OwnData(("mood",)))
+    results = Evaluation(task, load_upstream("logmel"), tmp_path / "out").run([1e-2])
+    assert results["metrics"]["accuracy"] > results["chance"]["accuracy"] + 20
+    both = make_task("classify", data, lite=True, own=OwnData(("mood", "text")))
+    assert len(both.folds[0].train[0].label) == 2
+    speakers = make_task("classify", data / "train", lite=True, own=OwnData(("speaker",)))
+    assert speakers.folds[0].name == "train split by utterance"
+    with pytest.raises(UserError, match=r"no utterance has a value of age .*; its columns are mood, speaker, text"):
+        make_task("classify", data, own=OwnData(("age",)))
+
+
+def test_classes_inside_a_dataset_are_read_from_its_bytes(tmp_path: Path) -> None:
+    task = make_task("classify", as_dataset(tmp_path, "abcfg"), lite=True, steps=2, own=OwnData(("intent",)))
+    (fold,) = task.folds
+    assert {u.label for u in fold.train} == {("no",), ("yes",)}
+    assert [u.label for u in fold.test] == [("no",), ("yes",)]
+    results = Evaluation(task, load_upstream("logmel"), tmp_path / "out").run([1e-2])
+    assert 0 <= results["metrics"]["accuracy"] <= 100
+
+
+def test_tags_are_recognised_with_their_words(tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = []
+    for number in range(12):
+        words = ["ä", "bé"] if number % 2 else ["bé", "ä"]
+        soundfile.write(tmp_path / f"{number}.wav", say_words(words, number), 16_000)
+        tags = ["O", "B-ort"] if number % 2 else ["B-ort", "O"]
+        rows.append({"path": f"{number}.wav", "text": " ".join(words), "spk": f"s{number % 4}", "tags": tags})
+    (tmp_path / "manifest.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    task = make_task("tag", tmp_path, lite=True, steps=1)
+    assert task.folds[0].train[0].label in ("Ä B-ort BÉ E-ort", "B-ort BÉ E-ort Ä")
+    results = Evaluation(task, load_upstream("logmel"), tmp_path / "out").run([1e-3])
+    assert set(results["metrics"]) == {"slot_type_f1", "slot_value_cer"}
+    rows[3]["tags"] = ["O"]
+    (tmp_path / "manifest.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(UserError, match="3 has 2 words and 1 tags in tags: each word needs one"):
+        make_task("tag", tmp_path, lite=True)
+
+
+def test_a_part_of_the_training_speech_is_drawn_by_the_seed(tmp_path: Path) -> None:
+    task = make_task("asr", spoken(tmp_path / "tones"), lite=True, steps=1)
+    few, again, other = (limit_training(task, 2.0 / 3600, seed) for seed in (0, 0, 1))
+    names = [[u.name for u in part.folds[0].train] for part in (few, again, other)]
+    assert names[0] == names[1] != names[2]
+    seconds = sum(len(u.read()) for u in few.folds[0].train) / 16_000
+    assert 2.0 <= seconds < 3.0
+    assert few.folds[0].test == task.folds[0].test
+    assert few.folds[0].dev == task.folds[0].dev
+    assert few.name == "asr-tones-0.0333333min"
+    assert limit_training(task, 1 / 3600, 0).name != few.name
+    with pytest.raises(UserError, match=r"has 0\.00 hours of training speech; 5h is more than that"):
+        limit_training(task, 5, 0)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["asr", "--hours", "1", "--minutes", "5"], "--hours or --minutes, not both"),
+        (["asr", "--minutes", "0"], "--hours 0: an amount of training speech is above 0"),
+        (["asr", "--label", "mood"], "--label is for classify and tag; asr has its own labels"),
+        (["tag", "--label", "a", "--label", "b"], "--label: tag has one column of tags"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(options: list[str], message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message):
+        dispatch(["superb", *options, "--encoder", "logmel", "--data", str(tmp_path)])
+
+
+def test_splits_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="has the splits test, and none for train: call them train, dev"):
+        make_task("asr", spoken(tmp_path / "one", ("test",)), lite=True)
+    with pytest.raises(UserError, match=r"has 2 speaker\(s\) and no splits: a split by speaker needs at least 3"):
+        make_task("asr", spoken(tmp_path / "few", ("train",), speakers=2), lite=True)
+    by_speaker = make_task("asr", spoken(tmp_path / "all", ("train",), speakers=4), lite=True)
+    assert by_speaker.folds[0].name == "all split by speaker"
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "wav.scp").write_text("a cat a.sph |\n")
+    with pytest.raises(UserError, match=r"has no utterances: .*made by a command"):
+        make_task("asr", tmp_path / "empty", lite=True)
+
+
+def test_items_of_a_labels_list_have_its_columns(tmp_path: Path) -> None:
+    soundfile.write(tmp_path / "a.wav", say_words(["ä"], 0), 16_000)
+    (tmp_path / "labels.jsonl").write_text('{"path": "a.wav", "speaker": "s", "age": 30}\n')
+    (item,) = read_items(tmp_path)
+    assert (item.speaker, json.loads(item.labels)) == ("s", {"age": 30})

@@ -1,0 +1,84 @@
+"""Pitch and energy against signals whose values are known, stress and tone by their labels, and the probes."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+
+from sjepa.cli import dispatch
+from sjepa.evaluate.prosody import label_frames, log_energy, pitch, regression_probe, stress_of, tone_of
+
+
+def voice(frequency: float | np.ndarray, seconds: float = 1.0) -> np.ndarray:
+    """Twelve harmonics of a fundamental, which may change over time."""
+    phase = 2 * np.pi * np.cumsum(np.broadcast_to(frequency, int(16_000 * seconds))) / 16_000
+    tone: np.ndarray = sum(np.sin(k * phase) / k for k in range(1, 13))
+    return 0.1 * tone
+
+
+@pytest.mark.parametrize("frequency", [80.0, 113.7, 220.0, 381.0])
+def test_pitch_is_the_fundamental(frequency: float) -> None:
+    centres = np.arange(0.1, 0.9, 0.02)
+    found = pitch(voice(frequency), centres)
+    np.testing.assert_allclose(found, frequency, rtol=0.01)
+
+
+def test_pitch_follows_a_glide_and_is_missing_in_noise_and_silence() -> None:
+    centres = np.arange(0.1, 0.9, 0.02)
+    glide = np.linspace(100, 200, 16_000)
+    np.testing.assert_allclose(pitch(voice(glide), centres), np.interp(centres, [0, 1], [100, 200]), rtol=0.03)
+    noise = 0.1 * np.random.default_rng(0).standard_normal(16_000)
+    assert np.isnan(pitch(noise, centres)).mean() > 0.9
+    assert np.isnan(pitch(np.zeros(16_000), centres)).all()
+
+
+def test_energy_is_in_decibels() -> None:
+    samples = 0.1 * np.sin(2 * np.pi * 500 * np.arange(16_000) / 16_000)
+    found = log_energy(samples, np.array([0.3, 0.5]))
+    np.testing.assert_allclose(found, 10 * np.log10(0.005), atol=0.01)
+    np.testing.assert_allclose(log_energy(samples / 10, np.array([0.5])), found[1] - 20, atol=0.01)
+    assert log_energy(np.zeros(1000), np.array([0.0])) == [-100.0]
+
+
+def test_stress_and_tone_are_read_from_labels() -> None:
+    stresses = {"AH0": "0", "EY1": "1", "IH2": "2", "K": "", "SIL": "", "ˈa": "1", "ˌo": "2", "a4": ""}
+    assert {phone: stress_of(phone) for phone in stresses} == stresses
+    assert [tone_of(p) for p in ("a4", "ang1", "ma˥˩", "AH0", "K", "SIL", "5")] == ["4", "1", "˥˩", "", "", "", ""]
+    kept, labels = label_frames(np.array(["AH0", "K", "EY1"]), stress_of)
+    assert (kept.tolist(), labels.tolist()) == ([0, 2], ["0", "1"])
+
+
+def test_regression_is_one_for_what_is_linear_and_nothing_for_noise() -> None:
+    generator = np.random.default_rng(0)
+    x = generator.standard_normal((900, 6)).astype(np.float32)
+    groups = np.repeat(["a", "b", "c", "d", "e", "f"], 150)
+    y = x @ generator.standard_normal(6) + 3
+    assert regression_probe(torch.from_numpy(x), y, groups, 3, 0).mean > 0.99
+    assert abs(regression_probe(torch.from_numpy(x), generator.standard_normal(900), groups, 3, 0).mean) < 0.1
+    assert len(regression_probe(torch.from_numpy(x), y, groups, 3, 0).splits) == 3
+
+
+def test_probes_of_prosody_need_no_labels(tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
+    rows = ""
+    for number in range(9):
+        frequency = np.linspace(90 + 10 * number, 250 - 10 * number, 16_000)
+        level = np.linspace(0.2, 1.0, 16_000)
+        soundfile.write(tmp_path / f"{number}.wav", level * voice(frequency), 16_000)
+        rows += json.dumps({"path": f"{number}.wav"}) + "\n"
+    (tmp_path / "labels.jsonl").write_text(rows)
+    command = ["probe", "--encoder", "logmel", "--data", str(tmp_path), "--prosody", "--out", str(tmp_path / "out")]
+    dispatch(command)
+    (scores,) = json.loads((tmp_path / "out" / "results.json").read_text())["layers"].values()
+    assert set(scores) == {"pitch R²", "energy R²"}
+    assert scores["energy R²"]["mean"] > 80
+    phones = [[0.0, 0.3, "K"], [0.3, 0.6, "AH0"], [0.6, 1.0, "AH1"]]
+    lines = [{"path": f"{n}.wav", "speaker": f"s{n % 3}", "phones": phones} for n in range(9)]
+    (tmp_path / "labels.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    dispatch(command)
+    (scores,) = json.loads((tmp_path / "out" / "results.json").read_text())["layers"].values()
+    assert "stress linear, held-out speakers" in scores
+    assert "tone linear, held-out speakers" not in scores
