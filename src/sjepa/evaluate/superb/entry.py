@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from sjepa.errors import UserError
 from sjepa.evaluate.metric import Metric, SectionKind
 from sjepa.evaluate.superb.records import Fold
+from sjepa.evaluate.superb.submission import Submission
 from sjepa.evaluate.superb.task import Recipe, Task
 
 T = TypeVar("T", bound=Task)
@@ -41,6 +42,8 @@ class Entry:
     """Read the corpus and make the task: its folds, head, loss and predictions."""
     selects: str = ""
     """The metric that dev selects by; the first unless another is named."""
+    submission: Submission | None = None
+    """The file of its test predictions that SUPERB's board expects."""
     language_model: bool = False
     """Whether a language model can decode its test part."""
 
@@ -67,4 +70,5 @@ class Entry:
 
     def task(self, kind: type[T], request: Request, folds: list[Fold], **more: Any) -> T:
         """A task of a kind, with all that the entry states."""
-        return kind(self.name, request.recipe, folds, self.metrics, self.selects, self.section, **more)
+        submission = None if request.lite else self.submission
+        return kind(self.name, request.recipe, folds, self.metrics, self.selects, self.section, submission, **more)

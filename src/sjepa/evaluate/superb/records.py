@@ -12,6 +12,7 @@ import numpy as np
 from sjepa.data.corpus import audio_files
 from sjepa.data.layouts.manifest import parsed
 from sjepa.errors import UserError
+from sjepa.evaluate.superb.sound import Sound
 from sjepa.progress import say
 
 T = TypeVar("T")
@@ -28,6 +29,17 @@ class Utterance:
     speaker: str = ""
     crop: int = 0
     """In training and selection hear only this many samples, from a random place, where there are more; 0 hears all."""
+    start: int = 0
+    """First sample of an utterance that is a part of a file."""
+    samples: int = 0
+    """Samples of an utterance that is a part of a file; 0 takes all that follow `start`."""
+    sound: Sound = Sound.UNCHANGED
+
+    @property
+    def key(self) -> str:
+        """What tells its features from those of other utterances."""
+        part = f":{self.start}+{self.samples}" if self.start or self.samples else ""
+        return f"{self.path}{part}" + ("" if self.sound is Sound.UNCHANGED else f":{self.sound}")
 
 
 @dataclass(frozen=True)

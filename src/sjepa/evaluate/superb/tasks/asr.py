@@ -8,6 +8,7 @@ from sjepa.evaluate.superb.metrics import CER, WER
 from sjepa.evaluate.superb.records import Fold
 from sjepa.evaluate.superb.sequences import LITE_WIDTH, WIDTH, SequenceTask
 from sjepa.evaluate.superb.specaugment import SpecAugment
+from sjepa.evaluate.superb.submission import Submission, spoken
 from sjepa.evaluate.superb.task import Recipe
 from sjepa.evaluate.superb.text import Characters
 
@@ -33,5 +34,10 @@ ENTRY = Entry(
     lite_steps=3000,
     metrics=(WER, CER),
     build=build,
+    submission=Submission(
+        {"test-clean-noLM-hyp.ark": "asr_public/predict.ark", "test-clean-LM-hyp.ark": "asr_lm_public/predict.ark"},
+        spoken,
+        decoded="test-clean-LM-hyp.ark",
+    ),
     language_model=True,
 )

@@ -6,6 +6,7 @@ from sjepa.evaluate.superb.corpora.speech_commands import read_speech_commands
 from sjepa.evaluate.superb.entry import Entry, Request
 from sjepa.evaluate.superb.metrics import ACCURACY, BALANCED_ACCURACY
 from sjepa.evaluate.superb.records import some_of_each
+from sjepa.evaluate.superb.submission import Submission, joined
 from sjepa.evaluate.superb.task import Recipe
 
 
@@ -23,4 +24,5 @@ ENTRY = Entry(
     metrics=(ACCURACY, BALANCED_ACCURACY),
     selects="balanced_accuracy",
     build=build,
+    submission=Submission({"test_predict.txt": "ks_public/predict.txt"}, lambda u, said: f"{joined(u, 2)} {said[0]}"),
 )

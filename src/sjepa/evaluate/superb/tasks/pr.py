@@ -10,6 +10,7 @@ from sjepa.evaluate.superb.entry import Entry, Request
 from sjepa.evaluate.superb.metrics import PER
 from sjepa.evaluate.superb.records import Fold, relabel
 from sjepa.evaluate.superb.sequences import Batched, SequenceTask
+from sjepa.evaluate.superb.submission import Submission, spoken
 from sjepa.evaluate.superb.task import Recipe
 from sjepa.evaluate.superb.text import Phones
 
@@ -61,4 +62,5 @@ ENTRY = Entry(
     lite_steps=1000,
     metrics=(PER,),
     build=build,
+    submission=Submission({"test-hyp.ark": "pr_public/predict.ark"}, spoken),
 )
