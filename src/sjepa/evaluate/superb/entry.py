@@ -16,6 +16,22 @@ DEV_CLEAN = "dev-clean"
 
 
 @dataclass(frozen=True)
+class Corpus:
+    """How a task's corpus is recognised in a folder that holds several."""
+
+    signs: tuple[str, ...]
+    """Files or folders, any of which lies in it."""
+    folders: tuple[str, ...] = ()
+    """Names that its folder may have; it may also be the folder of all corpora itself."""
+
+    def find(self, data: Path) -> Path | None:
+        for folder in (data, *(data / name for name in self.folders)):
+            if any((folder / sign).exists() for sign in self.signs):
+                return folder
+        return None
+
+
+@dataclass(frozen=True)
 class Request:
     """What is asked of a task: its corpus, the protocol, and the files that some tasks need."""
 
@@ -42,6 +58,8 @@ class Entry:
     """Read the corpus and make the task: its folds, head, loss and predictions."""
     selects: str = ""
     """The metric that dev selects by; the first unless another is named."""
+    corpus: Corpus | None = None
+    """How `superb all` finds the corpus; a task without it is not among all."""
     submission: Submission | None = None
     """The file of its test predictions that SUPERB's board expects."""
     language_model: bool = False

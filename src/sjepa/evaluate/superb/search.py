@@ -17,6 +17,7 @@ from sjepa.audio.io import SAMPLE_RATE, read_header
 from sjepa.errors import UserError
 from sjepa.evaluate.results import write_results
 from sjepa.evaluate.superb.decode import BeamDecoder
+from sjepa.evaluate.superb.feature_files import FeatureFiles
 from sjepa.evaluate.superb.features import FeatureStore
 from sjepa.evaluate.superb.records import Fold, Utterance
 from sjepa.evaluate.superb.sound import Sound
@@ -40,9 +41,11 @@ class Search(ABC):
     decoders: dict[str, BeamDecoder] = field(default_factory=dict)
     """Further ways to decode the test part, by name."""
     cache_gb: float | None = None
+    feature_files: FeatureFiles | None = None
+    """Where features go that do not fit in memory."""
 
     def __post_init__(self) -> None:
-        self.store = FeatureStore(self.upstream, self.cache_gb)
+        self.store = FeatureStore(self.upstream, self.cache_gb, self.feature_files)
         self.lengths: dict[str, int] = {}
 
     @abstractmethod

@@ -3,7 +3,7 @@
 from sjepa.evaluate.labelled import LABELS, Labelled, listed_fold
 from sjepa.evaluate.metric import SectionKind
 from sjepa.evaluate.superb import librispeech
-from sjepa.evaluate.superb.entry import Entry, Request
+from sjepa.evaluate.superb.entry import Corpus, Entry, Request
 from sjepa.evaluate.superb.metrics import CER, WER
 from sjepa.evaluate.superb.records import Fold
 from sjepa.evaluate.superb.sequences import LITE_WIDTH, WIDTH, SequenceTask
@@ -34,6 +34,7 @@ ENTRY = Entry(
     lite_steps=3000,
     metrics=(WER, CER),
     build=build,
+    corpus=Corpus(("LibriSpeech", "train-clean-100", "dev-clean")),
     submission=Submission(
         {"test-clean-noLM-hyp.ark": "asr_public/predict.ark", "test-clean-LM-hyp.ark": "asr_lm_public/predict.ark"},
         spoken,

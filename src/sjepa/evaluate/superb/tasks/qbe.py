@@ -2,7 +2,7 @@
 
 from sjepa.evaluate.metric import SectionKind
 from sjepa.evaluate.superb.corpora.quesst import Truth, read_quesst
-from sjepa.evaluate.superb.entry import Entry, Request
+from sjepa.evaluate.superb.entry import Corpus, Entry, Request
 from sjepa.evaluate.superb.metrics import MTWV
 from sjepa.evaluate.superb.queries import QueryTask
 from sjepa.evaluate.superb.records import LITE_UTTERANCES, Fold, some
@@ -41,5 +41,6 @@ ENTRY = Entry(
     lite_steps=0,
     metrics=(MTWV,),
     build=build,
+    corpus=Corpus(("quesst14Database", "scoring/language_key_dev.lst")),
     submission=Submission({"benchmark.stdlist.xml": "qbe_public/benchmark.stdlist.xml"}),
 )
