@@ -156,7 +156,7 @@ class Side:
     def step(self, batches: Sequence[Any], optimizer: torch.optim.Optimizer) -> float:
         """One step as s3prl's runner takes it."""
         losses = []
-        for utterances, states in batches:
+        for utterances, states, _ in batches:
             loss = self.forward("train", utterances, states, self.records()) / len(batches)
             loss.backward()
             losses.append(float(loss))
@@ -411,7 +411,9 @@ def slots(place: Path, upstream: Upstream) -> Side:
     root = corpora.snips(place / "data", each=12)
     task = make_task("sf", root)
     assert isinstance(task, SequenceTask)
-    task = shortened(replace(task, recurrent=WIDTH, augment=None), 32, 1, 1e-2)
+    # A new voice is too much for a random encoder: without any slot found, metrics would say nothing.
+    fold = replace(task.folds[0], test=task.folds[0].train[::2])
+    task = shortened(replace(task, folds=[fold], recurrent=WIDTH, augment=None), 32, 1, 3e-3)
     marks = next(i for i, symbol in enumerate(task.symbols.symbols) if symbol.startswith("B-"))
     (place / "character.txt").write_text("".join(f"{symbol}\n" for symbol in task.symbols.symbols[3:marks]))
     lines = (root / "SNIPS" / "slots.txt").read_text().strip()
@@ -433,13 +435,13 @@ def slots(place: Path, upstream: Upstream) -> Side:
         expert,
         lambda u: expert.tokenizer.encode(spoken[u.name]),
         {"slot_type_f1": "slot_type_f1", "slot_value_cer": "slot_value_cer"},
-        scaled_down=f"recurrent layers of {WIDTH} instead of 1024",
+        scaled_down=f"recurrent layers of {WIDTH} instead of 1024; tested on training utterances",
     )
 
 
 def verification(place: Path, upstream: Upstream) -> Side:
     root = corpora.verification(place / "data")
-    task = shortened(make_task("asv", root), 4, 2, 1e-3)
+    task = shortened(make_task("asv", root), 4, 1, 1e-3)
     assert isinstance(task, VerificationTask)
     dataset = importlib.import_module("s3prl.downstream.sv_voxceleb1.dataset")
     dataset.__file__ = str(place / "dataset.py")  # beside which it keeps lengths
@@ -491,7 +493,7 @@ def verification(place: Path, upstream: Upstream) -> Side:
         {"train": list(train), "test": list(tested)},
         samples,
         optimizer_config={"name": "TorchOptim", "torch_optim_name": "AdamW"},
-        scaled_down="2 batches of 4 a step instead of 5 of 10",
+        scaled_down="1 batch of 4 a step instead of 5 of 10",
     )
 
 

@@ -259,3 +259,43 @@ def test_folds_and_folders_are_packed(tmp_path: Path) -> None:
     assert pack([], tmp_path / "none.zip") == []
     assert not (tmp_path / "none.zip").exists()
     assert list(itertools.islice(tmp_path.glob("*.partial"), 1)) == []
+
+
+def test_ranks_share_a_task(voxceleb: Path, tmp_path: Path) -> None:
+    """Two processes compute what one computes; a batch of three has a share of two and a share of one."""
+    import os
+    import subprocess
+    import sys
+
+    program = (
+        "import sys\n"
+        "from dataclasses import replace\n"
+        "from pathlib import Path\n"
+        "from sjepa import distributed\n"
+        "from sjepa.evaluate.superb.task import Recipe\n"
+        "from sjepa.evaluate.superb.protocol import Evaluation\n"
+        "from sjepa.evaluate.superb.tasks import make_task\n"
+        "from sjepa.evaluate.upstream import load_upstream\n"
+        "distributed.setup('cpu')\n"
+        "task = replace(make_task('sid', Path(sys.argv[1])), recipe=Recipe(6, 1e-2, 3, 2, 3))\n"
+        "Evaluation(task, load_upstream('logmel'), Path(sys.argv[2])).run([1e-2, 1e-3])\n"
+        "distributed.shutdown()\n"
+    )
+    (tmp_path / "share.py").write_text(program)
+    launch = [
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        "2",
+        "--master-port",
+        str(20_000 + os.getpid() % 20_000),
+    ]
+    for name, start in (("one", []), ("two", launch)):
+        command = [sys.executable, *start, str(tmp_path / "share.py"), str(voxceleb), str(tmp_path / name)]
+        subprocess.run(command, check=True, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, timeout=300)
+    one, two = (json.loads((tmp_path / name / "results.json").read_text()) for name in ("one", "two"))
+    for key in ("metrics", "dev", "learning_rate"):
+        assert one[key] == two[key]
+    curves = [[look["loss"] for look in each["folds"][0]["dev_curve"]] for each in (one, two)]
+    assert curves[0] == pytest.approx(curves[1], abs=2e-4)
+    assert (tmp_path / "one" / "predictions.txt").read_text() == (tmp_path / "two" / "predictions.txt").read_text()

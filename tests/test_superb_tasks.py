@@ -301,7 +301,7 @@ def test_a_step_looks_at_the_device_once(numbers: Path, tmp_path: Path, monkeypa
     evaluation.measure()
     evaluation.identity = evaluation.describe()
     head = evaluation.open(0, 1e-3)
-    batches = list(itertools.islice(evaluation.store.batches(evaluation.plan(task.folds[0], 0, 0)), 3))
+    batches = list(itertools.islice(evaluation.shares(task.folds[0], 0, 0), 3))
     looks: list[int] = []
     tolist = torch.Tensor.tolist
 

@@ -72,15 +72,27 @@ def run(arguments: list[str]) -> None:
         raise UserError(f"--lr {command.lr:g}: a learning rate is a finite number above 0")
     if command.feature_cache_gb <= 0:
         raise UserError(f"--feature-cache-gb {command.feature_cache_gb:g}: a folder needs room; leave it out instead")
-    from sjepa.evaluate.results import results_root
+    from sjepa import distributed
     from sjepa.evaluate.superb.tasks import all_entries, find_entry
-    from sjepa.evaluate.upstream import load_upstream
-    from sjepa.files import refuse_file
 
     if command.language_model is not None and command.task != ALL and not find_entry(command.task).language_model:
         raise UserError(f"--language-model is for {', '.join(e.name for e in all_entries() if e.language_model)}")
     if command.task == ALL and not command.data.is_dir():
         raise UserError(f"there is no folder {command.data}")
+    distributed.setup(command.device)
+    try:
+        start(command)
+    finally:
+        distributed.shutdown()
+
+
+def start(command: Superb) -> None:
+    """Load the encoder, on each rank where there are several, and run what is asked for."""
+    from sjepa.evaluate.results import results_root
+    from sjepa.evaluate.superb.tasks import find_entry
+    from sjepa.evaluate.upstream import load_upstream
+    from sjepa.files import refuse_file
+
     upstream = load_upstream(command.encoder, command.device, command.precision)
     place = results_root(command.encoder) / "superb" / upstream.name.replace(" ", "-")
     if command.task == ALL:
@@ -120,17 +132,26 @@ def evaluate(command: Superb, entry: "Entry", upstream: "Upstream", data: Path, 
     evaluation = task.evaluation()(task, upstream, out, command.seed, decoders, command.cache_gb, files)
     results = evaluation.run(evaluation.candidates(command.lr, command.sweep))
     scores = in_words(results["metrics"], results["chance"])
-    print(f"{protocol} on {upstream.name} ({upstream.parameters:,} parameters): test {scores}")
+    report(f"{protocol} on {upstream.name} ({upstream.parameters:,} parameters): test {scores}")
     for name, decoded in results["decoded"].items():
-        print(f"  with the language model, {name} settings: {in_words(decoded)}")
+        report(f"  with the language model, {name} settings: {in_words(decoded)}")
     if command.lite:
         where = f"{len(task.folds)} folds" if len(task.folds) > 1 else task.folds[0].name
-        print(f"  lite protocol, {task.recipe.steps} steps on {where}: not comparable with full results")
-    print(f"  features: {results['audio_seconds_per_second']:,.0f} audio seconds per second; results in {out}")
+        report(f"  lite protocol, {task.recipe.steps} steps on {where}: not comparable with full results")
+    report(f"  features: {results['audio_seconds_per_second']:,.0f} audio seconds per second; results in {out}")
+
+
+def report(text: str) -> None:
+    """Print a result, once if there are several ranks."""
+    from sjepa import distributed
+
+    if distributed.is_main():
+        print(text)
 
 
 def evaluate_all(command: Superb, upstream: "Upstream", out: Path) -> None:
     """Every task whose corpus is there; then the table, and the archive for SUPERB's board."""
+    from sjepa import distributed
     from sjepa.evaluate.superb.submission import pack
     from sjepa.evaluate.superb.tasks import all_entries
     from sjepa.evaluate.table import build_sections, find_results
@@ -153,13 +174,13 @@ def evaluate_all(command: Superb, upstream: "Upstream", out: Path) -> None:
             evaluate(command, entry, upstream, place, out / folder_name(command, entry.name))
         except UserError as error:  # the others can still be run
             failed[entry.name] = str(error)
-            print(f"{entry.name} was not run: {error}")
+            report(f"{entry.name} was not run: {error}")
     folders = {entry.name: out / folder_name(command, entry.name) for entry in found if entry.name not in failed}
     if folders:
-        print("\n" + markdown(build_sections(find_results(folders.values()))), end="")
+        report("\n" + markdown(build_sections(find_results(folders.values()))).rstrip("\n"))
     submitted = [(e.submission, folders[e.name]) for e in found if e.submission is not None and e.name in folders]
-    packed = pack(submitted, out / ARCHIVE)
+    packed = pack(submitted, out / ARCHIVE) if distributed.is_main() else []
     if packed:
-        print(f"for SUPERB's board: {out / ARCHIVE} ({', '.join(packed)})")
+        report(f"for SUPERB's board: {out / ARCHIVE} ({', '.join(packed)})")
     if failed:
         raise UserError(f"{len(failed)} of {len(found)} tasks were not run: {', '.join(failed)}")

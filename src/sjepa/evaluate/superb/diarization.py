@@ -68,6 +68,9 @@ class DiarizationTask(Task):
         best = torch.stack([order.sum(1) for order in orders]).amin(0)
         return best.sum() / counts.sum()
 
+    def weight(self, labels: Sequence[Label]) -> float:
+        return float(sum(len(self.active[label]) for label in labels))
+
     def predict(self, outputs: Tensor, frames: Tensor) -> list[np.ndarray]:
         """Probabilities, with the frame that labels have more."""
         found = outputs.float().sigmoid().cpu().numpy()

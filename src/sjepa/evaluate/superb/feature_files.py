@@ -1,12 +1,14 @@
 """Features on disk, for those that do not fit in memory: one file per utterance, memory-mapped when it is read."""
 
 import hashlib
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from sjepa import distributed
 from sjepa.evaluate.superb.records import Utterance
 from sjepa.evaluate.upstream import Upstream
 from sjepa.files import atomic_file, refuse_file
@@ -26,7 +28,8 @@ class FeatureFiles:
         refuse_file(folder)
         self.folder = folder / f"{upstream.name.replace(' ', '-')}-{upstream.fingerprint()}-{upstream.precision}"
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.room = most - sum(file.stat().st_size for file in folder.rglob(f"*{SUFFIX}"))
+        held = sum(file.stat().st_size for file in folder.rglob(f"*{SUFFIX}"))
+        self.room = (most - held) // distributed.world_size()
         self.dtype = torch.bfloat16 if upstream.precision == "bf16" and upstream.network else torch.float32
 
     def file(self, utterance: Utterance) -> Path:
@@ -47,5 +50,6 @@ class FeatureFiles:
         self.room -= size
         file.parent.mkdir(exist_ok=True)
         plain = states.contiguous().view(torch.int16) if states.dtype is torch.bfloat16 else states
-        with atomic_file(file) as unfinished, unfinished.open("wb") as target:
+        # The file is gone if another rank has just written the same one.
+        with suppress(FileNotFoundError), atomic_file(file) as unfinished, unfinished.open("wb") as target:
             np.save(target, plain.cpu().numpy())

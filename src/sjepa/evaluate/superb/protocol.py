@@ -1,8 +1,14 @@
-"""SUPERB's protocol: train a head on frozen features, select on dev, report on test."""
+"""SUPERB's protocol: train a head on frozen features, select on dev, report on test.
+
+Under torchrun each rank has its share of every batch: it computes the features and gradients of that share, and all
+ranks take the same step.
+"""
 
 import math
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from sjepa import distributed
 from sjepa.evaluate.superb.batches import testing_batches
-from sjepa.evaluate.superb.features import Batch, padded
+from sjepa.evaluate.superb.features import padded
 from sjepa.evaluate.superb.heads import WeightedSum
 from sjepa.evaluate.superb.records import Fold, Utterance
 from sjepa.evaluate.superb.search import Search
@@ -24,6 +31,8 @@ from sjepa.stopping import stop_requests
 GRID = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7)  # learning rates that the public board tried
 TEST_BATCH = 16
 BOARD_DECODER = "board"  # the settings of the language model that SUPERB's board has
+Share = tuple[Sequence[Utterance], list[Tensor], float]
+"""A rank's part of a batch, its features, and how much of the batch it is."""
 SAVE_EVERY = 500  # steps between saves, besides those at every look at dev
 
 
@@ -100,7 +109,7 @@ class Evaluation(Search):
         part = f" {index + 1} of {len(task.folds)}" if len(task.folds) > 1 else ""
         title = f"lr {rates[0]:g}" if len(rates) == 1 else f"{len(rates)} learning rates"
         with stop_requests() as asked, bar(f"{task.name}{part}, {title}", recipe.steps, first) as progress:
-            batches = self.store.batches(self.plan(fold, seed, first))
+            batches = self.shares(fold, seed, first)
             for step in range(first, recipe.steps):
                 taken = [next(batches) for _ in range(recipe.accumulate)]
                 behind = [head for head in heads if head.state.step == step]
@@ -110,10 +119,10 @@ class Evaluation(Search):
                 look = (step + 1) % recipe.evaluate_every == 0 or step + 1 == recipe.steps
                 if look:
                     self.look_at_dev(fold, behind, losses, progress)
-                if look or (step + 1) % SAVE_EVERY == 0 or asked:
-                    for head in behind:
-                        head.state.save()
-                if asked:
+                stop = bool(asked) if distributed.world_size() == 1 else distributed.broadcast_object(bool(asked))
+                if look or (step + 1) % SAVE_EVERY == 0 or stop:
+                    distributed.in_main_rank(partial(save_all, behind))
+                if stop:
                     raise KeyboardInterrupt
                 progress.advance(note=self.note(behind, losses))
         return heads
@@ -138,7 +147,7 @@ class Evaluation(Search):
         self,
         downstream: Downstream,
         optimizer: torch.optim.Optimizer,
-        batches: Sequence[Batch],
+        batches: Sequence[Share],
         seed: int,
         step: int,
     ) -> float:
@@ -148,21 +157,44 @@ class Evaluation(Search):
         torch.manual_seed(seed_from(seed, step))  # dropout, the same after a stop
         generator = torch.Generator().manual_seed(seed_from(seed, step))
         losses = []
-        for utterances, features in batches:
+        for utterances, features, share in batches:
+            if not utterances:  # fewer than ranks
+                losses.append(torch.zeros((), device=self.upstream.device))
+                continue
             states, frames = padded(features)
             x = downstream.featurizer(states)
             if self.task.augmentation is not None:
                 x = self.task.augmentation(x, frames, generator)
             outputs = downstream.head(x, frames)
-            loss = self.task.loss(outputs, frames, [u.label for u in utterances]) / recipe.accumulate
+            loss = share * self.task.loss(outputs, frames, [u.label for u in utterances]) / recipe.accumulate
             loss.backward()
             losses.append(loss.detach())
+        if distributed.world_size() > 1:
+            for parameter in downstream.parameters():
+                parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            distributed.sum_gradients(downstream.parameters())
         norm = nn.utils.clip_grad_norm_(downstream.parameters(), self.task.clip)
-        *values, size = torch.stack([*losses, norm]).tolist()  # all at once: each look at the device waits for it
+        total = distributed.sum_over_ranks(torch.stack(losses))
+        *values, size = torch.cat([total, norm[None]]).tolist()  # all at once: each look at the device waits for it
         if math.isfinite(size):
             optimizer.step()
         optimizer.zero_grad()
         return sum(values)
+
+    def shares(self, fold: Fold, seed: int, step: int) -> Iterator[Share]:
+        """This rank's part of each training batch from a step on, and how much of the batch it is."""
+        rank, ranks = distributed.rank(), distributed.world_size()
+        weights: deque[float] = deque()
+
+        def planned() -> Iterator[tuple[list[Utterance], int]]:
+            for utterances, number in self.plan(fold, seed, step):
+                mine = utterances[rank::ranks]
+                whole, part = (self.task.weight([u.label for u in each]) for each in (utterances, mine))
+                weights.append(part / whole)
+                yield mine, number
+
+        for mine, features in self.store.batches(planned()):
+            yield mine, features, weights.popleft()
 
     def plan(self, fold: Fold, seed: int, step: int) -> Iterator[tuple[list[Utterance], int]]:
         """Training batches from a step on, each with a seed of its own."""
@@ -174,10 +206,10 @@ class Evaluation(Search):
     def outputs(
         self, downstreams: Sequence[Downstream], utterances: Sequence[Utterance]
     ) -> Iterator[tuple[np.ndarray, Tensor, list[Tensor]]]:
-        """For all utterances, in batches: their places, their frames, and the outputs of each head."""
+        """For this rank's utterances, in batches: their places, their frames, and the outputs of each head."""
         for downstream in downstreams:
             downstream.eval()
-        order = testing_batches(self.samples(utterances), TEST_BATCH)
+        order = testing_batches(self.samples(utterances), TEST_BATCH)[distributed.rank() :: distributed.world_size()]
         plan = [([utterances[i] for i in batch], -1) for batch in order]
         for batch, (_, features) in zip(order, self.store.batches(plan), strict=True):
             states, frames = padded(features)
@@ -190,6 +222,9 @@ class Evaluation(Search):
         for batch, frames, outputs in self.outputs(downstreams, utterances):
             for said, output in zip(found, outputs, strict=True):
                 said.update(zip(batch.tolist(), self.task.predict(output, frames), strict=True))
+        for others in distributed.gather_others(found):
+            for said, other in zip(found, others, strict=True):
+                said.update(other)
         return [[said[i] for i in range(len(utterances))] for said in found]
 
     @torch.inference_mode()
@@ -205,7 +240,10 @@ class Evaluation(Search):
             for name, decoder in self.decoders.items():
                 for row, count, index in zip(log_probabilities, frames.tolist(), batch.tolist(), strict=True):
                     decoded[name][index] = self.task.complete(decoder(row[:count]))
-            progress.advance(len(batch))
+            progress.advance(len(batch) * distributed.world_size())
+        for others, others_decoded in distributed.gather_others((found, decoded)):
+            found |= others
+            decoded = {name: texts | others_decoded[name] for name, texts in decoded.items()}
         ordered = range(len(utterances))
         return [found[i] for i in ordered], {name: [d[i] for i in ordered] for name, d in decoded.items()}
 
@@ -223,7 +261,8 @@ class Evaluation(Search):
             files[f"predictions-{name}{suffix}.txt"] = self.task.listing(said, fold.test)
             if name == BOARD_DECODER and self.task.submission is not None:
                 files |= self.task.submission.decoded_files(fold.test, said)
-        write_files(self.out, files)
+        if distributed.is_main():
+            write_files(self.out, files)
         weights = downstream.featurizer.weights.detach().softmax(0).tolist()
         return {
             "fold": fold.name,
@@ -234,6 +273,11 @@ class Evaluation(Search):
             "best_step": state.best_step,
             "dev_curve": state.curve,
         }
+
+
+def save_all(heads: Sequence[Training]) -> None:
+    for head in heads:
+        head.state.save()
 
 
 def write_files(folder: Path, files: Mapping[str, str | bytes]) -> None:

@@ -8,6 +8,7 @@ from xml.sax.saxutils import quoteattr
 import torch
 from torch import Tensor, nn
 
+from sjepa import distributed
 from sjepa.evaluate.superb.batches import testing_batches
 from sjepa.evaluate.superb.corpora.quesst import Truth
 from sjepa.evaluate.superb.protocol import TEST_BATCH, write_files
@@ -111,7 +112,8 @@ class LayerSearch(Search):
     def test(self, fold: Fold, index: int, candidate: float) -> dict[str, Any]:
         assert isinstance(self.task, QueryTask)
         scores = self.detect(fold.train, fold.test, [candidate])[candidate]
-        write_files(self.out, self.task.files(scores))
+        if distributed.is_main():
+            write_files(self.out, self.task.files(scores))
         return {"fold": fold.name, "metrics": self.score(scores, "test"), "chance": {}, "decoded": {}}
 
     @torch.inference_mode()
@@ -126,13 +128,16 @@ class LayerSearch(Search):
             for place, layer in enumerate(layers):
                 alike = standardise([states[place].float().to(self.upstream.device) for states in features])
                 found[layer] = {}
-                for query, frames in zip(queries, alike, strict=False):
+                mine = range(distributed.rank(), len(queries), distributed.world_size())
+                for query, frames in ((queries[i], alike[i]) for i in mine):
                     scores = standardise_scores(match_scores(frames, alike[len(queries) :])).tolist()
                     named = zip(documents, scores, strict=True)
                     # Four digits, as in the list that is submitted, so that both give the same value.
                     found[layer][query.name] = {document.name: round(score, 4) for document, score in named}
-                    progress.advance(note=f"layer {int(layer)}")
-        return found
+                    progress.advance(distributed.world_size(), note=f"layer {int(layer)}")
+        for others in distributed.gather_others(found):
+            found = {layer: scores | others[layer] for layer, scores in found.items()}
+        return {layer: {query.name: scores[query.name] for query in queries} for layer, scores in found.items()}
 
     def features(self, utterances: Sequence[Utterance], layers: Sequence[int]) -> list[Tensor]:
         """Some layers of all utterances, on the host: (layers, T, D)."""

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from sjepa import __version__
+from sjepa import __version__, distributed
 from sjepa.audio.io import SAMPLE_RATE, read_header
 from sjepa.errors import UserError
 from sjepa.evaluate.results import write_results
@@ -101,8 +101,9 @@ class Search(ABC):
             "audio_seconds_per_second": round(self.store.speed, 1),
             "versions": {"sjepa": __version__, "torch": torch.__version__, "python": platform.python_version()},
         }
-        write_results(self.out, results)
-        self.tidy(chosen)
+        if distributed.is_main():
+            write_results(self.out, results)
+            self.tidy(chosen)
         return results
 
     def past(self, candidates: Sequence[float]) -> dict[str, Any] | None:

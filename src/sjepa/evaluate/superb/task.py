@@ -73,6 +73,10 @@ class Task(ABC):
     @abstractmethod
     def loss(self, outputs: Tensor, frames: Tensor, labels: Sequence[Label]) -> Tensor: ...
 
+    def weight(self, labels: Sequence[Label]) -> float:
+        """What a loss is a mean over: how much a part of a batch counts in the loss of all of it."""
+        return float(len(labels))
+
     @abstractmethod
     def predict(self, outputs: Tensor, frames: Tensor) -> list[Any]:
         """A prediction for each utterance of a batch."""
