@@ -23,7 +23,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from s3prl_sides import CASES, Side, compare_queries, stand_in_for_torchaudio
+from s3prl_cases import CASES, compare_queries
+from s3prl_sides import Side, stand_in_for_torchaudio
 
 from sjepa.evaluate.superb.protocol import Evaluation
 from sjepa.evaluate.upstream import Upstream, load_upstream
