@@ -175,6 +175,89 @@ def voxceleb(root: Path, speakers: int = 6) -> Path:
     return root
 
 
+def verification(root: Path, speakers: int = 8, tested: int = 3) -> Path:
+    """VoxCeleb1 for verification: training speakers in dev, others in test, and trials about the others."""
+    texts = [
+        "hello there my old friend how have you been all this time",
+        "good morning everyone and welcome to this house",
+        "see you soon and have a very good day out there",
+        "thank you all for coming here on this cold morning",
+    ]
+    trials = []
+    for index, voice in enumerate(VOICES[:speakers]):
+        part = "test" if index < tested else "dev"
+        for number, text in enumerate(texts):
+            write(root / part / "wav" / f"id{10270 + index}" / f"video{number}" / "00001.wav", speak(text, voice))
+    names = [f"id{10270 + index}/video{number}/00001.wav" for index in range(tested) for number in range(len(texts))]
+    for first, second in itertools.combinations(names, 2):
+        trials.append(f"{int(first[:7] == second[:7])} {first} {second}\n")
+    (root / "voxceleb1_test_v2.txt").write_text("".join(trials))
+    return root
+
+
+def libri2mix(root: Path, each: int = 6) -> Path:
+    """Mixtures of two voices in Kaldi data directories; the second begins later."""
+    generator = random.Random(0)
+    for part in ("train", "dev", "test"):
+        folder = root / part
+        tables: dict[str, list[str]] = {name: [] for name in ("wav.scp", "segments", "utt2spk", "reco2dur")}
+        for number in range(each):
+            voices = generator.sample(VOICES, 2)
+            spoken = [speak(" ".join(generator.choices(NUMBERS, k=4)), voice).samples for voice in voices]
+            delay = generator.randrange(4000, 12_000)
+            total = max(len(spoken[0]), delay + len(spoken[1]))
+            mixed = np.zeros(total, np.float32)
+            mixed[: len(spoken[0])] += spoken[0] / 2
+            mixed[delay : delay + len(spoken[1])] += spoken[1] / 2
+            name = f"mix-{part}-{number}"
+            (root / "wav" / part).mkdir(parents=True, exist_ok=True)
+            soundfile.write(root / "wav" / part / f"{name}.wav", mixed, 16_000)
+            tables["wav.scp"].append(f"{name} {(root / 'wav' / part / f'{name}.wav').absolute()}")
+            tables["reco2dur"].append(f"{name} {total / 16_000}")
+            for voice, first, samples in zip(voices, (0, delay), spoken, strict=True):
+                turn = f"{voice.name}_{name}"
+                tables["segments"].append(f"{turn} {name} {first / 16_000:.4f} {(first + len(samples)) / 16_000:.4f}")
+                tables["utt2spk"].append(f"{turn} {voice.name}")
+        folder.mkdir(parents=True, exist_ok=True)
+        for table, lines in tables.items():
+            (folder / table).write_text("".join(f"{line}\n" for line in lines))
+    return root
+
+
+def quesst(root: Path, documents: int = 8) -> Path:
+    """QUESST 2014: English queries of a word in English documents, and files of another language."""
+    words = ["kitchen", "weather", "morning", "banana"]
+    root = root / "quesst14Database"
+    listed: dict[str, list[str]] = {"utterances": [], "dev": [], "eval": []}
+    truth: dict[str, list[tuple[str, str]]] = {"dev": [], "eval": []}
+    for number in range(documents):
+        word, name = words[number % 4], f"quesst14_{number + 1:05d}"
+        write(root / "Audio" / f"{name}.wav", speak(f"we like the {word} today", VOICES[number % 3]))
+        listed["utterances"].append(f"quesst14Database/Audio/{name}.wav nnenglish")
+    listed["utterances"].append("quesst14Database/Audio/quesst14_99999.wav czech")
+    for part, voice in (("dev", VOICES[4]), ("eval", VOICES[5])):
+        for index, word in enumerate(words):
+            query = f"quesst14_{part}_{index + 1:04d}"
+            write(root / f"{part}_queries" / f"{query}.wav", speak(word, voice))
+            listed[part].append(f"quesst14Database/{part}_queries/{query}.wav nnenglish")
+            truth[part] += [(query, f"quesst14_{n + 1:05d}") for n in range(documents) if words[n % 4] == word]
+        foreign = f"quesst14_{part}_0999"
+        listed[part].append(f"quesst14Database/{part}_queries/{foreign}.wav czech")
+        truth[part].append((foreign, "quesst14_99999"))
+        folder = root / "scoring" / f"groundtruth_quesst14_{part}"
+        folder.mkdir(parents=True)
+        terms = "".join(f'<term termid="{query}"><termtext>x</termtext></term>' for query in dict(truth[part]))
+        (folder / f"quesst14_{part}.tlist.xml").write_text(f"<termlist>{terms}</termlist>")
+        files = [f"quesst14_{n + 1:05d}" for n in range(documents)] + ["quesst14_99999"]
+        excerpts = "".join(f'<excerpt audio_filename="{name}" channel="1"/>' for name in files)
+        (folder / "quesst14.ecf.xml").write_text(f"<ecf>{excerpts}</ecf>")
+        rttm = "".join(f"LEXEME {name} 1 0.00 1.00 {query} lex 1 0.5\n" for query, name in truth[part])
+        (folder / f"quesst14_{part}.rttm").write_text(rttm)
+    for part, lines in listed.items():
+        (root / "scoring" / f"language_key_{part}.lst").write_text("".join(f"{line}\n" for line in lines))
+    return root.parent
+
+
 def ravdess(root: Path, actors: int = 6) -> Path:
     """The RAVDESS set's manifest, four of its emotions."""
     rows = []

@@ -20,7 +20,7 @@ from sjepa.evaluate.upstream import load_upstream
 
 
 def test_every_file_of_the_folder_is_a_task_of_its_name() -> None:
-    assert {"asr", "er", "sf", "pr", "ks", "ic", "sid"} < set(TASK_NAMES)
+    assert {"asr", "er", "sf", "pr", "ks", "ic", "sid", "qbe", "asv", "sd"} < set(TASK_NAMES)
     assert [entry.name for entry in all_entries()] == list(TASK_NAMES)
     outside = {entry.name for entry in all_entries() if entry.section is SectionKind.OTHER}
     assert outside == {"ravdess", "coffee", "classify", "tag"}
@@ -32,7 +32,7 @@ def test_an_entry_states_its_metrics_and_which_of_them_selects() -> None:
         assert entry.selects in ("", *names)
         assert len(set(names)) == len(names)
     lower = {metric.name for entry in all_entries() for metric in entry.metrics if metric.better is Better.LOWER}
-    assert lower == {"wer", "cer", "per", "slot_value_cer"}
+    assert lower == {"wer", "cer", "per", "slot_value_cer", "eer", "der", "frame_der"}
 
 
 def wrong(predictions: list, references: list) -> float:
@@ -79,7 +79,17 @@ def test_a_recipe_looks_at_dev_within_its_steps(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "steps"),
-    [("asr", 2000), ("pr", 1000), ("sf", 2000), ("er", 1000), ("ks", 5000), ("ic", 5000), ("sid", 5000)],
+    [
+        ("asr", 2000),
+        ("pr", 1000),
+        ("sf", 2000),
+        ("er", 1000),
+        ("ks", 5000),
+        ("ic", 5000),
+        ("sid", 5000),
+        ("asv", 10_000),
+        ("sd", 500),
+    ],
 )
 def test_dev_is_looked_at_as_often_as_in_s3prl(name: str, steps: int) -> None:
     """`eval_step` in the configurations of s3prl 0.4.10 and the problem classes of 0.4.18."""

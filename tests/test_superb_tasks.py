@@ -300,8 +300,8 @@ def test_a_step_looks_at_the_device_once(numbers: Path, tmp_path: Path, monkeypa
     evaluation = Evaluation(task, load_upstream("logmel"), tmp_path)
     evaluation.measure()
     evaluation.identity = evaluation.describe()
-    downstream, optimizer, _ = evaluation.open(0, 1e-3)
-    batches = evaluation.store.batches(evaluation.plan(task.folds[0], 0, 0))
+    head = evaluation.open(0, 1e-3)
+    batches = list(itertools.islice(evaluation.shares(task.folds[0], 0, 0), 3))
     looks: list[int] = []
     tolist = torch.Tensor.tolist
 
@@ -312,7 +312,7 @@ def test_a_step_looks_at_the_device_once(numbers: Path, tmp_path: Path, monkeypa
     monkeypatch.setattr(torch.Tensor, "tolist", counted)
     for name in ("__float__", "__bool__"):
         monkeypatch.setattr(torch.Tensor, name, None)
-    evaluation.step(downstream, optimizer, batches, 0, 0)
+    evaluation.step(head.downstream, head.optimizer, batches, 0, 0)
     assert looks == [3 + 1]  # a loss of each batch, and the norm of the gradient
 
 

@@ -1,15 +1,22 @@
-"""`sjepa superb`: a SUPERB task on a frozen encoder."""
+"""`sjepa superb`: a SUPERB task, or all of them, on a frozen encoder."""
 
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
 from sjepa.bounds import COUNT, GIGABYTES, INDEX, LEARNING_RATE, POSITIVE, SEED
 from sjepa.errors import UserError
-from sjepa.evaluate.superb import TaskName
+from sjepa.evaluate.superb import ALL, TaskName
 from sjepa.subcommands import parse
+
+if TYPE_CHECKING:
+    from sjepa.evaluate.superb.entry import Entry
+    from sjepa.evaluate.upstream import Upstream
+
+ARCHIVE = "predict.zip"
 
 
 @dataclass(frozen=True)
@@ -20,15 +27,16 @@ class Superb:
     """
 
     task: Annotated[TaskName, tyro.conf.Positional]
-    """Which task."""
+    """Which task; all runs every task of SUPERB whose corpus lies in the data folder, and prints the table."""
     encoder: str
     """A run, an encoder folder, a Hugging Face speech encoder (HuBERT, WavLM, wav2vec 2.0, data2vec-audio, UniSpeech,
     Whisper), s3prl:NAME, MODULE:FUNCTION, untrained:PATH, mfcc or logmel."""
     data: Path
-    """The task's corpus in its own layout. asr, classify and tag take any corpus that `sjepa index` reads, or an
-    index."""
+    """The task's corpus in its own layout; for all, the folder of the corpora. asr, classify and tag take any corpus
+    that `sjepa index` reads, or an index."""
     out: Path | None = None
-    """Folder of the results; by default superb/ENCODER/TASK, or TASK-lite, in RUN/results or in runs."""
+    """Folder of the results; by default superb/ENCODER/TASK, or TASK-lite, in RUN/results or in runs. For all, the
+    folder of the tasks' folders."""
     lite: bool = False
     """The reduced protocol for small machines and small data: fewer steps, less data, a narrower recurrent head."""
     steps: Annotated[int | None, COUNT] = None
@@ -61,6 +69,10 @@ class Superb:
     """In which the encoder computes: fp32 as s3prl does, or bf16, which is faster on a GPU."""
     cache_gb: Annotated[float | None, GIGABYTES] = None
     """GB of features that need not be computed again. Default: 4 on a CPU, half of the free memory on a GPU."""
+    feature_cache: Path | None = None
+    """A folder for features that do not fit there. It may be deleted between two runs."""
+    feature_cache_gb: Annotated[float, POSITIVE] = 100.0
+    """GB that the folder may hold."""
 
 
 def run(arguments: list[str]) -> None:
@@ -69,56 +81,134 @@ def run(arguments: list[str]) -> None:
     command = parse(Superb, "sjepa superb", plain)
     if command.sweep and command.lr is not None:
         raise UserError("--sweep chooses the learning rate; leave --lr out")
-    hours = training_hours(command)
+    from sjepa import distributed
+    from sjepa.evaluate.superb.tasks import all_entries, find_entry
+
+    if command.language_model is not None and command.task != ALL and not find_entry(command.task).language_model:
+        raise UserError(f"--language-model is for {', '.join(e.name for e in all_entries() if e.language_model)}")
+    if command.task == ALL and not command.data.is_dir():
+        raise UserError(f"there is no folder {command.data}")
+    distributed.setup(command.device)
+    try:
+        start(command)
+    finally:
+        distributed.shutdown()
+
+
+def start(command: Superb) -> None:
+    """Load the encoder, on each rank where there are several, and run what is asked for."""
     from sjepa.evaluate.results import results_root
+    from sjepa.evaluate.superb.tasks import find_entry
+    from sjepa.evaluate.upstream import load_upstream
+    from sjepa.files import refuse_file
+
+    upstream = load_upstream(command.encoder, command.device, command.precision, command.step)
+    place = results_root(command.encoder) / "superb" / upstream.name.replace(" ", "-")
+    if command.task == ALL:
+        refuse_file(command.out or place)
+        evaluate_all(command, upstream, command.out or place)
+    else:
+        evaluate(command, find_entry(command.task), upstream, command.data, command.out or place / folder_name(command))
+
+
+def folder_name(command: Superb, task: str | None = None) -> str:
+    """The folder of a task's results, which is also how its protocol is called."""
+    return f"{task or command.task}-lite" if command.lite else task or command.task
+
+
+def evaluate(command: Superb, entry: "Entry", upstream: "Upstream", data: Path, out: Path) -> None:
+    """One task: train, select, test, and print the scores."""
+    from sjepa import distributed
     from sjepa.evaluate.superb.decode import BOARD, PAPER, BeamDecoder, LanguageModel
+    from sjepa.evaluate.superb.feature_files import FeatureFiles
     from sjepa.evaluate.superb.own import OwnData, limit_training
     from sjepa.evaluate.superb.protocol import in_words
-    from sjepa.evaluate.superb.tasks import all_entries, find_entry, make_task
     from sjepa.evaluate.superb.text import Characters
-    from sjepa.evaluate.upstream import load_upstream
     from sjepa.files import refuse_file
     from sjepa.locks import lock_folder
     from sjepa.progress import say
 
-    entry = find_entry(command.task)
-    if command.language_model is not None and not entry.language_model:
-        raise UserError(f"--language-model is for {', '.join(e.name for e in all_entries() if e.language_model)}")
-    upstream = load_upstream(command.encoder, command.device, command.precision, command.step)
-    if command.out is not None:
-        refuse_file(command.out)
-    task = make_task(
-        command.task,
-        command.data,
+    refuse_file(out)
+    hours = training_hours(command)
+    request = entry.request(
+        data,
         lite=command.lite,
         steps=command.steps,
         lexicons=command.lexicon,
         subset=command.subset,
         own=OwnData(command.label),
     )
+    task = entry.build(entry, request)
     if hours is not None:
         task = limit_training(task, hours, command.seed)
-    if command.language_model is not None and getattr(task, "symbols", None) != Characters():
+    if command.language_model is not None and entry.language_model and getattr(task, "symbols", None) != Characters():
         raise UserError("--language-model knows LibriSpeech's characters: leave it out for other corpora")
-    protocol = f"{task.name}-lite" if command.lite else task.name
-    out = command.out or results_root(command.encoder) / "superb" / upstream.name.replace(" ", "-") / protocol
-    refuse_file(out)
     decoders = {}
-    if command.language_model is not None:
+    if command.language_model is not None and entry.language_model:
         language = LanguageModel(command.language_model, *command.lexicon)
         decoders = {"paper": BeamDecoder(language, PAPER), "board": BeamDecoder(language, BOARD)}
+    protocol = folder_name(command, entry.name)
     say(f"{protocol} ({entry.title}) on {upstream.name}; what is trained stays in {out}", aside=True)
-    evaluation = task.evaluation()(task, upstream, out, command.seed, decoders, command.cache_gb)
-    with lock_folder(out):
+    files = None
+    if command.feature_cache is not None:
+        files = FeatureFiles(command.feature_cache, int(command.feature_cache_gb * 2**30), upstream)
+    evaluation = task.evaluation()(task, upstream, out, command.seed, decoders, command.cache_gb, files)
+    with ExitStack() as holding:
+        distributed.in_main_rank(lambda: holding.enter_context(lock_folder(out)))
         results = evaluation.run(evaluation.candidates(command.lr, command.sweep))
     scores = in_words(results["metrics"], results["chance"])
-    print(f"{protocol} on {upstream.name} ({upstream.parameters:,} parameters): test {scores}")
+    report(f"{protocol} on {upstream.name} ({upstream.parameters:,} parameters): test {scores}")
     for name, decoded in results["decoded"].items():
-        print(f"  with the language model, {name} settings: {in_words(decoded)}")
+        report(f"  with the language model, {name} settings: {in_words(decoded)}")
     if command.lite:
         where = f"{len(task.folds)} folds" if len(task.folds) > 1 else task.folds[0].name
-        print(f"  lite protocol, {task.recipe.steps} steps on {where}: not comparable with full results")
-    print(f"  features: {results['audio_seconds_per_second']:,.0f} audio seconds per second; results in {out}")
+        report(f"  lite protocol, {task.recipe.steps} steps on {where}: not comparable with full results")
+    report(f"  features: {results['audio_seconds_per_second']:,.0f} audio seconds per second; results in {out}")
+
+
+def report(text: str) -> None:
+    """Print a result, once if there are several ranks."""
+    from sjepa import distributed
+
+    if distributed.is_main():
+        print(text)
+
+
+def evaluate_all(command: Superb, upstream: "Upstream", out: Path) -> None:
+    """Every task whose corpus is there; then the table, and the archive for SUPERB's board."""
+    from sjepa import distributed
+    from sjepa.evaluate.superb.submission import pack
+    from sjepa.evaluate.superb.tasks import all_entries
+    from sjepa.evaluate.table import build_sections, find_results
+    from sjepa.evaluate.tabular import markdown
+
+    places = {entry.name: entry.corpus.find(command.data) for entry in all_entries() if entry.corpus is not None}
+    found = [entry for entry in all_entries() if places.get(entry.name) is not None]
+    missing = [name for name, place in places.items() if place is None]
+    if not found:
+        raise UserError(f"{command.data} has no corpus of SUPERB: docs/evaluate.md shows how each of them lies there")
+    print(
+        f"tasks: {', '.join(entry.name for entry in found)}"
+        + (f"; no corpus of {', '.join(missing)}" if missing else "")
+    )
+    failed = {}
+    for entry in found:
+        place = places[entry.name]
+        assert place is not None
+        try:
+            evaluate(command, entry, upstream, place, out / folder_name(command, entry.name))
+        except UserError as error:  # the others can still be run
+            failed[entry.name] = str(error)
+            report(f"{entry.name} was not run: {error}")
+    folders = {entry.name: out / folder_name(command, entry.name) for entry in found if entry.name not in failed}
+    if folders:
+        report("\n" + markdown(build_sections(find_results(folders.values()))).rstrip("\n"))
+    submitted = [(e.submission, folders[e.name]) for e in found if e.submission is not None and e.name in folders]
+    packed = pack(submitted, out / ARCHIVE) if distributed.is_main() else []
+    if packed:
+        report(f"for SUPERB's board: {out / ARCHIVE} ({', '.join(packed)})")
+    if failed:
+        raise UserError(f"{len(failed)} of {len(found)} tasks were not run: {', '.join(failed)}")
 
 
 def training_hours(command: Superb) -> float | None:

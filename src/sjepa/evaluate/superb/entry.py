@@ -9,10 +9,27 @@ from sjepa.errors import UserError
 from sjepa.evaluate.metric import Metric, SectionKind
 from sjepa.evaluate.superb.own import OwnData, corpus_label
 from sjepa.evaluate.superb.records import Fold
+from sjepa.evaluate.superb.submission import Submission
 from sjepa.evaluate.superb.task import Recipe, Task
 
 T = TypeVar("T", bound=Task)
 DEV_CLEAN = "dev-clean"
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """How a task's corpus is recognised in a folder that holds several."""
+
+    signs: tuple[str, ...]
+    """Files or folders, any of which lies in it."""
+    folders: tuple[str, ...] = ()
+    """Names that its folder may have; it may also be the folder of all corpora itself."""
+
+    def find(self, data: Path) -> Path | None:
+        for folder in (data, *(data / name for name in self.folders)):
+            if any((folder / sign).exists() for sign in self.signs):
+                return folder
+        return None
 
 
 @dataclass(frozen=True)
@@ -44,6 +61,10 @@ class Entry:
     """Read the corpus and make the task: its folds, head, loss and predictions."""
     selects: str = ""
     """The metric that dev selects by; the first unless another is named."""
+    corpus: Corpus | None = None
+    """How `superb all` finds the corpus; a task without it is not among all."""
+    submission: Submission | None = None
+    """The file of its test predictions that SUPERB's board expects."""
     language_model: bool = False
     """Whether a language model can decode its test part."""
     own: bool = False
@@ -80,4 +101,5 @@ class Entry:
 
     def task(self, kind: type[T], request: Request, folds: list[Fold], **more: Any) -> T:
         """A task of a kind, with all that the entry states."""
-        return kind(self.name, request.recipe, folds, self.metrics, self.selects, self.section, **more)
+        submission = None if request.lite else self.submission
+        return kind(self.name, request.recipe, folds, self.metrics, self.selects, self.section, submission, **more)

@@ -92,9 +92,32 @@ def slot_value_cer(hypotheses: Sentences, references: Sentences) -> float:
     return error_rate([h for h, _ in pairs], [r for _, r in pairs])
 
 
+def equal_error_rate(scores: Sequence[float], references: Sequence[str]) -> float:
+    """Where false alarms and misses of a threshold are equally frequent; between two thresholds both are linear.
+
+    References are "1" for a pair of one speaker and "0" for a pair of two.
+    """
+    wanted = np.array([reference == "1" for reference in references])
+    order = np.argsort(-np.asarray(scores), kind="stable")
+    ranked, hits = np.asarray(scores)[order], wanted[order]
+    last = np.append(ranked[1:] != ranked[:-1], True)  # a threshold cannot divide equal scores
+    misses = np.concatenate([[1.0], 1 - np.cumsum(hits)[last] / wanted.sum()])
+    alarms = np.concatenate([[0.0], np.cumsum(~hits)[last] / (~wanted).sum()])
+    after = int(np.argmax(alarms >= misses))
+    before = after - 1
+    fall, rise = misses[before] - misses[after], alarms[after] - alarms[before]
+    share = (misses[before] - alarms[before]) / (fall + rise)
+    return 100.0 * float(alarms[before] + share * rise)
+
+
 WER = Metric("wer", Better.LOWER, score=word_error_rate)
 CER = Metric("cer", Better.LOWER, score=character_error_rate)
 PER = Metric("per", Better.LOWER, score=word_error_rate)
+MTWV = Metric("mtwv")
+DER = Metric("der", Better.LOWER)
+FRAME_DER = Metric("frame_der", Better.LOWER)
+FRAME_ACCURACY = Metric("frame_accuracy")
+EER = Metric("eer", Better.LOWER, score=equal_error_rate)
 ACCURACY = Metric("accuracy", score=accuracy)
 BALANCED_ACCURACY = Metric("balanced_accuracy", score=balanced_accuracy)
 SLOT_F1 = Metric("slot_f1", score=slot_f1)

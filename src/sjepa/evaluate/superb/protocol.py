@@ -1,28 +1,38 @@
-"""SUPERB's protocol: train a head on frozen features, select on dev, report on test."""
+"""SUPERB's protocol: train a head on frozen features, select on dev, report on test.
+
+Under torchrun each rank has its share of every batch: it computes the features and gradients of that share, and all
+ranks take the same step.
+"""
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from sjepa import distributed
 from sjepa.evaluate.superb.batches import testing_batches
-from sjepa.evaluate.superb.features import Batch, padded
+from sjepa.evaluate.superb.features import padded
 from sjepa.evaluate.superb.heads import WeightedSum
-from sjepa.evaluate.superb.records import Fold, Label, Utterance
+from sjepa.evaluate.superb.records import Fold, Utterance
 from sjepa.evaluate.superb.search import Search
 from sjepa.evaluate.superb.state import TrainingState
-from sjepa.files import write_whole
+from sjepa.files import atomic_file, write_whole
 from sjepa.progress import Bar, bar
 from sjepa.seeds import seed_from
 from sjepa.stopping import stop_requests
 
-CLIP = 1.0
 GRID = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7)  # learning rates that the public board tried
 TEST_BATCH = 16
+BOARD_DECODER = "board"  # the settings of the language model that SUPERB's board has
+Share = tuple[Sequence[Utterance], list[Tensor], float]
+"""A rank's part of a batch, its features, and how much of the batch it is."""
 SAVE_EVERY = 500  # steps between saves, besides those at every look at dev
 
 
@@ -33,6 +43,16 @@ class Downstream(nn.Module):
         super().__init__()
         self.featurizer = WeightedSum(states)
         self.head = head
+
+
+@dataclass
+class Training:
+    """What is trained for a fold at a rate, its optimizer, and how far it is."""
+
+    rate: float
+    downstream: Downstream
+    optimizer: torch.optim.Optimizer
+    state: TrainingState
 
 
 class Evaluation(Search):
@@ -51,56 +71,83 @@ class Evaluation(Search):
         """Keep the heads that were tested, for another language model to decode; nothing needs the rest."""
         kept = set()
         for index in range(len(self.task.folds)):
-            _, _, state = self.open(index, chosen)
+            state = self.open(index, chosen).state
             state.finish()
             kept.add(state.file)
         for file in set((self.out / "training").iterdir()) - kept:
             file.unlink()
 
-    def open(self, index: int, rate: float) -> tuple[Downstream, torch.optim.Optimizer, TrainingState]:
+    def open(self, index: int, rate: float) -> Training:
         """What is trained for a fold at a rate: new, or as it was when it stopped."""
         torch.manual_seed(seed_from(self.seed, index))
         downstream = Downstream(self.upstream.states, self.task.head(self.upstream.dimension)).to(self.upstream.device)
         optimizer = self.task.optimizer(downstream.parameters(), rate)
         file = self.out / "training" / f"fold{index + 1}-lr{rate:g}.safetensors"
-        return downstream, optimizer, TrainingState.open(file, self.identity | {"lr": rate}, downstream, optimizer)
+        state = TrainingState.open(file, self.identity | {"lr": rate}, downstream, optimizer)
+        return Training(rate, downstream, optimizer, state)
 
-    def dev_score(self, rate: float) -> float:
-        """The best on dev of all folds, trained at a rate."""
-        states = [self.train(fold, index, rate)[1] for index, fold in enumerate(self.task.folds)]
-        return float(np.mean([state.best_score for state in states]))
+    def dev_scores(self, candidates: Sequence[float]) -> dict[float, float]:
+        """The best on dev of all folds, trained at each rate."""
+        trained = [self.train(fold, index, candidates) for index, fold in enumerate(self.task.folds)]
+        return {
+            rate: float(np.mean([fold[place].state.best_score for fold in trained]))
+            for place, rate in enumerate(candidates)
+        }
 
-    def train(self, fold: Fold, index: int, rate: float) -> tuple[Downstream, TrainingState]:
-        """Train one head, or continue where it stopped; the state holds the weights that were best on dev."""
+    def train(self, fold: Fold, index: int, rates: Sequence[float]) -> list[Training]:
+        """Train a head at each rate, or continue where it stopped; states hold the weights that were best on dev.
+
+        All heads learn from the same batches, so the features of a batch are computed once for all rates. A head that
+        is ahead of the others waits for them.
+        """
         task, recipe = self.task, self.task.recipe
         seed = seed_from(self.seed, index)
-        downstream, optimizer, state = self.open(index, rate)
-        if state.step >= recipe.steps:
-            return downstream, state
+        heads = [self.open(index, rate) for rate in rates]
+        first = min(head.state.step for head in heads)
+        if first >= recipe.steps:
+            return heads
         part = f" {index + 1} of {len(task.folds)}" if len(task.folds) > 1 else ""
-        with stop_requests() as asked, bar(f"{task.name}{part}, lr {rate:g}", recipe.steps, state.step) as progress:
-            batches = self.store.batches(self.plan(fold, seed, state.step))
-            while state.step < recipe.steps:
-                loss = self.step(downstream, optimizer, batches, seed, state.step)
-                state.step += 1
-                if state.step % recipe.evaluate_every == 0 or state.step == recipe.steps:
-                    scores = task.score_part(self.predictions(downstream, fold.dev)[0], fold.dev)
-                    state.record(scores, task.selection.name, task.selection.lower, loss)
-                    progress.say(f"  step {state.step}: loss {loss:.3f}, dev " + in_words(scores))
-                    state.save()
-                elif state.step % SAVE_EVERY == 0 or asked:
-                    state.save()
-                if asked:
+        title = f"lr {rates[0]:g}" if len(rates) == 1 else f"{len(rates)} learning rates"
+        with stop_requests() as asked, bar(f"{task.name}{part}, {title}", recipe.steps, first) as progress:
+            batches = self.shares(fold, seed, first)
+            for step in range(first, recipe.steps):
+                taken = [next(batches) for _ in range(recipe.accumulate)]
+                behind = [head for head in heads if head.state.step == step]
+                losses = [self.step(head.downstream, head.optimizer, taken, seed, step) for head in behind]
+                for head in behind:
+                    head.state.step += 1
+                look = (step + 1) % recipe.evaluate_every == 0 or step + 1 == recipe.steps
+                if look:
+                    self.look_at_dev(fold, behind, losses, progress)
+                stop = bool(asked) if distributed.world_size() == 1 else distributed.broadcast_object(bool(asked))
+                if look or (step + 1) % SAVE_EVERY == 0 or stop:
+                    distributed.in_main_rank(partial(save_all, behind))
+                if stop:
                     raise KeyboardInterrupt
-                best = f"best dev {state.best_score:.2f}  " if state.curve else ""
-                progress.advance(note=f"{best}loss {loss:.3f}")
-        return downstream, state
+                progress.advance(note=self.note(behind, losses))
+        return heads
+
+    def look_at_dev(self, fold: Fold, heads: Sequence[Training], losses: Sequence[float], progress: Bar) -> None:
+        """Score heads on dev; each keeps its weights if they are its best."""
+        task = self.task
+        said = self.predictions([head.downstream for head in heads], fold.dev)
+        for head, loss, predictions in zip(heads, losses, said, strict=True):
+            scores = task.score_part(predictions, fold.dev)
+            head.state.record(scores, task.selection.name, task.selection.lower, loss)
+            rate = f" lr {head.rate:g}:" if len(heads) > 1 else ""
+            progress.say(f"  step {head.state.step}:{rate} loss {loss:.3f}, dev " + in_words(scores))
+
+    def note(self, heads: Sequence[Training], losses: Sequence[float]) -> str:
+        """Behind the bar: the best of the heads on dev, and the lowest loss."""
+        scores = [head.state.best_score for head in heads if head.state.curve]
+        best = self.task.selection.best([score for score in scores if not math.isnan(score)])
+        return ("" if best is None else f"best dev {best:.2f}  ") + f"loss {min(losses):.3f}"
 
     def step(
         self,
         downstream: Downstream,
         optimizer: torch.optim.Optimizer,
-        batches: Iterator[Batch],
+        batches: Sequence[Share],
         seed: int,
         step: int,
     ) -> float:
@@ -110,22 +157,44 @@ class Evaluation(Search):
         torch.manual_seed(seed_from(seed, step))  # dropout, the same after a stop
         generator = torch.Generator().manual_seed(seed_from(seed, step))
         losses = []
-        for _ in range(recipe.accumulate):
-            utterances, features = next(batches)
+        for utterances, features, share in batches:
+            if not utterances:  # fewer than ranks
+                losses.append(torch.zeros((), device=self.upstream.device))
+                continue
             states, frames = padded(features)
             x = downstream.featurizer(states)
             if self.task.augmentation is not None:
                 x = self.task.augmentation(x, frames, generator)
             outputs = downstream.head(x, frames)
-            loss = self.task.loss(outputs, frames, [u.label for u in utterances]) / recipe.accumulate
+            loss = share * self.task.loss(outputs, frames, [u.label for u in utterances]) / recipe.accumulate
             loss.backward()
             losses.append(loss.detach())
-        norm = nn.utils.clip_grad_norm_(downstream.parameters(), CLIP)
-        *values, size = torch.stack([*losses, norm]).tolist()  # all at once: each look at the device waits for it
+        if distributed.world_size() > 1:
+            for parameter in downstream.parameters():
+                parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+                distributed.sum_over_ranks(parameter.grad)
+        norm = nn.utils.clip_grad_norm_(downstream.parameters(), self.task.clip)
+        total = distributed.sum_over_ranks(torch.stack(losses))
+        *values, size = torch.cat([total, norm[None]]).tolist()  # all at once: each look at the device waits for it
         if math.isfinite(size):
             optimizer.step()
         optimizer.zero_grad()
         return sum(values)
+
+    def shares(self, fold: Fold, seed: int, step: int) -> Iterator[Share]:
+        """This rank's part of each training batch from a step on, and how much of the batch it is."""
+        rank, ranks = distributed.rank(), distributed.world_size()
+        weights: deque[float] = deque()
+
+        def planned() -> Iterator[tuple[list[Utterance], int]]:
+            for utterances, number in self.plan(fold, seed, step):
+                mine = utterances[rank::ranks]
+                whole, part = (self.task.weight([u.label for u in each]) for each in (utterances, mine))
+                weights.append(part / whole)
+                yield mine, number
+
+        for mine, features in self.store.batches(planned()):
+            yield mine, features, weights.popleft()
 
     def plan(self, fold: Fold, seed: int, step: int) -> Iterator[tuple[list[Utterance], int]]:
         """Training batches from a step on, each with a seed of its own."""
@@ -134,40 +203,66 @@ class Evaluation(Search):
             if number >= step * self.task.recipe.accumulate:
                 yield [fold.train[i] for i in batch], seed_from(seed, number)
 
-    @torch.inference_mode()
-    def predictions(
-        self, downstream: Downstream, utterances: Sequence[Utterance], decode: bool = False, progress: Bar | None = None
-    ) -> tuple[list[Label], dict[str, list[Label]]]:
-        """Labels of all utterances in their order; with `decode`, those of each further decoder too."""
-        downstream.eval()
-        found: dict[int, Label] = {}
-        decoders = self.decoders if decode else {}
-        decoded: dict[str, dict[int, Label]] = {name: {} for name in decoders}
-        order = testing_batches(self.samples(utterances), TEST_BATCH)
+    def outputs(
+        self, downstreams: Sequence[Downstream], utterances: Sequence[Utterance]
+    ) -> Iterator[tuple[np.ndarray, Tensor, list[Tensor]]]:
+        """For this rank's utterances, in batches: their places, their frames, and the outputs of each head."""
+        for downstream in downstreams:
+            downstream.eval()
+        order = testing_batches(self.samples(utterances), TEST_BATCH)[distributed.rank() :: distributed.world_size()]
         plan = [([utterances[i] for i in batch], -1) for batch in order]
         for batch, (_, features) in zip(order, self.store.batches(plan), strict=True):
             states, frames = padded(features)
-            outputs = downstream.head(downstream.featurizer(states), frames)
-            found.update(zip(batch.tolist(), self.task.predict(outputs, frames), strict=True))
-            log_probabilities = outputs.log_softmax(-1).cpu() if decoders else ()
-            for name, decoder in decoders.items():
+            yield batch, frames, [d.head(d.featurizer(states), frames) for d in downstreams]
+
+    @torch.inference_mode()
+    def predictions(self, downstreams: Sequence[Downstream], utterances: Sequence[Utterance]) -> list[list[Any]]:
+        """What each head says of all utterances, in their order."""
+        found: list[dict[int, Any]] = [{} for _ in downstreams]
+        for batch, frames, outputs in self.outputs(downstreams, utterances):
+            for said, output in zip(found, outputs, strict=True):
+                said.update(zip(batch.tolist(), self.task.predict(output, frames), strict=True))
+        for others in distributed.gather_objects(found):
+            for said, other in zip(found, others, strict=True):
+                said.update(other)
+        return [[said[i] for i in range(len(utterances))] for said in found]
+
+    @torch.inference_mode()
+    def decode(
+        self, downstream: Downstream, utterances: Sequence[Utterance], progress: Bar
+    ) -> tuple[list[Any], dict[str, list[Any]]]:
+        """What a head says of all utterances, and what each further decoder makes of its outputs."""
+        found: dict[int, Any] = {}
+        decoded: dict[str, dict[int, Any]] = {name: {} for name in self.decoders}
+        for batch, frames, (output,) in self.outputs([downstream], utterances):
+            found.update(zip(batch.tolist(), self.task.predict(output, frames), strict=True))
+            log_probabilities = output.log_softmax(-1).cpu() if self.decoders else ()
+            for name, decoder in self.decoders.items():
                 for row, count, index in zip(log_probabilities, frames.tolist(), batch.tolist(), strict=True):
                     decoded[name][index] = self.task.complete(decoder(row[:count]))
-            if progress is not None:
-                progress.advance(len(batch))
+            progress.advance(len(batch) * distributed.world_size())
+        for others, others_decoded in distributed.gather_objects((found, decoded)):
+            found |= others
+            decoded = {name: texts | others_decoded[name] for name, texts in decoded.items()}
         ordered = range(len(utterances))
         return [found[i] for i in ordered], {name: [d[i] for i in ordered] for name, d in decoded.items()}
 
-    def test(self, fold: Fold, index: int, rate: float) -> dict[str, Any]:
+    def test(self, fold: Fold, index: int, candidate: float) -> dict[str, Any]:
         """Score the best head on test, and write what it said beside what was wanted."""
-        downstream, state = self.train(fold, index, rate)  # nothing is left to do where the head is still there
+        (head,) = self.train(fold, index, [candidate])  # nothing is left to do where the head is still there
+        downstream, state = head.downstream, head.state
         downstream.load_state_dict(state.best)
         with bar(f"Testing {fold.name}", len(fold.test)) as progress:
-            predictions, decoded = self.predictions(downstream, fold.test, bool(self.decoders), progress)
+            predictions, decoded = self.decode(downstream, fold.test, progress)
         suffix = f"-fold{index + 1}" if len(self.task.folds) > 1 else ""
-        write_whole(self.out / f"predictions{suffix}.txt", self.as_text(fold.test, predictions))
+        files: dict[str, str | bytes] = {f"predictions{suffix}.txt": self.task.listing(predictions, fold.test)}
+        files |= self.task.submitted_files(predictions, fold.test, index)
         for name, said in decoded.items():
-            write_whole(self.out / f"predictions-{name}{suffix}.txt", self.as_text(fold.test, said))
+            files[f"predictions-{name}{suffix}.txt"] = self.task.listing(said, fold.test)
+            if name == BOARD_DECODER and self.task.submission is not None:
+                files |= self.task.submission.decoded_files(fold.test, said)
+        if distributed.is_main():
+            write_files(self.out, files)
         weights = downstream.featurizer.weights.detach().softmax(0).tolist()
         return {
             "fold": fold.name,
@@ -179,10 +274,21 @@ class Evaluation(Search):
             "dev_curve": state.curve,
         }
 
-    def as_text(self, utterances: Sequence[Utterance], predictions: Sequence[Any]) -> str:
-        """Name, prediction and reference of each utterance, divided by tabs."""
-        rows = zip(utterances, predictions, strict=True)
-        return "".join(f"{u.name}\t{self.task.as_text(p)}\t{self.task.as_text(u.label)}\n" for u, p in rows)
+
+def save_all(heads: Sequence[Training]) -> None:
+    for head in heads:
+        head.state.save()
+
+
+def write_files(folder: Path, files: Mapping[str, str | bytes]) -> None:
+    """Write files below a folder, each whole."""
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(content, str):
+            write_whole(folder / name, content)
+        else:
+            with atomic_file(folder / name) as unfinished:
+                unfinished.write_bytes(content)
 
 
 def in_words(scores: dict[str, float], chance: dict[str, float] | None = None) -> str:

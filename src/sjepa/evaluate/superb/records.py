@@ -15,6 +15,7 @@ from sjepa.data.corpus import audio_files
 from sjepa.data.layouts.manifest import parsed
 from sjepa.data.storage import Place, read_bytes
 from sjepa.errors import UserError
+from sjepa.evaluate.superb.sound import Sound
 from sjepa.progress import say
 
 T = TypeVar("T")
@@ -37,6 +38,7 @@ class Utterance:
     """Samples of an utterance that is a part of a file; 0 takes all that follow `start`."""
     inside: tuple[int, int] = (0, 0)
     """Offset and size in bytes of a recording that lies inside a larger file: a table or a tar."""
+    sound: Sound = Sound.UNCHANGED
 
     @property
     def recording(self) -> str:
@@ -46,7 +48,8 @@ class Utterance:
     @property
     def key(self) -> str:
         """What tells its features from those of other utterances."""
-        return f"{self.recording}:{self.start}+{self.samples}" if self.start or self.samples else self.recording
+        part = f":{self.start}+{self.samples}" if self.start or self.samples else ""
+        return f"{self.recording}{part}" + ("" if self.sound is Sound.UNCHANGED else f":{self.sound}")
 
     def open(self) -> Path | BinaryIO:
         """What is decoded: the file, or the bytes of the recording inside it."""

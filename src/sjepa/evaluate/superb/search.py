@@ -12,13 +12,15 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from sjepa import __version__
+from sjepa import __version__, distributed
 from sjepa.audio.io import SAMPLE_RATE
 from sjepa.errors import UserError
 from sjepa.evaluate.results import write_results
 from sjepa.evaluate.superb.decode import BeamDecoder
+from sjepa.evaluate.superb.feature_files import FeatureFiles
 from sjepa.evaluate.superb.features import FeatureStore
 from sjepa.evaluate.superb.records import Fold, Utterance
+from sjepa.evaluate.superb.sound import Sound
 from sjepa.evaluate.superb.state import refuse_another
 from sjepa.evaluate.superb.task import Task
 from sjepa.evaluate.upstream import Upstream, about, check_unchanged
@@ -39,9 +41,11 @@ class Search(ABC):
     decoders: dict[str, BeamDecoder] = field(default_factory=dict)
     """Further ways to decode the test part, by name."""
     cache_gb: float | None = None
+    feature_files: FeatureFiles | None = None
+    """Where features go that do not fit in memory."""
 
     def __post_init__(self) -> None:
-        self.store = FeatureStore(self.upstream, self.cache_gb)
+        self.store = FeatureStore(self.upstream, self.cache_gb, self.feature_files)
         self.lengths: dict[str, int] = {}
 
     @abstractmethod
@@ -49,8 +53,8 @@ class Search(ABC):
         """What is tried: with a given learning rate, with a sweep, or as the protocol has it."""
 
     @abstractmethod
-    def dev_score(self, candidate: float) -> float:
-        """The selecting metric on dev, averaged over the folds."""
+    def dev_scores(self, candidates: Sequence[float]) -> dict[float, float]:
+        """The selecting metric on dev of each candidate, averaged over the folds."""
 
     @abstractmethod
     def test(self, fold: Fold, index: int, candidate: float) -> dict[str, Any]:
@@ -75,7 +79,7 @@ class Search(ABC):
             say(f"{self.out} holds the results of this evaluation: nothing is left to do")
             return past
         if past is None:
-            dev = {candidate: self.dev_score(candidate) for candidate in candidates}
+            dev = self.dev_scores(candidates)
         else:
             dev = {candidate: past["dev"][f"by_{self.searched}"][f"{candidate:g}"] for candidate in candidates}
         chosen = min(dev, key=lambda candidate: dev[candidate] if task.selection.lower else -dev[candidate])
@@ -97,8 +101,9 @@ class Search(ABC):
             "audio_seconds_per_second": round(self.store.speed, 1),
             "versions": {"sjepa": __version__, "torch": torch.__version__, "python": platform.python_version()},
         }
-        write_results(self.out, results)
-        self.tidy(chosen)
+        if distributed.is_main():
+            write_results(self.out, results)
+            self.tidy(chosen)
         return results
 
     def past(self, candidates: Sequence[float]) -> dict[str, Any] | None:
@@ -146,17 +151,21 @@ class Search(ABC):
         return float(self.samples(utterances).sum()) / SAMPLE_RATE / 3600
 
     def samples(self, utterances: Sequence[Utterance]) -> np.ndarray:
+        """Samples of each utterance, as far as its file's header tells: silence that goes is counted."""
         return np.array([min(u.length(self.lengths[u.recording]), u.crop or 2**40) for u in utterances])
 
 
 def labels_hash(task: Task) -> str:
     """A hash of all that is asked and of all that can be answered."""
     parts = [part for fold in task.folds for part in (fold.train, fold.dev, fold.test)]
-    asked = [
-        [(u.name, u.label, u.crop, *([u.start, u.samples] if u.start or u.samples else [])) for u in part]
-        for part in parts
-    ]
+    asked = [[(u.name, u.label, u.crop, *prepared(u)) for u in part] for part in parts]
     return hashlib.sha256(json.dumps([asked, task.answers()]).encode()).hexdigest()
+
+
+def prepared(utterance: Utterance) -> tuple[int | str, ...]:
+    """What is done to the audio, where anything is."""
+    plain = not utterance.start and not utterance.samples and utterance.sound is Sound.UNCHANGED
+    return () if plain else (utterance.start, utterance.samples, utterance.sound)
 
 
 def average(scores: list[dict[str, float]]) -> dict[str, float]:

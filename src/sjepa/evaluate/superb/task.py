@@ -1,7 +1,7 @@
 """What a task is to the protocol: data, a head, a loss, predictions and their scores."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +13,14 @@ from sjepa.evaluate.metric import Metric, SectionKind
 from sjepa.evaluate.superb.batches import shuffled_batches
 from sjepa.evaluate.superb.records import Fold, Label, Utterance
 from sjepa.evaluate.superb.specaugment import SpecAugment
+from sjepa.evaluate.superb.submission import Submission
 
 if TYPE_CHECKING:
     from sjepa.evaluate.superb.search import Search
 
 LITE_RATE = 1e-3
 LOOKS = 10  # at dev, at most
+CLIP = 1.0
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,7 @@ class Task(ABC):
     metrics: tuple[Metric, ...]
     selects: str = ""
     section: SectionKind = SectionKind.OTHER
+    submission: Submission | None = None
 
     @property
     def selection(self) -> Metric:
@@ -58,12 +61,21 @@ class Task(ABC):
         """What is done to features in training."""
         return None
 
+    @property
+    def clip(self) -> float:
+        """The largest norm of a step's gradient; a larger one is scaled down."""
+        return CLIP
+
     @abstractmethod
     def head(self, dimension: int) -> nn.Module:
         """A new head: features (B, T, D) and the frames of each utterance to outputs."""
 
     @abstractmethod
     def loss(self, outputs: Tensor, frames: Tensor, labels: Sequence[Label]) -> Tensor: ...
+
+    def weight(self, labels: Sequence[Label]) -> float:
+        """What a loss is a mean over: how much a part of a batch counts in the loss of all of it."""
+        return float(len(labels))
 
     @abstractmethod
     def predict(self, outputs: Tensor, frames: Tensor) -> list[Any]:
@@ -104,3 +116,14 @@ class Task(ABC):
     def as_text(self, prediction: Any) -> str:
         """A prediction, or a label, on one line."""
         return prediction if isinstance(prediction, str) else ", ".join(prediction)
+
+    def listing(self, predictions: Sequence[Any], utterances: Sequence[Utterance]) -> str:
+        """What stands in `predictions.txt`: name, prediction and reference of each utterance, divided by tabs."""
+        rows = zip(utterances, predictions, strict=True)
+        return "".join(f"{u.name}\t{self.as_text(p)}\t{self.as_text(u.label)}\n" for u, p in rows)
+
+    def submitted_files(
+        self, predictions: Sequence[Any], utterances: Sequence[Utterance], fold: int
+    ) -> Mapping[str, str | bytes]:
+        """Files of the test predictions as SUPERB's board expects them, by their names."""
+        return {} if self.submission is None else self.submission.files(utterances, predictions, fold)

@@ -7,6 +7,7 @@ from pathlib import Path
 from sjepa.audio.io import SAMPLE_RATE
 from sjepa.errors import UserError
 from sjepa.evaluate.superb.records import Fold, Utterance, folder_in
+from sjepa.evaluate.superb.sound import Sound
 
 COMMANDS = ["yes", "no", "up", "down", "left", "right", "on", "off", "stop", "go"]
 UNKNOWN, SILENCE = "_unknown_", "_silence_"
@@ -23,11 +24,15 @@ def read_speech_commands(root: Path) -> list[Fold]:
         if word != "_background_noise_" and not 10 <= share < 20:  # that tenth is the corpus's older test part
             label = word if word in COMMANDS else UNKNOWN
             name = f"{word}/{path.stem}"
-            parts["dev" if share < 10 else "train"].append(Utterance(name, path, (label,), path.name.split("_")[0]))
+            speaker = path.name.split("_")[0]
+            spoken = Utterance(name, path, (label,), speaker, sound=Sound.LOWERED)
+            parts["dev" if share < 10 else "train"].append(spoken)
     noises = sorted((folder / "_background_noise_").glob("*.wav"))
-    silence = [Utterance(f"{SILENCE}/{path.stem}", path, (SILENCE,), crop=SAMPLE_RATE) for path in noises]
+    silence = [
+        Utterance(f"{SILENCE}/{path.stem}", path, (SILENCE,), crop=SAMPLE_RATE, sound=Sound.LOWERED) for path in noises
+    ]
     test = [
-        Utterance(f"{path.parent.name}/{path.stem}", path, (path.parent.name,))
+        Utterance(f"{path.parent.name}/{path.stem}", path, (path.parent.name,), sound=Sound.LOWERED)
         for path in sorted(test_folder.glob("*/*.wav"))
     ]
     odd = {u.label[0] for u in test} - {*COMMANDS, UNKNOWN, SILENCE}

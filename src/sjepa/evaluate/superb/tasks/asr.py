@@ -4,12 +4,13 @@ from sjepa.evaluate.labelled import LABELS, Labelled, listed_fold
 from sjepa.evaluate.metric import SectionKind
 from sjepa.evaluate.superb import librispeech
 from sjepa.evaluate.superb.alphabet import Alphabet, spell
-from sjepa.evaluate.superb.entry import Entry, Request
+from sjepa.evaluate.superb.entry import Corpus, Entry, Request
 from sjepa.evaluate.superb.metrics import CER, WER
 from sjepa.evaluate.superb.own import divide, is_own, label_items, read_items
 from sjepa.evaluate.superb.records import Fold
 from sjepa.evaluate.superb.sequences import LITE_WIDTH, WIDTH, SequenceTask
 from sjepa.evaluate.superb.specaugment import SpecAugment
+from sjepa.evaluate.superb.submission import Submission, spoken
 from sjepa.evaluate.superb.task import Recipe
 from sjepa.evaluate.superb.text import Characters
 
@@ -47,6 +48,12 @@ ENTRY = Entry(
     lite_steps=3000,
     metrics=(WER, CER),
     build=build,
+    corpus=Corpus(("LibriSpeech", "train-clean-100", "dev-clean")),
+    submission=Submission(
+        {"test-clean-noLM-hyp.ark": "asr_public/predict.ark", "test-clean-LM-hyp.ark": "asr_lm_public/predict.ark"},
+        spoken,
+        decoded="test-clean-LM-hyp.ark",
+    ),
     language_model=True,
     own=True,
 )

@@ -3,9 +3,10 @@
 from sjepa.evaluate.metric import SectionKind
 from sjepa.evaluate.superb.classes import ClassTask, classification
 from sjepa.evaluate.superb.corpora.speech_commands import read_speech_commands
-from sjepa.evaluate.superb.entry import Entry, Request
+from sjepa.evaluate.superb.entry import Corpus, Entry, Request
 from sjepa.evaluate.superb.metrics import ACCURACY, BALANCED_ACCURACY
 from sjepa.evaluate.superb.records import some_of_each
+from sjepa.evaluate.superb.submission import Submission, joined
 from sjepa.evaluate.superb.task import Recipe
 
 
@@ -23,4 +24,6 @@ ENTRY = Entry(
     metrics=(ACCURACY, BALANCED_ACCURACY),
     selects="balanced_accuracy",
     build=build,
+    corpus=Corpus(("speech_commands_v0.01",), ("speech_commands", "SpeechCommands")),
+    submission=Submission({"test_predict.txt": "ks_public/predict.txt"}, lambda u, said: f"{joined(u, 2)} {said[0]}"),
 )

@@ -6,10 +6,11 @@ from pathlib import Path
 from sjepa.errors import UserError
 from sjepa.evaluate.metric import SectionKind
 from sjepa.evaluate.superb import librispeech
-from sjepa.evaluate.superb.entry import Entry, Request
+from sjepa.evaluate.superb.entry import Corpus, Entry, Request
 from sjepa.evaluate.superb.metrics import PER
 from sjepa.evaluate.superb.records import Fold, relabel
 from sjepa.evaluate.superb.sequences import Batched, SequenceTask
+from sjepa.evaluate.superb.submission import Submission, spoken
 from sjepa.evaluate.superb.task import Recipe
 from sjepa.evaluate.superb.text import Phones
 
@@ -21,8 +22,10 @@ def build(entry: Entry, request: Request) -> SequenceTask:
     """SUPERB's phonemes come from a lexicon with stress; the lite protocol also takes aligned ones."""
     data = request.data
     fold = librispeech.subset_fold(data, request.subset) if request.lite else librispeech.standard_fold(data)
-    if request.lexicons:
-        fold, phones = pronounce(fold, request.lexicons), Phones()
+    beside = tuple(data / name for name in LEXICONS)
+    lexicons = request.lexicons or (beside if not request.lite and all(file.is_file() for file in beside) else ())
+    if lexicons:
+        fold, phones = pronounce(fold, lexicons), Phones()
     elif request.lite:
         fold, phones = align(fold, request)
     else:
@@ -61,4 +64,6 @@ ENTRY = Entry(
     lite_steps=1000,
     metrics=(PER,),
     build=build,
+    corpus=Corpus(("LibriSpeech", "train-clean-100", "dev-clean")),
+    submission=Submission({"test-hyp.ark": "pr_public/predict.ark"}, spoken),
 )

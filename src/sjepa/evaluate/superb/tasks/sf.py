@@ -2,11 +2,12 @@
 
 from sjepa.evaluate.metric import SectionKind
 from sjepa.evaluate.superb.corpora.snips import read_snips, snips_folder
-from sjepa.evaluate.superb.entry import Entry, Request
+from sjepa.evaluate.superb.entry import Corpus, Entry, Request
 from sjepa.evaluate.superb.metrics import SLOT_TYPE_F1, SLOT_VALUE_CER
 from sjepa.evaluate.superb.records import reduce_folds, some
 from sjepa.evaluate.superb.sequences import LITE_WIDTH, WIDTH, Batched, SequenceTask
 from sjepa.evaluate.superb.specaugment import SpecAugment
+from sjepa.evaluate.superb.submission import Submission, spoken
 from sjepa.evaluate.superb.task import Recipe
 from sjepa.evaluate.superb.text import SlotCharacters, read_slot_names
 
@@ -35,4 +36,6 @@ ENTRY = Entry(
     lite_steps=2000,
     metrics=(SLOT_TYPE_F1, SLOT_VALUE_CER),
     build=build,
+    corpus=Corpus(("SNIPS", "all.iob.snips.txt")),
+    submission=Submission({"test-hyp.ark": "sf_public/predict.ark"}, spoken),
 )

@@ -3,9 +3,10 @@
 from sjepa.evaluate.metric import SectionKind
 from sjepa.evaluate.superb.classes import ClassTask, classification
 from sjepa.evaluate.superb.corpora.voxceleb import read_voxceleb
-from sjepa.evaluate.superb.entry import Entry, Request
+from sjepa.evaluate.superb.entry import Corpus, Entry, Request
 from sjepa.evaluate.superb.metrics import ACCURACY
-from sjepa.evaluate.superb.records import Fold
+from sjepa.evaluate.superb.records import Fold, Label, Utterance
+from sjepa.evaluate.superb.submission import Submission, joined
 from sjepa.evaluate.superb.task import Recipe
 
 LITE_SPEAKERS = 100
@@ -25,6 +26,11 @@ def few_speakers(fold: Fold, most: int) -> Fold:
     return Fold(fold.name, train, dev, test)
 
 
+def as_line(utterance: Utterance, speaker: Label) -> str:
+    """`id10003-VIDEO-00001 id10003`"""
+    return f"{joined(utterance, 3).removesuffix(utterance.path.suffix)} {speaker[0]}"
+
+
 ENTRY = Entry(
     name="sid",
     title="speaker identification",
@@ -33,4 +39,6 @@ ENTRY = Entry(
     lite_steps=2000,
     metrics=(ACCURACY,),
     build=build,
+    corpus=Corpus(("iden_split.txt", "veri_test_class.txt"), ("VoxCeleb1", "voxceleb1")),
+    submission=Submission({"test_predict.txt": "sid_public/predict.txt"}, as_line),
 )

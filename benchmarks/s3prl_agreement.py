@@ -1,0 +1,147 @@
+"""Run s3prl's own downstream code beside ours, on the same corpora, features, head weights and batches.
+
+    python -m venv ENV
+    ENV/bin/pip install -e '.[superb,demo]'
+    ENV/bin/pip install --no-deps s3prl==0.4.18 'dtw-python>=1.5' h5py lxml editdistance pandas librosa lazy_loader \
+        omegaconf antlr4-python3-runtime==4.9.3 catalyst sox tqdm joblib platformdirs pooch
+    ENV/bin/python benchmarks/s3prl_agreement.py            # all ten tasks, into benchmarks/results
+    ENV/bin/python benchmarks/s3prl_agreement.py er sd      # some of them; results of the others stay
+
+Corpora are those of the tests: small ones in the true layouts, spoken by the synthesiser. s3prl's datasets read them
+and make its labels; its experts compute losses, predictions and metrics; its optimizers take the steps. `benchmarks/
+s3prl_sides.py` says how both sides are set up and what is left out because it is random.
+"""
+
+import contextlib
+import io
+import json
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from s3prl_cases import CASES, compare_queries
+from s3prl_sides import Side, stand_in_for_torchaudio
+
+from sjepa.evaluate.superb.protocol import Evaluation
+from sjepa.evaluate.upstream import Upstream, load_upstream
+from sjepa.model.encoder import Encoder
+from sjepa.model.encoder_config import EncoderConfig
+
+STEPS = 50
+LOSS_TOLERANCE = 1e-3  # relative, of any of the first losses
+METRIC_TOLERANCE = 1e-2  # percent points
+RESULTS = Path(__file__).parent / "results" / "s3prl-agreement.json"
+
+
+@dataclass
+class Logger:
+    """What s3prl logs, by the last part of its name."""
+
+    found: dict[str, float]
+
+    def add_scalar(self, name: str, value: Any, global_step: int) -> None:
+        self.found[name.split("-", 1)[-1] if "/" not in name else name.split("/")[-1]] = float(value)
+
+
+def small_encoder(folder: Path) -> Upstream:
+    """Two layers with random weights: three hidden states, which is all that a head sees of an encoder."""
+    torch.manual_seed(0)
+    config = EncoderConfig(32, 2, 2, 64, conv_channels=16, position_kernel=8, position_groups=2)
+    Encoder(config).save_pretrained(folder)
+    return load_upstream(str(folder))
+
+
+def still(module: torch.nn.Module) -> None:
+    """Without dropout, whose draws depend on the layout of a batch."""
+    for part in module.modules():
+        if isinstance(part, torch.nn.Dropout):
+            part.p = 0.0
+
+
+def compare(side: Side, upstream: Upstream, out: Path) -> dict[str, Any]:
+    """Losses of the first steps on both sides, and test metrics after them."""
+    task = side.task
+    evaluation = Evaluation(task, upstream, out)
+    evaluation.measure()
+    evaluation.identity = evaluation.describe()
+    head = evaluation.open(0, task.recipe.lr)
+    still(head.downstream)
+    still(side.expert)
+    side.copy_weights(head.downstream.head)
+    optimizer = side.optimizer(task.recipe.lr)
+    fold = task.folds[0]
+    batches = evaluation.shares(fold, 0, 0)
+    ours, theirs = [], []
+    side.expert.train()
+    for step in range(STEPS):
+        taken = [next(batches) for _ in range(task.recipe.accumulate)]
+        ours.append(evaluation.step(head.downstream, head.optimizer, taken, 0, step))
+        theirs.append(side.step(taken, optimizer))
+    ours_metrics = task.score_part(evaluation.predictions([head.downstream], fold.test)[0], fold.test)
+    logger = Logger({})
+    with torch.no_grad(), contextlib.redirect_stdout(io.StringIO()):
+        side.expert.eval()
+        records = side.records()
+        for utterance in side.test_order(fold.test):
+            states = next(iter(evaluation.store.batches([([utterance], -1)])))[1]
+            side.forward("test", [utterance], states, records)
+        side.log(records, logger)
+    theirs_metrics = side.metrics(logger.found)
+    relative = np.abs(np.array(ours) - np.array(theirs)) / np.maximum(np.abs(theirs), 1e-6)
+    metrics = {name: {"ours": ours_metrics[name], "s3prl": theirs_metrics[name]} for name in theirs_metrics}
+    apart = max(abs(pair["ours"] - pair["s3prl"]) for pair in metrics.values())
+    return {
+        "steps": STEPS,
+        "learning_rate": task.recipe.lr,
+        "first_loss": {"ours": ours[0], "s3prl": theirs[0]},
+        "last_loss": {"ours": ours[-1], "s3prl": theirs[-1]},
+        "largest_relative_difference_of_losses": float(relative.max()),
+        "test_metrics": metrics,
+        "same_parts": side.same_parts(),
+        "largest_difference_of_samples": side.sample_difference(evaluation.store),
+        "agrees": bool(relative.max() < LOSS_TOLERANCE and apart < METRIC_TOLERANCE and side.same_parts() is not False),
+        "scaled_down": side.scaled_down,
+    }
+
+
+def keep(task: str, result: dict[str, Any]) -> None:
+    """Write a task's result beside those of the others."""
+    past = json.loads(RESULTS.read_text())["tasks"] if RESULTS.is_file() else {}
+    about = {
+        "what": "s3prl 0.4.18's downstream code and ours on the same corpora, features, head weights and batches",
+        "command": "python benchmarks/s3prl_agreement.py",
+        "tolerance": {"losses, relative": LOSS_TOLERANCE, "metrics, percent points": METRIC_TOLERANCE},
+        "torch": torch.__version__,
+        "tasks": past | {task: result},
+    }
+    RESULTS.write_text(json.dumps(about, indent=1) + "\n")
+
+
+def main() -> None:
+    chosen = sys.argv[1:] or [*CASES, "qbe"]
+    stand_in_for_torchaudio()
+    torch.set_num_threads(1)
+    found: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as name:
+        root = Path(name)
+        upstream = small_encoder(root / "encoder")
+        for task in chosen:
+            place = root / task
+            place.mkdir()
+            with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
+                if task == "qbe":
+                    found[task] = compare_queries(place, upstream)
+                else:
+                    found[task] = compare(CASES[task](place, upstream), upstream, place / "ours")
+            print(f"{task}: {json.dumps(found[task])}", flush=True)
+            keep(task, found[task])
+    if not all(result["agrees"] for result in found.values()):
+        raise SystemExit("s3prl and this package do not agree")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,151 @@
+"""Query by example: nothing is trained; the layer whose features find the queries best is chosen on dev."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from xml.sax.saxutils import quoteattr
+
+import torch
+from torch import Tensor, nn
+
+from sjepa import distributed
+from sjepa.evaluate.superb.batches import testing_batches
+from sjepa.evaluate.superb.corpora.quesst import Truth
+from sjepa.evaluate.superb.protocol import TEST_BATCH, write_files
+from sjepa.evaluate.superb.records import Fold, Label, Utterance
+from sjepa.evaluate.superb.search import Search
+from sjepa.evaluate.superb.task import Task
+from sjepa.evaluate.superb.term_weighted_value import maximum_term_weighted_value
+from sjepa.evaluate.superb.warping import match_scores, standardise, standardise_scores
+from sjepa.progress import bar
+
+DETECTED = 2.0  # deviations above the mean of a query's scores
+Scores = dict[str, dict[str, float]]
+"""Of each query, the score of each document."""
+
+
+@dataclass(frozen=True)
+class QueryTask(Task):
+    """Spoken queries, in `dev` and `test`, and documents, in `train`, which nothing is trained on."""
+
+    truths: dict[str, Truth] = field(kw_only=True, repr=False)
+    """Of the parts `dev` and `test`."""
+
+    def evaluation(self) -> type[Search]:
+        return LayerSearch
+
+    def head(self, dimension: int) -> nn.Module:
+        return nn.Identity()
+
+    def loss(self, outputs: Tensor, frames: Tensor, labels: Sequence[Label]) -> Tensor:
+        raise NotImplementedError("nothing is trained")
+
+    def predict(self, outputs: Tensor, frames: Tensor) -> list[Any]:
+        raise NotImplementedError("scores are of a query and all documents")
+
+    def answers(self) -> dict[str, Any]:
+        return {
+            part: [truth.trials, sorted((query, *sorted(found)) for query, found in truth.documents.items())]
+            for part, truth in self.truths.items()
+        }
+
+    def score_queries(self, scores: Scores, part: str) -> dict[str, float]:
+        return {"mtwv": maximum_term_weighted_value(scores, self.truths[part])}
+
+    def files(self, scores: Scores) -> Mapping[str, str]:
+        """`predictions.txt`, and the list of detections that SUPERB's board expects."""
+        truth = self.truths["test"].documents
+        rows = [
+            f"{query} {document}\t{score:.4f}\t{int(document in truth.get(query, ()))}\n"
+            for query, found in scores.items()
+            for document, score in found.items()
+        ]
+        files = {"predictions.txt": "".join(rows)}
+        return files if self.submission is None else files | {next(iter(self.submission.places)): stdlist(scores)}
+
+
+def stdlist(scores: Scores) -> str:
+    """Detections in the format of NIST's spoken term detection, with the attributes that s3prl writes."""
+    lines = [
+        "<?xml version='1.0' encoding='UTF-8'?>",
+        '<stdlist termlist_filename="benchmark.stdlist.xml" indexing_time="1.00" language="english" index_size="1" '
+        'system_id="benchmark">',
+    ]
+    for query, found in scores.items():
+        lines.append(
+            f'  <detected_termlist termid={quoteattr(query)} term_search_time="1.0" oov_term_count="1">',
+        )
+        lines += [
+            f'    <term file={quoteattr(document)} channel="1" tbeg="0.000" dur="0.00" score="{score:.4f}" '
+            f'decision="{"YES" if score > DETECTED else "NO"}"/>'
+            for document, score in found.items()
+        ]
+        lines.append("  </detected_termlist>")
+    return "\n".join([*lines, "</stdlist>"]) + "\n"
+
+
+class LayerSearch(Search):
+    """Every hidden state is tried on dev; the best is tested."""
+
+    searched = "layer"
+
+    def candidates(self, lr: float | None, sweep: bool) -> Sequence[float]:
+        return range(self.upstream.states)
+
+    def protocol(self) -> dict[str, Any]:
+        return {"name": self.task.recipe.name, "steps": 0, "distance": "cosine_exp", "head_parameters": 0}
+
+    def tidy(self, chosen: float) -> None:
+        pass
+
+    def dev_scores(self, candidates: Sequence[float]) -> dict[float, float]:
+        (fold,) = self.task.folds
+        return {
+            layer: self.score(scores, "dev")[self.task.selection.name]
+            for layer, scores in self.detect(fold.train, fold.dev, candidates).items()
+        }
+
+    def score(self, scores: Scores, part: str) -> dict[str, float]:
+        assert isinstance(self.task, QueryTask)
+        return self.task.score_queries(scores, part)
+
+    def test(self, fold: Fold, index: int, candidate: float) -> dict[str, Any]:
+        assert isinstance(self.task, QueryTask)
+        scores = self.detect(fold.train, fold.test, [candidate])[candidate]
+        if distributed.is_main():
+            write_files(self.out, self.task.files(scores))
+        return {"fold": fold.name, "metrics": self.score(scores, "test"), "chance": {}, "decoded": {}}
+
+    @torch.inference_mode()
+    def detect(
+        self, documents: Sequence[Utterance], queries: Sequence[Utterance], layers: Sequence[float]
+    ) -> dict[float, Scores]:
+        """Scores of all documents for all queries, at each layer; features are standardised over all of both."""
+        both = [*queries, *documents]
+        found: dict[float, Scores] = {}
+        features = self.features(both, [int(layer) for layer in layers])
+        with bar("Matching queries", len(layers) * len(queries)) as progress:
+            for place, layer in enumerate(layers):
+                alike = standardise([states[place].float().to(self.upstream.device) for states in features])
+                found[layer] = {}
+                mine = range(distributed.rank(), len(queries), distributed.world_size())
+                for query, frames in ((queries[i], alike[i]) for i in mine):
+                    scores = standardise_scores(match_scores(frames, alike[len(queries) :])).tolist()
+                    named = zip(documents, scores, strict=True)
+                    # Four digits, as in the list that is submitted, so that both give the same value.
+                    found[layer][query.name] = {document.name: round(score, 4) for document, score in named}
+                    progress.advance(distributed.world_size(), note=f"layer {int(layer)}")
+        for others in distributed.gather_objects(found):
+            found = {layer: scores | others[layer] for layer, scores in found.items()}
+        return {layer: {query.name: scores[query.name] for query in queries} for layer, scores in found.items()}
+
+    def features(self, utterances: Sequence[Utterance], layers: Sequence[int]) -> list[Tensor]:
+        """Some layers of all utterances, on the host: (layers, T, D)."""
+        order = testing_batches(self.samples(utterances), TEST_BATCH)
+        plan = [([utterances[i] for i in batch], -1) for batch in order]
+        found: dict[int, Tensor] = {}
+        with bar("Computing features", len(utterances)) as progress:
+            for batch, (_, features) in zip(order, self.store.batches(plan), strict=True):
+                found |= {i: states[layers].cpu() for i, states in zip(batch.tolist(), features, strict=True)}
+                progress.advance(len(batch), note=f"{self.store.speed:,.0f} s/s")
+        return [found[i] for i in range(len(utterances))]
