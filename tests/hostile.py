@@ -50,6 +50,13 @@ class Workspace:
         self.corpus.mkdir(parents=True)
         for number in range(4):
             soundfile.write(self.corpus / f"{number}.wav", babble(1.0 + 0.1 * number, number), 16_000)
+        shutil.copytree(self.corpus, self.inputs / "labelled")
+        labels = [
+            {"path": f"{n}.wav", "speaker": f"s{n % 2}", "text": "one two", "gender": "F"}
+            | {"phones": [[0.0, 0.3, "a"], [0.3, 0.6, "b"], [0.6, 2.0, "c"]], "words": [[0.0, 0.5, "one"]]}
+            for n in range(4)
+        ]
+        (self.inputs / "labelled" / "labels.jsonl").write_text("".join(json.dumps(line) + "\n" for line in labels))
         config = micro_config(phase1={"steps": 2}, phase2={"steps": 2})
         self.preset.write_text(to_toml(config))
         assert pretrain(config, self.corpus, self.run, show=False)
@@ -263,6 +270,7 @@ TABLES = st.lists(st.lists(CELLS, max_size=5).map(",".join), min_size=1, max_siz
 
 # JSON and TOML of runs, encoders, indexes and results
 
+LABELLED = ("--encoder", "mfcc", "--data", "{scratch}/labelled", "--out", "{scratch}/out")
 FILES: dict[str, list[tuple[str, ...]]] = {
     "run/config.toml": [("report", "{scratch}/run", "--out", "{scratch}/out"), ("pretrain", "--out", "{scratch}/run")],
     "run/run.json": [("report", "{scratch}/run", "--out", "{scratch}/out"), ("pretrain", "--out", "{scratch}/run")],
@@ -296,6 +304,12 @@ FILES: dict[str, list[tuple[str, ...]]] = {
         ("analyze", "erank", "--run", "{scratch}/run", "--redraw"),
     ],
     "run/analysis/utterance-0.json": [("report", "{scratch}/run", "--out", "{scratch}/out")],
+    "labelled/labels.jsonl": [
+        ("units", *LABELLED, "--units", "kmeans", "--clusters", "2"),
+        ("probe", *LABELLED),
+        ("superb", "pr", *LABELLED, "--lite", "--steps", "1"),
+        ("analyze", "clusters", "--run", "{run}", "--data", "{scratch}/labelled", "--out", "{scratch}/out"),
+    ],
     "index/index.json": [
         ("shard", "{scratch}/index", "--out", "{scratch}/out", "--workers", "1"),
         ("index", "{corpus}", "--out", "{scratch}/index"),
