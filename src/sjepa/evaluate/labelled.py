@@ -15,10 +15,26 @@ from sjepa.evaluate.probes import frame_labels
 from sjepa.evaluate.superb import librispeech
 from sjepa.evaluate.superb.own import corpus_label, is_own, read_items, utterance_of
 from sjepa.evaluate.superb.records import Fold, Utterance, json_lines, require_audio, split_by_speaker
+from sjepa.fields import NUMBER, TEXT, Kind, check_fields, optional
 from sjepa.model.frontend import frame_centres
 from sjepa.progress import say
 
 LABELS = "labels.jsonl"
+SEGMENTS = optional(
+    Kind(
+        "a list of [start, end, label] in seconds",
+        lambda value: (
+            isinstance(value, list)
+            and all(
+                isinstance(part, list)
+                and len(part) == 3
+                and all(map(NUMBER.accepts, part[:2]))
+                and TEXT.accepts(part[2])
+                for part in value
+            )
+        ),
+    )
+)
 TOLERANCE = 10  # labels: alignments may end a tenth of a second before or after the audio
 
 
@@ -135,10 +151,14 @@ def align(corpus: Sequence[Labelled], place: Path) -> list[Labelled]:
 def read_list(data: Path) -> list[Labelled]:
     """What `labels.jsonl` lists: `path`, and those of `id`, `text`, `speaker`, `gender`, `phones`, `words` it has."""
     file = data / LABELS
-    rows = list(json_lines(file))
+    try:
+        rows = list(json_lines(file))
+    except UnicodeDecodeError as error:
+        raise UserError(f"{file} is not text: {error}") from error
     for number, row in enumerate(rows, 1):
-        if not isinstance(row.get("path"), str):
+        if not isinstance(row.get("path"), str) or "\0" in row["path"]:
             raise UserError(f"{file} line {number}: there is no path")
+        check_fields(row, {"phones": SEGMENTS, "words": SEGMENTS}, f"{file} line {number}")
     require_audio([data / row["path"] for row in rows], str(file))
     return [read_row(data, row) for row in rows]
 

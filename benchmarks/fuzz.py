@@ -1,0 +1,147 @@
+"""Hand the program what a stranger might, thousands of times, and count what goes wrong.
+
+    python benchmarks/fuzz.py --attempts 10000
+
+The attacks are those of tests/test_fuzz.py. Each must end with exit code 0, 1 or 2 and a line that says why, without a
+traceback, within a minute, and with nothing touched outside of `--out`. Workers are processes, so that a crash of a
+library is a finding too. The counts go to benchmarks/results/fuzz.json.
+"""
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results" / "fuzz.json"
+SHARES = {"audio": 0.2, "lists": 0.25, "files": 0.3, "weights": 0.1, "commands": 0.15}
+CHUNK = 250  # attempts of a worker
+PATIENCE = 180  # seconds without an attempt's end after which a worker hangs
+NAMED = 50  # findings that are written down in full
+
+
+def work(kind: str, seed: int, attempts: int, journal: Path) -> None:
+    """Make attempts of one kind; each is a line in the journal when it begins, and another when it ends."""
+    sys.path.insert(0, str(ROOT / "tests"))
+    import hypothesis
+    import torch
+    from hostile import ATTACKS, Workspace, attempt
+    from hypothesis import strategies as st
+
+    from sjepa.data import storage
+
+    torch.set_num_threads(1)
+    storage.FIRST_WAIT = 0.0
+    with tempfile.TemporaryDirectory() as folder, journal.open("a") as file:
+        workspace = Workspace(Path(folder) / "work")
+
+        def say(**values: str) -> None:
+            file.write(json.dumps(values) + "\n")
+            file.flush()
+
+        @hypothesis.seed(seed)
+        @hypothesis.settings(
+            max_examples=attempts,
+            deadline=None,
+            database=None,
+            phases=[hypothesis.Phase.generate],
+            suppress_health_check=list(hypothesis.HealthCheck),
+        )
+        @hypothesis.given(st.data())
+        def attack(data: Any) -> None:
+            chosen = data.draw(ATTACKS[kind])
+            say(began=repr(chosen))
+            say(ended=attempt(chosen, workspace))
+
+        attack()
+
+
+def run_worker(kind: str, seed: int, attempts: int, journal: Path) -> str:
+    """Run a worker to its end; how it failed, or nothing."""
+    call = [sys.executable, __file__, "--worker", kind, str(seed), str(attempts), str(journal)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src")}
+    journal.touch()
+    with tempfile.TemporaryFile() as said:
+        # Decoders write to the standard error by themselves; it counts only where the worker itself fails.
+        process = subprocess.Popen(call, env=environment, stdout=subprocess.DEVNULL, stderr=said)
+        while process.poll() is None:
+            time.sleep(0.5)
+            if time.time() - journal.stat().st_mtime > PATIENCE:
+                process.kill()
+                process.wait()
+                return f"hangs: nothing for {PATIENCE} s"
+        said.seek(0)
+        words = said.read()[-1000:].decode(errors="replace")
+    return "" if process.returncode == 0 else f"the process died with {process.returncode}: {words}"
+
+
+def read_journal(journal: Path) -> tuple[int, list[dict[str, str]], str]:
+    """Attempts that ended, what they found, and the one that did not end."""
+    count, findings, began = 0, [], ""
+    for line in journal.read_text().splitlines():
+        entry = json.loads(line)
+        began = entry.get("began", began)
+        if "ended" in entry:
+            count += 1
+            if entry["ended"]:
+                findings.append({"attack": began, "fault": entry["ended"]})
+            began = ""
+    return count, findings, began
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--attempts", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--worker", nargs=4, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.worker:
+        kind, seed, attempts, journal = given.worker
+        work(kind, int(seed), int(attempts), Path(journal))
+        return
+    started, counts, findings, seed = time.monotonic(), Counter[str](), [], given.seed
+    with tempfile.TemporaryDirectory() as folder:
+        while sum(counts.values()) < given.attempts:
+            kind = min(SHARES, key=lambda name: (counts[name] + 1) / SHARES[name])
+            seed += 1
+            journal = Path(folder) / f"{seed}.jsonl"
+            left = given.attempts - sum(counts.values())
+            failure = run_worker(kind, seed, min(CHUNK, left), journal)
+            count, found, began = read_journal(journal)
+            if failure:
+                found.append({"attack": began or f"seed {seed}", "fault": failure})
+            counts[kind] += max(count, 1)
+            findings += [{"kind": kind, "seed": str(seed), **each} for each in found]
+            write(given.out, counts, findings, time.monotonic() - started)
+            print(f"{sum(counts.values()):,} attempts, {len(findings)} findings", flush=True)
+
+
+def write(out: Path, counts: Counter[str], findings: list[dict[str, str]], seconds: float) -> None:
+    """The counts so far, after every worker."""
+    tracebacks = sum("Traceback" in each["fault"] or "died" in each["fault"] for each in findings)
+    hangs = sum("took more than" in each["fault"] or "hangs" in each["fault"] for each in findings)
+    results = {
+        "attempts": sum(counts.values()),
+        "by_kind": dict(counts),
+        "findings": len(findings),
+        "tracebacks": tracebacks,
+        "hangs": hangs,
+        "minutes": round(seconds / 60, 1),
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "found": findings[:NAMED],
+    }
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

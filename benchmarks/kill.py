@@ -1,0 +1,305 @@
+"""Kill commands at random moments (SIGKILL), run them again, and compare with ones that were never stopped.
+
+    python benchmarks/kill.py --kills 100
+    python benchmarks/kill.py --kills 100 --world-size 2 --jobs pretrain
+
+A trial starts a command, kills it up to three times, lets it end, and compares every file with those of an unbroken
+command to the last bit; what only tells the time is left out. About half of the kills wait for a half-written file.
+Results go to benchmarks/results/kill.json, with two ranks to kill-2-ranks.json.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import platform
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy as np  # noqa: E402
+import soundfile  # noqa: E402
+import torch  # noqa: E402
+from conftest import babble, micro_config  # noqa: E402
+
+from sjepa import cli  # noqa: E402
+from sjepa.config import to_toml  # noqa: E402
+from sjepa.files import LEFTOVER, LOCK  # noqa: E402
+from sjepa.runs.events import select_events  # noqa: E402
+from sjepa.runs.folder import RunFolder  # noqa: E402
+
+PATIENCE = 300  # seconds for a command to end
+# Fields that tell the time, and files that are about the machine and not the work.
+TIMES = ("audio_seconds_per_second", "speed", "log_bytes", "started", "seconds")
+ASIDE = ("run.json", "tensorboard", "_embed.json")
+
+
+@dataclass(frozen=True)
+class Job:
+    """A command that is killed."""
+
+    name: str
+    arguments: Callable[[Path, bool], list[str]]
+    """For a folder to write, and whether this is another attempt."""
+
+
+class Running:
+    """A command in a process group of its own."""
+
+    def __init__(self, arguments: list[str], world_size: int):
+        self.code: int | None = None
+        self.group = launch(arguments, world_size) if world_size > 1 else fork(arguments)
+
+    def poll(self) -> int | None:
+        """The exit code, once it has one."""
+        if self.code is None:
+            done, status = os.waitpid(self.group, os.WNOHANG)
+            self.code = os.waitstatus_to_exitcode(status) if done else None
+        return self.code
+
+    def wait(self) -> int | None:
+        deadline = time.monotonic() + PATIENCE
+        while self.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.002)
+        return self.code
+
+    def kill(self) -> None:
+        os.killpg(self.group, signal.SIGKILL)
+        self.wait()
+
+
+def launch(arguments: list[str], world_size: int) -> int:
+    """Start a command on several ranks."""
+    call = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={world_size}", "--standalone"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    return subprocess.Popen([*call, "-m", "sjepa", *arguments], env=environment, start_new_session=True, **quiet).pid
+
+
+def fork(arguments: list[str]) -> int:
+    """Start a command in a copy of this process, which has loaded torch already."""
+    pid = os.fork()
+    if pid:
+        return pid
+    os.setsid()
+    quiet = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(quiet, 1)
+    os.dup2(quiet, 2)
+    try:
+        cli.main(arguments)
+        os._exit(0)
+    except SystemExit as ended:
+        os._exit(ended.code if isinstance(ended.code, int) else 1)
+    except BaseException:
+        os._exit(70)
+
+
+def half_written(out: Path) -> bool:
+    """Whether something below or beside a folder is being written."""
+    names = [name for _, folders, files in os.walk(out) for name in (*folders, *files)]
+    names += os.listdir(out.parent) if out.parent.is_dir() else []
+    return any(LEFTOVER.fullmatch(name) for name in names)
+
+
+def stage_of(job: str, out: Path) -> str:
+    """Where a command is, by what it has written."""
+    if not out.is_dir():
+        return f"{job}: start"
+    if half_written(out):
+        return f"{job}: writing"
+    if job != "pretrain":
+        return f"{job}: work"
+    run = RunFolder(out)
+    if not run.exists:
+        return f"{job}: start"
+    try:
+        events = run.events()
+    except Exception:
+        events = []
+    begun, lines = select_events(events, "phase"), select_events(events, "train")
+    if not begun:
+        return f"{job}: sampling and EM"
+    last = lines[-1]["step"] if lines else 0
+    return f"{job}: boundary" if last == 12 and len(begun) == 1 else f"{job}: training, phase {len(begun)}"
+
+
+def plain(value: Any) -> Any:
+    """A JSON value without what tells the time."""
+    if isinstance(value, dict):
+        return {key: plain(inner) for key, inner in value.items() if key not in TIMES}
+    return [plain(inner) for inner in value] if isinstance(value, list) else value
+
+
+def content(path: Path) -> str:
+    """A hash of what a file says."""
+    if path.suffix in (".json", ".jsonl"):
+        lines = path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]
+        data = json.dumps([plain(json.loads(line)) for line in lines]).encode()
+    elif path.suffix == ".npz":
+        with np.load(path) as arrays:
+            data = b"".join(name.encode() + arrays[name].tobytes() for name in sorted(arrays))
+    else:
+        data = path.read_bytes()
+    return hashlib.sha256(data).hexdigest()
+
+
+def digest(out: Path) -> dict[str, str]:
+    files = [path for path in sorted(out.rglob("*")) if path.is_file()]
+    names = {path: path.relative_to(out).as_posix() for path in files}
+    return {name: content(path) for path, name in names.items() if not set(Path(name).parts) & set(ASIDE)}
+
+
+def leftovers(out: Path) -> list[str]:
+    """Locks and half-written files that stayed."""
+    names = [name for _, folders, files in os.walk(out) for name in (*folders, *files)] + os.listdir(out.parent)
+    return [name for name in names if LEFTOVER.fullmatch(name) or name.endswith(LOCK)]
+
+
+class Reference(NamedTuple):
+    """What an unbroken command wrote, and how long it took."""
+
+    files: dict[str, str]
+    seconds: float
+
+
+def trial(job: Job, reference: Reference, folder: Path, world_size: int, most: int) -> dict[str, Any]:
+    """Kill a command up to `most` times, let it end, compare."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    out, stages = folder / "out", []
+    for _ in range(random.randint(1, min(3, most))):
+        running = Running(job.arguments(out, bool(stages)), world_size)
+        began, delay = time.monotonic(), random.uniform(0, 1.05) * reference.seconds
+        on_writing = random.random() < 0.5
+        while running.poll() is None and time.monotonic() - began < delay:
+            if on_writing and half_written(out):
+                time.sleep(random.uniform(0, 0.004))
+                break
+            time.sleep(0.001)
+        if running.poll() is not None:
+            break
+        os.killpg(running.group, signal.SIGSTOP)  # so that the stage is that of the kill
+        stages.append(stage_of(job.name, out))
+        running.kill()
+    code = Running(job.arguments(out, bool(stages)), world_size).wait()
+    fault = "" if code == 0 else f"the command ended with {code}"
+    if not fault:
+        found, whole = digest(out), reference.files
+        differing = sorted(name for name in whole.keys() | found.keys() if whole.get(name) != found.get(name))
+        fault = f"differs: {', '.join(differing[:5])}" if differing else ""
+        left = leftovers(out)
+        fault = fault or (f"left behind: {', '.join(left)}" if left else "")
+    return {"job": job.name, "kills": stages, "fault": fault}
+
+
+def make_jobs(folder: Path, world_size: int) -> dict[str, Job]:
+    corpus, preset, run, index = (folder / name for name in ("corpus", "micro.toml", "run", "index"))
+    corpus.mkdir()
+    for number in range(40):
+        soundfile.write(corpus / f"{number:02d}.wav", babble(1.0 + 0.05 * (number % 8), number), 16_000)
+    phase = {"steps": 12, "k": 8}
+    preset.write_text(to_toml(micro_config(phase1=phase, phase2=phase)))
+    data = ["--preset", str(preset), "--data", str(corpus)]
+    found = {"pretrain": Job("pretrain", lambda out, _: ["pretrain", "--out", str(out), *data])}
+    if world_size > 1:
+        return found
+    must(["pretrain", "--out", str(run), *data])
+    must(["index", str(corpus), "--out", str(index)])
+    found["index"] = Job("index", lambda out, _: ["index", str(corpus), "--out", str(out)])
+    small = ["--shard-hours", "0.002", "--workers", "2"]
+    found["shard"] = Job("shard", lambda out, _: ["shard", str(index), "--out", str(out), *small])
+    found["embed"] = Job("embed", lambda out, _: ["embed", str(corpus), "--encoder", str(run), "--out", str(out)])
+    found["export"] = Job(
+        "export", lambda out, again: ["export", str(run), str(out), "--to", "hf", *(["--force"] if again else [])]
+    )
+    try:
+        import superb_corpora
+
+        spoken = superb_corpora.voxceleb(folder / "voxceleb")
+    except ImportError:
+        return found
+    task = ["superb", "sid", "--encoder", str(run), "--data", str(spoken), "--lite", "--steps", "40"]
+    found["superb"] = Job("superb", lambda out, _: [*task, "--out", str(out)])
+    return found
+
+
+def must(arguments: list[str], world_size: int = 1) -> float:
+    """Run a command unbroken; how long it took."""
+    began = time.monotonic()
+    code = Running(arguments, world_size).wait()
+    if code != 0:
+        raise SystemExit(f"sjepa {' '.join(arguments)} ended with {code}")
+    return time.monotonic() - began
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--world-size", type=int, default=1)
+    parser.add_argument("--jobs", nargs="*", help="pretrain, index, shard, embed, export, superb; all by default")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args()
+    name = "kill.json" if given.world_size == 1 else f"kill-{given.world_size}-ranks.json"
+    out: Path = given.out or RESULTS / name
+    random.seed(given.seed)
+    torch.set_num_threads(1)
+    trials: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        jobs = make_jobs(folder, given.world_size)
+        jobs = {name: job for name, job in jobs.items() if not given.jobs or name in given.jobs}
+        references = {}
+        for name, job in jobs.items():
+            twice = []
+            for number in (1, 2):
+                whole = folder / f"{name}-{number}" / "out"
+                whole.parent.mkdir()
+                duration = must(job.arguments(whole, False), given.world_size)
+                twice.append(digest(whole))
+            if twice[0] != twice[1]:
+                differing = [file for file in twice[0] if twice[0][file] != twice[1].get(file)]
+                raise SystemExit(f"two unbroken {name} differ: {', '.join(differing)}")
+            references[name] = Reference(twice[0], duration)
+        while (done := sum(len(each["kills"]) for each in trials)) < given.kills:
+            # Half of the trials train: most of what can be lost is there.
+            chosen = "pretrain" if "pretrain" in jobs and random.random() < 0.5 else random.choice(list(jobs))
+            left = given.kills - done
+            trials.append(trial(jobs[chosen], references[chosen], folder / "trial", given.world_size, left))
+            write(out, trials, given.world_size)
+            print(f"{done + len(trials[-1]['kills'])} kills: {trials[-1]}", flush=True)
+
+
+def write(out: Path, trials: list[dict[str, Any]], world_size: int) -> None:
+    stages = Counter(stage for each in trials for stage in each["kills"])
+    results = {
+        "kills": sum(stages.values()),
+        "trials": len(trials),
+        "world_size": world_size,
+        "faults": sum(bool(each["fault"]) for each in trials),
+        "stages": dict(sorted(stages.items())),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "machine": platform.machine(),
+        "found": [each for each in trials if each["fault"]],
+    }
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

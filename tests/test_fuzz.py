@@ -1,0 +1,55 @@
+"""Nothing that a stranger hands over ends in a traceback, hangs, or touches files outside `--out`.
+
+`benchmarks/fuzz.py` makes many more attempts of the same kinds.
+"""
+
+from pathlib import Path
+
+import pytest
+from hostile import ATTACKS, Workspace, attempt
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from sjepa.data import storage
+
+EXAMPLES = {"audio": 25, "lists": 30, "files": 40, "weights": 20, "commands": 40}
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+    return Workspace(tmp_path_factory.mktemp("fuzz") / "work")
+
+
+@pytest.mark.parametrize("kind", ATTACKS)
+def test_attacks_end_in_one_line(kind: str, workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage, "FIRST_WAIT", 0.0)
+
+    @settings(
+        max_examples=EXAMPLES[kind],
+        deadline=None,
+        derandomize=True,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(st.data())
+    def attack(data: st.DataObject) -> None:
+        chosen = data.draw(ATTACKS[kind])
+        assert not (wrong := attempt(chosen, workspace)), (chosen, wrong)
+
+    attack()
+
+
+def test_the_fuzzer_notices_what_it_looks_for(workspace: Workspace, tmp_path: Path) -> None:
+    from calls import Ended
+    from hostile import fault, touched
+
+    assert fault(Ended(-1, "Traceback (most recent call last)"))
+    assert fault(Ended(3, "sjepa: x"))
+    assert fault(Ended(2, ""))
+    assert not fault(Ended(2, "sjepa: one line"))
+    before = workspace.snapshot(workspace.out)
+    workspace.fresh()
+    (workspace.scratch / "elsewhere.txt").write_text("x")
+    assert "elsewhere.txt" in touched(before, workspace.snapshot(workspace.out))
+    (workspace.scratch / "elsewhere.txt").unlink()
