@@ -91,8 +91,8 @@ def label_frames(phones: np.ndarray, label: Callable[[str], str]) -> tuple[np.nd
 def regression_probe(x: Tensor, y: np.ndarray, groups: np.ndarray, splits: int, seed: int) -> Scores:
     """R² on held-out groups of a linear regression on features standardised by the training part.
 
-    Groups are speakers, or utterances of a single speaker: a fifth is held out, another fifth in each split. R² is 0 for
-    the mean of the training part, and below 0 for what is worse than that.
+    Groups are speakers, or utterances of a single speaker: a fifth is held out, another fifth in each split. R² is 0
+    for the mean of the training part, and below 0 for what is worse than that.
     """
     names = np.random.default_rng(seed).permutation(np.unique(groups))
     fifth = len(divide(names)[0])
