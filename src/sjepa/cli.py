@@ -22,6 +22,7 @@ COMMANDS = {
     "superb": "a SUPERB task on a frozen encoder",
     "probe": "what linear and MLP probes read from a frozen encoder",
     "units": "how well clusters of frames agree with phones",
+    "cost": "parameters, multiply-accumulates and CPU latency of an encoder",
     "table": "one table of many encoders and tasks",
     "export": "a run's encoder for Hugging Face, ONNX or torch.export, with a model card",
     "embed": "features, posteriors or units of audio files, hours long too, to npz, safetensors or Parquet",

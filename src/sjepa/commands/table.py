@@ -13,7 +13,7 @@ from sjepa.subcommands import parse
 
 @dataclass(frozen=True)
 class Table:
-    """One table of everything that `superb`, `probe` and `units` measured below some folders.
+    """One table of everything that `superb`, `probe`, `units` and `cost` measured below some folders.
 
     Reported results of others are marked; lite results are in a table of their own.
     """
@@ -30,13 +30,14 @@ class Table:
 
 def run(arguments: list[str]) -> None:
     command = parse(Table, "sjepa table", arguments)
+    from sjepa.evaluate.cost import find_costs
     from sjepa.evaluate.table import build_sections, find_results
     from sjepa.evaluate.tabular import as_csv, latex, markdown
 
     results = find_results(command.folders)
     if not results:
         raise UserError("no results.json below these folders: `sjepa superb`, `probe` and `units` write them")
-    sections = build_sections(results, command.reported)
+    sections = build_sections(results, command.reported, find_costs(command.folders))
     text = {"markdown": markdown, "csv": as_csv, "latex": latex}[command.format](sections)
     if command.out is None:
         print(text, end="")

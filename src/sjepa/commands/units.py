@@ -34,6 +34,8 @@ class Units:
     """Frames, from whole utterances at random; 0 takes all."""
     abx: bool = False
     """Also measure ABX on the layer, through fastabx."""
+    items: Path | None = None
+    """A ZeroSpeech item file: only triphone ABX of the layer is measured, on audio files of its names below --data."""
     step: Annotated[int | None, INDEX] = None
     """The checkpoint of a run at this step in place of its newest encoder; train.keep_every keeps such checkpoints."""
     seed: Annotated[int, SEED] = 0
@@ -59,6 +61,9 @@ def run(arguments: list[str]) -> None:
     from sjepa.evaluate.upstream import frozen, load_upstream
     from sjepa.locks import lock_folder
 
+    if command.items is not None:
+        run_items(command)
+        return
     if command.abx:
         fastabx()  # missing, it is better missed before the work than after
     upstream = load_upstream(command.encoder, command.device, command.precision, command.step)
@@ -104,3 +109,55 @@ def run(arguments: list[str]) -> None:
         write_results(out, results)
         values = ", ".join(f"{name} {value:.3f}" for name, value in scores.items())
         print(f"{upstream.name}, {command.units} on {total:,} frames: {values}; results in {out}")
+
+
+def run_items(command: Units) -> None:
+    """Triphone ABX on a ZeroSpeech item file."""
+    from sjepa.audio.io import SAMPLE_RATE
+    from sjepa.data.corpus import audio_files
+    from sjepa.errors import UserError
+    from sjepa.evaluate.abx import fastabx, item_errors, read_item_files
+    from sjepa.evaluate.labelled import Labelled
+    from sjepa.evaluate.probing import chosen_states, extract, state_name
+    from sjepa.evaluate.results import results_folder, write_results
+    from sjepa.evaluate.superb.records import Utterance
+    from sjepa.evaluate.upstream import frozen, load_upstream
+    from sjepa.locks import lock_folder
+
+    assert command.items is not None
+    names = read_item_files(command.items)
+    if not command.data.is_dir():
+        raise UserError(f"there is no folder {command.data}")
+    audio = {Path(path).stem: Path(path) for path in audio_files(command.data, [])}
+    missing = [name for name in names if name not in audio]
+    if missing:
+        raise UserError(
+            f"{command.items} names {missing[0]} and {len(missing) - 1} more that are not in {command.data}"
+        )
+    fastabx()  # missing, it is better missed before the work than after
+    upstream = load_upstream(command.encoder, command.device, command.precision, command.step)
+    out = results_folder(command, "abx", upstream.name)
+    states = chosen_states(upstream, command.layer)
+    if len(states) != 1:
+        raise UserError("--layer all: ABX is of one layer")
+    corpus = [Labelled(Utterance(name, audio[name], "")) for name in names]
+    with frozen(upstream) as encoder:
+        found = extract(upstream, corpus, states, 0, command.seed, means=False)
+    features = {names[i]: x[0] for i, x in zip(found.framed, found.frames, strict=True)}
+    scores = item_errors(command.items, features, command.seed, SAMPLE_RATE / upstream.stride)
+    layer = state_name(upstream, states[0])
+    results = {
+        "task": "units",
+        "corpus": f"ABX items {command.items.name}",
+        "encoder": encoder,
+        "precision": upstream.precision,
+        "units": {"kind": "features", "layer": layer, "clusters": None, "head_input": None},
+        "metrics": scores,
+        "data": {"utterances": len(names), "of_utterances": len(names)},
+        "seed": command.seed,
+        "audio_seconds_per_second": round(found.speed, 1),
+    }
+    with lock_folder(out):
+        write_results(out, results)
+    values = ", ".join(f"{name} {value:.2f}" for name, value in scores.items())
+    print(f"{upstream.name}, {layer}, {len(names):,} files of {command.items.name}: {values}; results in {out}")

@@ -14,6 +14,7 @@ from torch import Tensor
 from sjepa.errors import UserError
 from sjepa.evaluate.superb.librispeech import SILENCES
 
+HEADER = "#file onset offset #phone prev-phone next-phone speaker"
 GROUP, ACROSS = 10, 5  # tokens a cell, speakers of X a cell, as in the ZeroSpeech challenge
 
 
@@ -32,31 +33,76 @@ def abx_errors(
     frequency: float = 50,
 ) -> dict[str, float]:
     """Error in percent, within and across speakers, by angular distance along the best time alignment."""
-    measure = fastabx().zerospeech_abx
+    fastabx()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        lines = ["#file onset offset #phone prev-phone next-phone speaker"]
+        lines = [HEADER]
         for index, (frames, labels, speaker) in enumerate(zip(features, phones, speakers, strict=True)):
             np.save(folder / f"{index}.npy", frames.astype(np.float32))
             lines += [f"{index} {token} {speaker}" for token in tokens(labels, frequency)]
         (folder / "phones.item").write_text("\n".join(lines) + "\n", encoding="utf-8")
-        return {
-            f"abx_{mode}": 100.0
-            * measure(
-                folder / "phones.item",
-                folder,
-                max_size_group=GROUP,
-                max_x_across=ACROSS,
-                speaker=mode,
-                context="any",
-                distance="angular",
-                frequency=frequency,
-                feature_maker=load,
-                extension=".npy",
-                seed=seed,
-            )
-            for mode in ("within", "across")
-        }
+        errors = zerospeech_errors(folder / "phones.item", folder, "any", frequency, seed)
+        return {f"abx_{mode}": error for mode, error in errors.items()}
+
+
+def item_errors(item: Path, features: dict[str, np.ndarray], seed: int, frequency: float) -> dict[str, float]:
+    """Triphone ABX on a ZeroSpeech item file: error in percent, A, B and X in the same context, within and across
+    speakers; features by the names of the files."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for file, frames in features.items():
+            np.save(folder / f"{file}.npy", frames.astype(np.float32))
+        errors = zerospeech_errors(item, folder, "within", frequency, seed)
+        return {f"abx_triphone_{mode}": error for mode, error in errors.items()}
+
+
+def zerospeech_errors(item: Path, folder: Path, context: str, frequency: float, seed: int) -> dict[str, float]:
+    """Error in percent within and across speakers, as the ZeroSpeech challenge measures it."""
+    measure = fastabx().zerospeech_abx
+    return {
+        mode: 100.0
+        * measure(
+            item,
+            folder,
+            max_size_group=GROUP,
+            max_x_across=ACROSS,
+            speaker=mode,
+            context=context,
+            distance="angular",
+            frequency=frequency,
+            feature_maker=load,
+            extension=".npy",
+            seed=seed,
+        )
+        for mode in ("within", "across")
+    }
+
+
+def read_item_files(item: Path) -> list[str]:
+    """The files that an item file names, each once; refuses one that is not in ZeroSpeech's format."""
+    if not item.is_file():
+        raise UserError(f"there is no item file {item}")
+    files: dict[str, None] = {}
+    with item.open(encoding="utf-8", errors="replace") as lines:
+        for number, line in enumerate(lines, 1):
+            fields = line.split()
+            if number == 1 or not fields:
+                if number == 1 and fields[:1] != HEADER.split()[:1]:
+                    raise UserError(f"{item} is not an item file: its first line should be {HEADER!r}")
+                continue
+            if len(fields) != len(HEADER.split()) or not (is_number(fields[1]) and is_number(fields[2])):
+                raise UserError(f"{item} line {number}: not {HEADER!r}: {line.strip()[:60]}")
+            files[fields[0]] = None
+    if not files:
+        raise UserError(f"{item} names no files")
+    return list(files)
+
+
+def is_number(text: str) -> bool:
+    try:
+        return float(text) >= 0
+    except ValueError:
+        return False
 
 
 def tokens(labels: np.ndarray, frequency: float = 50) -> Iterator[str]:

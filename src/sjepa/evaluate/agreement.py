@@ -12,6 +12,8 @@ METRICS = (
     Metric("units_used", Better.NEITHER, digits=0),
     Metric("abx_within", Better.LOWER),
     Metric("abx_across", Better.LOWER),
+    Metric("abx_triphone_within", Better.LOWER),
+    Metric("abx_triphone_across", Better.LOWER),
 )
 
 

@@ -9,7 +9,7 @@ from sjepa.files import refuse_file, write_whole
 from sjepa.runs.folder import find_run
 
 # Options that are in the path already, or do not change the outcome.
-ASIDE = ("encoder", "data", "out", "device", "alignments", "step")
+ASIDE = ("encoder", "data", "out", "device", "alignments", "items", "step")
 
 
 def results_root(source: str) -> Path:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from sjepa.evaluate import agreement, reported
 from sjepa.evaluate.metric import Better, Metric, SectionKind, column_name
 from sjepa.fields import NUMBER, TABLE, TEXT, WHOLE, Kind, check_fields, list_of, one_of, optional, require, table_of
 from sjepa.files import read_json
+
+if TYPE_CHECKING:  # counting costs needs torch, and tables do not
+    from sjepa.evaluate.cost import Costs
 
 TITLES = {
     SectionKind.SUPERB: "SUPERB",
@@ -66,6 +69,8 @@ class Row:
     """Over the splits of a single seed."""
     unswept: set[str] = field(default_factory=set)
     """Columns whose learning rate was not swept."""
+    cost: dict[str, float] = field(default_factory=dict)
+    """What the encoder costs to run, by column."""
 
     def value(self, column: str) -> float | None:
         """Over several seeds, the mean."""
@@ -150,6 +155,11 @@ class Section:
         """In order of appearance, measured ones first."""
         ordered = sorted(self.rows, key=lambda row: row.reported)
         return list(dict.fromkeys(column for row in ordered for column in row.scores))
+
+    @property
+    def cost_columns(self) -> list[str]:
+        """What is known of the cost of any encoder in the table."""
+        return sorted({column for row in self.rows for column in row.cost}, reverse=True)
 
     @property
     def note(self) -> str:
@@ -327,7 +337,9 @@ def distinguish(results: Sequence[dict[str, Any]]) -> list[str]:
     return [", ".join(f"{name} {str(found.get(name))[:12]}" for name in differing[:3]) for found in settings]
 
 
-def build_sections(results: Sequence[dict[str, Any]], with_reported: bool = True) -> list[Section]:
+def build_sections(
+    results: Sequence[dict[str, Any]], with_reported: bool = True, costs: "Costs | None" = None
+) -> list[Section]:
     """SUPERB first, then the rest: encoders that were measured and, where they compare, those reported."""
     cells: dict[Place, dict[tuple[str, ...], list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
     labels: dict[tuple[Place, str], set[str]] = defaultdict(set)
@@ -347,6 +359,7 @@ def build_sections(results: Sequence[dict[str, Any]], with_reported: bool = True
             for result, difference in zip(group, distinguish(group), strict=True):
                 label = f"{name} ({difference})" if difference else name
                 row = rows.setdefault((label, fingerprint), Row(label, result["encoder"]["parameters"] / 1e6, False))
+                row.cost = (costs or {}).get((result["encoder"]["name"], fingerprint), {})
                 mixed = any((place, score.column) in unlike for score in scores_of(result))
                 scores = scores_of(result, labels_of(result) if mixed else "")
                 metrics |= {score.column: score.metric for score in scores}

@@ -31,6 +31,14 @@ def cell(section: Section, row: Row, column: str, bold: str, none: str) -> str:
     return f"{text} ‡" if section.is_unswept(row, column) else text
 
 
+def cost(row: Row, column: str, none: str) -> str:
+    """A column of what an encoder costs to run."""
+    value = row.cost.get(column)
+    if value is None:
+        return none
+    return f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
+
+
 def heading(section: Section, column: str) -> str:
     return f"{column} {ARROWS[section.metrics[column].better]}".strip()
 
@@ -38,13 +46,14 @@ def heading(section: Section, column: str) -> str:
 def markdown(sections: Sequence[Section]) -> str:
     blocks = []
     for section in sections:
-        columns = section.columns
+        columns, costs = section.columns, section.cost_columns
         lines = [f"## {escape_markdown(section.title)}", "", escape_markdown(section.note), ""]
-        heads = " | ".join(escape_markdown(heading(section, column)) for column in columns)
-        lines.append(f"| encoder | parameters | {heads} |")
-        lines.append("| --- | ---: |" + " ---: |" * len(columns))
+        headings = [*costs, *(heading(section, column) for column in columns)]
+        lines.append("| encoder | parameters | " + " | ".join(map(escape_markdown, headings)) + " |")
+        lines.append("| --- | ---: |" + " ---: |" * len(headings))
         for row in section.rows:
-            cells = " | ".join(cell(section, row, column, "**{}**", "–") for column in columns)
+            scores = [cell(section, row, column, "**{}**", "–") for column in columns]
+            cells = " | ".join([*(cost(row, column, "–") for column in costs), *scores])
             lines.append(f"| {escape_markdown(row.name)}{' †' if row.reported else ''} | {size(row)} | {cells} |")
         blocks.append("\n".join(lines) + "\n")
     return "\n".join(blocks)
@@ -53,14 +62,16 @@ def markdown(sections: Sequence[Section]) -> str:
 def latex(sections: Sequence[Section]) -> str:
     blocks = []
     for section in sections:
-        columns = section.columns
-        head = " & ".join(escape_latex(heading(section, column)) for column in columns)
-        lines = [rf"\begin{{tabular}}{{lr{'r' * len(columns)}}}", r"\toprule", rf"encoder & parameters & {head} \\"]
+        columns, costs = section.columns, section.cost_columns
+        width = len(columns) + len(costs)
+        head = " & ".join(escape_latex(text) for text in [*costs, *(heading(section, column) for column in columns)])
+        lines = [rf"\begin{{tabular}}{{lr{'r' * width}}}", r"\toprule", rf"encoder & parameters & {head} \\"]
         group = -1
         for row in section.rows:
             lines += [r"\midrule"] if row.group != group else []
             group = row.group
-            cells = " & ".join(cell(section, row, column, r"\textbf{{{}}}", "--") for column in columns)
+            scores = [cell(section, row, column, r"\textbf{{{}}}", "--") for column in columns]
+            cells = " & ".join([*(cost(row, column, "--") for column in costs), *scores])
             mark = r"$^\dagger$" if row.reported else ""
             lines.append(
                 rf"{escape_latex(row.name)}{mark} & {size(row)} & {cells} \\".replace("±", r"$\pm$").replace(
@@ -68,7 +79,7 @@ def latex(sections: Sequence[Section]) -> str:
                 )
             )
         said = escape_latex(f"{section.title}. {section.note}")
-        lines += [r"\bottomrule", rf"\multicolumn{{{len(columns) + 2}}}{{l}}{{\footnotesize {said}}}", r"\end{tabular}"]
+        lines += [r"\bottomrule", rf"\multicolumn{{{width + 2}}}{{l}}{{\footnotesize {said}}}", r"\end{tabular}"]
         blocks.append("\n".join(lines) + "\n")
     return "\n".join(blocks)
 
@@ -116,4 +127,7 @@ def as_csv(sections: Sequence[Section]) -> str:
                 swept = int(column not in row.unswept)
                 known = [section.title, row.name, source, millions, column, value, spread, row.seeds(column)]
                 writer.writerow([*known, best, swept])
+            for column, spent in row.cost.items():
+                measured = [section.title, row.name, "measured", f"{row.millions:.6g}"]
+                writer.writerow([*measured, column, f"{spent:.6g}", "", 1, 0, 1])
     return out.getvalue()

@@ -1,0 +1,51 @@
+"""`sjepa cost`: what an encoder costs to run."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+from sjepa.errors import UserError
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Parameters, multiply-accumulates and CPU latency of an encoder, which `sjepa table` shows beside its scores."""
+
+    encoder: str
+    """Any encoder that `sjepa superb` takes."""
+    out: Path | None = None
+    """Folder of the result; by default cost/ENCODER in RUN/results or in runs."""
+    seconds: float = 10.0
+    """Length of the utterance."""
+    repeats: int = 5
+    """Timed calls; the median counts."""
+    threads: int = 1
+    """Threads of the CPU."""
+    step: int | None = None
+    """The checkpoint of a run at this step in place of its newest encoder."""
+
+
+def run(arguments: list[str]) -> None:
+    command = tyro.cli(Cost, prog="sjepa cost", args=arguments)
+    if not 0.1 <= command.seconds <= 3600:
+        raise UserError(f"--seconds {command.seconds:g}: between 0.1 and 3,600")
+    for name in ("repeats", "threads"):
+        if getattr(command, name) < 1:
+            raise UserError(f"--{name} {getattr(command, name)}: at least 1")
+    from sjepa.evaluate.cost import FILE, measure_cost
+    from sjepa.evaluate.results import results_root
+    from sjepa.evaluate.upstream import load_upstream
+    from sjepa.files import refuse_file, write_whole
+
+    upstream = load_upstream(command.encoder, "cpu", step=command.step)
+    out = command.out or results_root(command.encoder) / "cost" / upstream.name.replace(" ", "-")
+    refuse_file(out)
+    cost = measure_cost(upstream, command.seconds, command.repeats, command.threads)
+    out.mkdir(parents=True, exist_ok=True)
+    write_whole(out / FILE, json.dumps(cost, indent=1) + "\n")
+    macs = cost["macs_per_second"]
+    operations = "" if macs is None else f"{macs / 1e9:.2f} GMACs per second of audio, "
+    timing = f"{cost['cpu_ms']:,.0f} ms for {command.seconds:g} s on {command.threads} CPU thread(s)"
+    print(f"{upstream.name}: {upstream.parameters:,} parameters, {operations}{timing}; results in {out}")

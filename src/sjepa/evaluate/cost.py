@@ -1,0 +1,112 @@
+"""What an encoder costs: parameters, multiply-accumulate operations, and its latency on a CPU."""
+
+import platform
+import statistics
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from sjepa.audio.io import SAMPLE_RATE
+from sjepa.errors import UserError
+from sjepa.evaluate.upstream import Upstream, about
+from sjepa.files import read_json
+from sjepa.model.encoder import Encoder
+from sjepa.speed.timing import encoder_operations
+
+FILE = "cost.json"
+WARMUP = 1
+
+
+def product_flops(_: Any, a: Sequence[int], b: Sequence[int], **__: Any) -> int:
+    """Of a product that is added in place, by the shapes of its factors."""
+    return 2 * a[0] * a[1] * b[1]
+
+
+def attention_flops(q: Sequence[int], k: Sequence[int], v: Sequence[int], *_: Any, **__: Any) -> int:
+    """Of attention on a CPU, by the shapes of queries, keys and values (B, H, T, D)."""
+    return 2 * q[0] * q[1] * q[2] * k[2] * (q[3] + v[3])
+
+
+# Operations that torch's counter does not know.
+FURTHER = {
+    torch.ops.aten.addmm_: product_flops,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: attention_flops,
+}
+
+
+def noise(seconds: float) -> np.ndarray:
+    generator = np.random.default_rng(0)
+    return (0.05 * generator.standard_normal(round(seconds * SAMPLE_RATE))).astype(np.float32)
+
+
+def count_macs(upstream: Upstream, seconds: float) -> float | None:
+    """Multiply-accumulates of one utterance, per second of its audio; products and convolutions count, all else does
+    not. None without a network.
+
+    Our encoder is counted by its architecture, because on a CPU it computes its widest convolution in fewer operations
+    than others count for it.
+    """
+    if upstream.network is None:
+        return None
+    samples = noise(seconds)
+    if isinstance(upstream.network, Encoder):
+        return encoder_operations(upstream.network.config, len(samples)) / 2 / seconds
+    with FlopCounterMode(display=False, custom_mapping=FURTHER) as counter:
+        upstream.extract([samples])
+    return counter.get_total_flops() / 2 / seconds
+
+
+def measure_latency(upstream: Upstream, seconds: float, repeats: int, threads: int) -> float:
+    """Median milliseconds from a waveform to all hidden states, one utterance at a time."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        samples, taken = noise(seconds), []
+        for _ in range(WARMUP + repeats):
+            began = time.perf_counter()
+            upstream.extract([samples])
+            taken.append(1e3 * (time.perf_counter() - began))
+    finally:
+        torch.set_num_threads(before)
+    return statistics.median(taken[WARMUP:])
+
+
+def measure_cost(upstream: Upstream, seconds: float, repeats: int, threads: int) -> dict[str, Any]:
+    """All of it, as `cost.json` holds it; the encoder must be on the CPU."""
+    if upstream.device.type != "cpu":
+        raise UserError("latency is measured on a CPU")
+    return {
+        "encoder": about(upstream),
+        "macs_per_second": count_macs(upstream, seconds),
+        "cpu_ms": measure_latency(upstream, seconds, repeats, threads),
+        "seconds": seconds,
+        "threads": threads,
+        "repeats": repeats,
+        "machine": platform.processor() or platform.machine(),
+        "torch": torch.__version__,
+    }
+
+
+Costs = dict[tuple[str, str], dict[str, float]]
+"""Name and fingerprint of an encoder to its columns."""
+
+
+def find_costs(places: Iterable[Path]) -> Costs:
+    """Costs of encoders below some folders, as columns of a table."""
+    found: Costs = {}
+    for place in places:
+        for file in sorted(place.rglob(FILE)) if place.is_dir() else ():
+            cost = read_json(file)
+            try:
+                columns = {} if cost["macs_per_second"] is None else {"GMACs per s": cost["macs_per_second"] / 1e9}
+                threads = f"{cost['threads']} thread" + ("s" if cost["threads"] > 1 else "")
+                columns[f"CPU ms ({cost['seconds']:g} s, {threads})"] = cost["cpu_ms"]
+                found.setdefault((cost["encoder"]["name"], cost["encoder"]["fingerprint"]), {}).update(columns)
+            except (KeyError, TypeError):
+                continue  # others write files of this name too
+    return found

@@ -1,0 +1,85 @@
+"""What encoders cost: counted against torch's own counter on another implementation, and shown in tables."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from sjepa import Encoder, EncoderConfig
+from sjepa.cli import dispatch
+from sjepa.errors import UserError
+from sjepa.evaluate.cost import count_macs, find_costs, measure_cost
+from sjepa.evaluate.table import build_sections
+from sjepa.evaluate.tabular import as_csv, latex, markdown
+from sjepa.evaluate.upstream import Upstream, load_upstream
+from sjepa.model.formats import to_hugging_face
+
+CONFIG = EncoderConfig(64, 2, 2, 128, conv_channels=16, position_kernel=16, position_groups=2)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.manual_seed(0)
+    place = tmp_path_factory.mktemp("encoder") / "small"
+    Encoder(CONFIG).save_pretrained(place)
+    return place
+
+
+def test_our_arithmetic_is_that_of_transformers_network(folder: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    network = (
+        transformers.HubertModel(transformers.HubertConfig(**to_hugging_face(CONFIG))).eval().requires_grad_(False)
+    )
+
+    def run(utterances: list) -> list:
+        return [network(torch.from_numpy(u)[None]).last_hidden_state for u in utterances]
+
+    theirs = Upstream("theirs", 3, 64, 0, torch.device("cpu"), run, network)
+    ours = count_macs(load_upstream(str(folder)), 3.0)
+    assert ours == pytest.approx(count_macs(theirs, 3.0), rel=0.01)
+    assert count_macs(load_upstream("mfcc"), 1.0) is None
+
+
+def test_the_cost_of_an_encoder_stands_beside_its_scores(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "results" / "cost"
+    dispatch(["cost", "--encoder", str(folder), "--seconds", "1", "--repeats", "1", "--out", str(out)])
+    cost = json.loads((out / "cost.json").read_text())
+    assert cost["cpu_ms"] > 0
+    encoder = cost["encoder"]
+    (tmp_path / "results" / "other").mkdir()
+    (tmp_path / "results" / "other" / "cost.json").write_text('{"money": 3}')
+    costs = find_costs([tmp_path])
+    assert list(costs) == [("small", encoder["fingerprint"])]
+    basics = {"task": "er", "protocol": {"name": "full"}, "metrics": {"accuracy": 60.0}, "decoded": {}}
+    sections = build_sections([basics | {"encoder": encoder}], costs=costs)
+    text = markdown(sections)
+    assert "| encoder | parameters | GMACs per s | CPU ms (1 s, 1 thread) | er accuracy" in text
+    row = next(line for line in text.splitlines() if line.startswith("| small"))
+    assert row.split("|")[3].strip() == f"{cost['macs_per_second'] / 1e9:.2f}"
+    assert "GMACs per s" in latex(sections)
+    assert "CPU ms" in as_csv(sections)
+    assert "GMACs" not in markdown(build_sections([basics | {"encoder": encoder}]))
+    (tmp_path / "er").mkdir()
+    (tmp_path / "er" / "results.json").write_text(json.dumps(basics | {"encoder": encoder}))
+    dispatch(["table", str(tmp_path), "--out", str(tmp_path / "table.md")])
+    assert "GMACs per s" in (tmp_path / "table.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--seconds", "0"], "--seconds 0: between 0.1 and 3,600"),
+        (["--repeats", "0"], "--repeats 0: at least 1"),
+        (["--threads", "0"], "--threads 0: at least 1"),
+    ],
+)
+def test_numbers_that_make_no_sense_are_refused(options: list[str], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        dispatch(["cost", "--encoder", "mfcc", *options])
+
+
+def test_features_without_a_network_have_a_latency() -> None:
+    cost = measure_cost(load_upstream("logmel"), 1.0, 1, 1)
+    assert cost["macs_per_second"] is None
+    assert cost["cpu_ms"] > 0
