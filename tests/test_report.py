@@ -308,6 +308,51 @@ def test_findings_become_charts(tmp_path: Path) -> None:
     np.testing.assert_allclose([row[-1] for row in heat["z"]], drawn, atol=1e-3)
 
 
+def test_masked_frames_are_told_checkpoint_by_checkpoint(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", make_events())
+    moments = [
+        {
+            "step": 10,
+            "phase": 1,
+            "components": 50,
+            "accuracy": 0.1,
+            "chance": 0.05,
+            "predicted": [3, 9],
+            "truth": [7, 4],
+        },
+        {
+            "step": 90,
+            "phase": 2,
+            "components": 60,
+            "accuracy": 0.4,
+            "chance": 0.06,
+            "predicted": [3, 5],
+            "truth": [8, 5],
+        },
+    ]
+    found = {"text": HOSTILE, "utterances": 4, "masked_frames": 70, "phones": ["a", ""], "mask": [False, True]}
+    (run / "analysis").mkdir()
+    (run / "analysis" / "over_training.json").write_text(json.dumps(found | {"moments": moments}))
+    path = write_page(run, tmp_path / "page.html")
+    page = Page(path)
+    assert "masked" in page.anchors
+    assert "right at 10.0% of them after 10 steps and at 40.0% at the end" in page.text
+    html = path.read_text("utf-8")
+    assert html.count('class="right hidden-frame"') == 1  # 5 is the truth there, 9 was not
+    assert html.count('class="wrong hidden-frame"') == 1
+    assert "<img src=x" not in html
+
+
+def test_a_comparison_may_explain_itself(tmp_path: Path) -> None:
+    deviation = {task: dict.fromkeys(COMPARISON[task], 0.01) for task in ("phone", "speaker")}
+    words = {"introduction": ["What it does."], "meaning": ["What it means."], "next": {"Go on": "sjepa next"}}
+    run = make_run(tmp_path / "run", make_events())
+    page = Page(write_page(run, tmp_path / "page.html", COMPARISON | words | {"deviation": deviation}))
+    assert page.charts["comparison-0"]["data"][0]["error_x"]["array"] == [0.01] * 4
+    assert all(text in page.text for text in ("What it does.", "What it means.", "sjepa next"))
+    assert "next" in page.anchors
+
+
 def test_a_calibration_and_results_of_the_full_protocol_are_drawn(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", make_events())
     calibration = {"corpus": "a corpus", "labels": "phones", "metric": "per", "steps": 1000, "spearman": 0.5, "p": 0.2}
