@@ -1,6 +1,5 @@
 """Two commands on one folder: the second is refused, and what a kill leaves does not stand in the way."""
 
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -135,7 +134,11 @@ def test_a_kill_before_the_config_is_written_leaves_a_folder_that_the_same_comma
 ) -> None:
     config, run = micro(phase1={"steps": 1}, phase2={"steps": 1}), tmp_path / "run"
     with monkeypatch.context() as patched:
-        patched.setattr("sjepa.config.to_toml", lambda _: os.kill(os.getpid(), 2))  # Ctrl-C, where a kill would be
+
+        def fail(_: Config) -> str:
+            raise KeyboardInterrupt  # where a kill would be
+
+        patched.setattr("sjepa.config.to_toml", fail)
         with pytest.raises(KeyboardInterrupt):
             pretrain(config, corpus, run, show=False)
     assert {path.name for path in run.iterdir()} == {"run.json", "README.txt"}

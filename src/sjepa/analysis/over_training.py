@@ -77,7 +77,8 @@ def restore_at(folder: RunFolder, step: int) -> Run:
 def predict_masked(run: Run, speech: Speech, index: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Mask, likeliest component by the predictor and likeliest component of the target, at every frame."""
     clean = torch.from_numpy(speech.samples[: round(run.config.batches.max_seconds * 16_000)])[None]
-    target = run.targets(run.targets.frame_features(clean, run.active_layer))[0]
+    q, _ = run.targets(run.targets.frame_features(clean, run.active_layer))
+    target = q[0]
     mask = block_mask(len(target), run.config.mask, np.random.default_rng((SEED, index)))
     hidden = torch.from_numpy(mask.copy())[None]
     logits = run.model.predict(run.model.encoder(clean, mask=hidden).last, hidden)[0]

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from sjepa.bounds import COUNT, LENGTH, SEED, START
+from sjepa.bounds import COUNT, INDEX, LENGTH, SEED, START
 from sjepa.errors import UserError
 from sjepa.locks import lock_folder
 from sjepa.runs.folder import RunFolder
@@ -34,7 +34,7 @@ class Computed(Subject):
 
     device: Device = "auto"
     """Where to run; auto takes a GPU where there is one."""
-    step: int | None = None
+    step: Annotated[int | None, INDEX] = None
     """The checkpoint of this step in place of the newest; results then go to RUN/analysis/step-N."""
 
 
@@ -118,11 +118,11 @@ class Progress(Subject):
     """Subset of LibriSpeech."""
     alignments: Path | None = None
     """Phones with times: a folder of TextGrids, CTM files or tables."""
-    frames: int = 25_000
+    frames: Annotated[int, INDEX] = 25_000
     """Frames for the phone probes, from whole utterances at random; 0 takes all."""
     results: tuple[Path, ...] = ()
     """Further folders with results.json at any depth, besides the run's own."""
-    seed: int = 0
+    seed: Annotated[int, SEED] = 0
     """All randomness follows from it."""
     device: Device = "auto"
     """Where to run; auto takes a GPU where there is one."""

@@ -3,10 +3,11 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
-import tyro
-
+from sjepa.bounds import INDEX, LENGTH, SIZE
 from sjepa.errors import UserError
+from sjepa.subcommands import parse
 
 
 @dataclass(frozen=True)
@@ -17,18 +18,18 @@ class Cost:
     """Any encoder that `sjepa superb` takes."""
     out: Path | None = None
     """Folder of the result; by default cost/ENCODER in RUN/results or in runs."""
-    seconds: float = 10.0
+    seconds: Annotated[float, LENGTH] = 10.0
     """Length of the utterance."""
-    repeats: int = 5
+    repeats: Annotated[int, SIZE] = 5
     """Timed calls; the median counts."""
-    threads: int = 1
+    threads: Annotated[int, SIZE] = 1
     """Threads of the CPU."""
-    step: int | None = None
+    step: Annotated[int | None, INDEX] = None
     """The checkpoint of a run at this step in place of its newest encoder."""
 
 
 def run(arguments: list[str]) -> None:
-    command = tyro.cli(Cost, prog="sjepa cost", args=arguments)
+    command = parse(Cost, "sjepa cost", arguments)
     if not 0.1 <= command.seconds <= 3600:
         raise UserError(f"--seconds {command.seconds:g}: between 0.1 and 3,600")
     for name in ("repeats", "threads"):

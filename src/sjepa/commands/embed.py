@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from sjepa.bounds import AMOUNT
+from sjepa.bounds import AMOUNT, INDEX
 from sjepa.embed.windows import WindowConfig
 from sjepa.errors import UserError
 from sjepa.files import is_used, read_json
@@ -33,7 +33,7 @@ class Embed:
     """A run, an encoder folder, a Hugging Face HuBERT folder, or a file of weights; posteriors and units need a run."""
     out: Path
     """Folder of the results."""
-    step: int | None = None
+    step: Annotated[int | None, INDEX] = None
     """The checkpoint of a run at this step in place of its newest encoder."""
     what: Literal["features", "posteriors", "units"] = "features"
     """Features of a layer; or the run's cluster head on the last one: its distribution, or its most likely unit."""

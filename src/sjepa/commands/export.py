@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 import tyro
 
+from sjepa.bounds import INDEX
 from sjepa.errors import UserError
 from sjepa.subcommands import parse
 
@@ -26,7 +27,7 @@ class Export:
     """hf: transformers' HubertModel; onnx: encoder.onnx; torch: encoder.pt2 of torch.export."""
     licence: str = "unknown"
     """Licence of the weights for the model card, as model hubs abbreviate it: apache-2.0, cc-by-4.0 and so on."""
-    step: int | None = None
+    step: Annotated[int | None, INDEX] = None
     """The checkpoint of this step in place of the newest encoder."""
     name: str = ""
     """Name in the model card; the folder's by default."""

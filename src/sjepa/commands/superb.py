@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from sjepa.bounds import COUNT, GIGABYTES, INDEX, LEARNING_RATE, POSITIVE, SEED
+from sjepa.bounds import AMOUNT, COUNT, GIGABYTES, INDEX, LEARNING_RATE, SEED
 from sjepa.errors import UserError
 from sjepa.evaluate.superb import ALL, TaskName
 from sjepa.subcommands import parse
@@ -48,9 +48,9 @@ class Superb:
     label: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
     """classify: the column of the classes, several times for several columns that must all be right; tag: the column
     with a tag for each word."""
-    hours: Annotated[float | None, POSITIVE] = None
+    hours: Annotated[float | None, AMOUNT] = None
     """Hours of the training part, drawn at random by the seed; dev and test stay whole."""
-    minutes: Annotated[float | None, POSITIVE] = None
+    minutes: Annotated[float | None, AMOUNT] = None
     """The same in minutes."""
     sweep: bool = False
     """Try the learning rates 1e-1 to 1e-7 and keep the one that is best on dev."""
@@ -71,7 +71,7 @@ class Superb:
     """GB of features that need not be computed again. Default: 4 on a CPU, half of the free memory on a GPU."""
     feature_cache: Path | None = None
     """A folder for features that do not fit there. It may be deleted between two runs."""
-    feature_cache_gb: Annotated[float, POSITIVE] = 100.0
+    feature_cache_gb: Annotated[float, AMOUNT] = 100.0
     """GB that the folder may hold."""
 
 
@@ -108,7 +108,7 @@ def start(command: Superb) -> None:
         refuse_file(command.out or place)
         evaluate_all(command, upstream, command.out or place)
     else:
-        evaluate(command, find_entry(command.task), upstream, command.data, command.out or place / folder_name(command))
+        evaluate(command, find_entry(command.task), upstream, command.data, place)
 
 
 def folder_name(command: Superb, task: str | None = None) -> str:
@@ -116,8 +116,8 @@ def folder_name(command: Superb, task: str | None = None) -> str:
     return f"{task or command.task}-lite" if command.lite else task or command.task
 
 
-def evaluate(command: Superb, entry: "Entry", upstream: "Upstream", data: Path, out: Path) -> None:
-    """One task: train, select, test, and print the scores."""
+def evaluate(command: Superb, entry: "Entry", upstream: "Upstream", data: Path, place: Path) -> None:
+    """One task: train, select, test, and print the scores. Results go to a folder of the task's name in `place`."""
     from sjepa import distributed
     from sjepa.evaluate.superb.decode import BOARD, PAPER, BeamDecoder, LanguageModel
     from sjepa.evaluate.superb.feature_files import FeatureFiles
@@ -128,7 +128,6 @@ def evaluate(command: Superb, entry: "Entry", upstream: "Upstream", data: Path, 
     from sjepa.locks import lock_folder
     from sjepa.progress import say
 
-    refuse_file(out)
     hours = training_hours(command)
     request = entry.request(
         data,
@@ -139,6 +138,9 @@ def evaluate(command: Superb, entry: "Entry", upstream: "Upstream", data: Path, 
         own=OwnData(command.label),
     )
     task = entry.build(entry, request)
+    protocol = folder_name(command, task.name)
+    out = command.out if command.out is not None and command.task != ALL else place / protocol
+    refuse_file(out)
     if hours is not None:
         task = limit_training(task, hours, command.seed)
     if command.language_model is not None and entry.language_model and getattr(task, "symbols", None) != Characters():
@@ -147,7 +149,6 @@ def evaluate(command: Superb, entry: "Entry", upstream: "Upstream", data: Path, 
     if command.language_model is not None and entry.language_model:
         language = LanguageModel(command.language_model, *command.lexicon)
         decoders = {"paper": BeamDecoder(language, PAPER), "board": BeamDecoder(language, BOARD)}
-    protocol = folder_name(command, entry.name)
     say(f"{protocol} ({entry.title}) on {upstream.name}; what is trained stays in {out}", aside=True)
     files = None
     if command.feature_cache is not None:
@@ -196,7 +197,7 @@ def evaluate_all(command: Superb, upstream: "Upstream", out: Path) -> None:
         place = places[entry.name]
         assert place is not None
         try:
-            evaluate(command, entry, upstream, place, out / folder_name(command, entry.name))
+            evaluate(command, entry, upstream, place, out)
         except UserError as error:  # the others can still be run
             failed[entry.name] = str(error)
             report(f"{entry.name} was not run: {error}")
