@@ -224,7 +224,6 @@ def slots(place: Path, upstream: Upstream) -> Side:
         lambda u: expert.tokenizer.encode(spoken[u.name]),
         {"slot_type_f1": "slot_type_f1", "slot_value_cer": "slot_value_cer"},
         scaled_down=f"recurrent layers of {WIDTH} instead of 1024; tested on training utterances",
-        dtype=torch.float64,
     )
 
 
