@@ -69,6 +69,7 @@ def compare(side: Side, upstream: Upstream, out: Path) -> dict[str, Any]:
     evaluation.measure()
     evaluation.identity = evaluation.describe()
     head = evaluation.open(0, task.recipe.lr)
+    head.downstream.to(side.dtype)
     still(head.downstream)
     still(side.expert)
     side.copy_weights(head.downstream.head)
@@ -100,11 +101,13 @@ def compare(side: Side, upstream: Upstream, out: Path) -> dict[str, Any]:
         "first_loss": {"ours": ours[0], "s3prl": theirs[0]},
         "last_loss": {"ours": ours[-1], "s3prl": theirs[-1]},
         "largest_relative_difference_of_losses": float(relative.max()),
+        "relative_difference_of_losses_at_step": {step: float(relative[step - 1]) for step in (1, 2, 5, 10, 25, 50)},
         "test_metrics": metrics,
         "same_parts": side.same_parts(),
         "largest_difference_of_samples": side.sample_difference(evaluation.store),
         "agrees": bool(relative.max() < LOSS_TOLERANCE and apart < METRIC_TOLERANCE and side.same_parts() is not False),
         "scaled_down": side.scaled_down,
+        "precision": str(side.dtype).removeprefix("torch."),
     }
 
 

@@ -12,9 +12,11 @@ from typing import Any
 
 import numpy as np
 import soundfile
+import torch
 from s3prl_sides import Side, classes, encoded, expert_of, output_order, shortened
 
 from sjepa.data.synthetic import VOICES
+from sjepa.evaluate.superb import verification as widths
 from sjepa.evaluate.superb.corpora.speech_commands import COMMANDS
 from sjepa.evaluate.superb.queries import LayerSearch, QueryTask
 from sjepa.evaluate.superb.records import Utterance
@@ -27,7 +29,7 @@ from sjepa.evaluate.upstream import Upstream
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 import superb_corpora as corpora
 
-WIDTH = 64  # of the recurrent heads, which are 1024 wide
+WIDTH = 64  # of recurrent heads, which are 1024 wide, and of the x-vector, which is 512 wide
 POOLED = {"projector_dim": 256, "select": "UtteranceLevel", "UtteranceLevel": {"pooling": "MeanPooling"}}
 RECURRENT = {
     "total_rate": -1,
@@ -227,8 +229,9 @@ def slots(place: Path, upstream: Upstream) -> Side:
 
 def verification(place: Path, upstream: Upstream) -> Side:
     root = corpora.verification(place / "data")
-    task = shortened(make_task("asv", root), 4, 1, 1e-3)
+    task = shortened(make_task("asv", root), 10, 1, 1e-3)
     assert isinstance(task, VerificationTask)
+    widths.WIDTH, widths.POOLED = WIDTH, 2 * WIDTH
     dataset = importlib.import_module("s3prl.downstream.sv_voxceleb1.dataset")
     dataset.__file__ = str(place / "dataset.py")  # beside which it keeps lengths
     dataset.find_files = lambda folder: sorted(str(path) for path in Path(folder).rglob("*.wav"))
@@ -245,10 +248,10 @@ def verification(place: Path, upstream: Upstream) -> Side:
     }
     modelrc = {
         "module": "XVector",
-        "input_dim": 512,
+        "input_dim": WIDTH,
         "agg_module": "SP",
         "utter_module": "UtteranceExtractor",
-        "module_config": {"XVector": {"agg_dim": 1500, "dropout_p": 0.0, "batch_norm": False}},
+        "module_config": {"XVector": {"agg_dim": 2 * WIDTH, "dropout_p": 0.0, "batch_norm": False}},
         "ObjectiveLoss": "AMSoftmaxLoss",
         "LossConfig": {"AMSoftmaxLoss": {"s": 30.0, "m": 0.4}},
     }
@@ -279,7 +282,8 @@ def verification(place: Path, upstream: Upstream) -> Side:
         {"train": list(train), "test": list(tested)},
         samples,
         optimizer_config={"name": "TorchOptim", "torch_optim_name": "AdamW"},
-        scaled_down="1 batch of 4 a step instead of 5 of 10",
+        scaled_down=f"layers of {WIDTH} and {2 * WIDTH} instead of 512 and 1500; 1 batch a step instead of 5",
+        dtype=torch.float64,
     )
 
 

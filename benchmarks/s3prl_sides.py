@@ -90,11 +90,14 @@ class Side:
     modes: dict[str, str] = field(default_factory=lambda: {"train": "train", "test": "test"})
     optimizer_config: dict[str, Any] = field(default_factory=lambda: {"name": "TorchOptim", "torch_optim_name": "Adam"})
     scaled_down: str = ""
+    dtype: torch.dtype = torch.float32
+    """Of heads. Where rounding grows from step to step, fp64 tells it from a difference."""
 
     def __post_init__(self) -> None:
         from s3prl.upstream.interfaces import Featurizer
 
-        self.featurizer = Featurizer(StandIn(self.upstream), upstream_device="cpu")
+        self.featurizer = Featurizer(StandIn(self.upstream), upstream_device="cpu").to(self.dtype)
+        self.expert.to(self.dtype)
 
     def copy_weights(self, head: nn.Module) -> None:
         """Our weights into s3prl's modules, which hold them in the same order; the speakers' vectors come last."""
@@ -122,7 +125,7 @@ class Side:
         return defaultdict(list)
 
     def forward(self, mode: str, utterances: Sequence[Utterance], states: Sequence[Tensor], records: Any) -> Any:
-        features = [self.featurizer._weighted_sum(list(each.float())) for each in states]
+        features = [self.featurizer._weighted_sum(list(each.to(self.dtype))) for each in states]
         return self.expert(self.modes[mode], features, *self.others(mode, utterances), records=records)
 
     def step(self, batches: Sequence[Any], optimizer: torch.optim.Optimizer) -> float:

@@ -16,7 +16,7 @@ class WeightedSum(nn.Module):
         self.weights = nn.Parameter(torch.zeros(states))
 
     def forward(self, states: Tensor) -> Tensor:
-        return torch.einsum("s,bstd->btd", self.weights.softmax(0), states.float())
+        return torch.einsum("s,bstd->btd", self.weights.softmax(0), states.to(self.weights.dtype))
 
 
 class RecurrentHead(nn.Module):
