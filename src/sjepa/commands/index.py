@@ -20,7 +20,8 @@ class Index:
     """
 
     sources: Annotated[tuple[str, ...], tyro.conf.Positional]
-    """Folders of audio (with their manifest.jsonl), lists (.jsonl, .json, .csv, .tsv, .parquet) or tars of audio."""
+    """Folders of audio (with their manifest.jsonl), Kaldi, lhotse or Hugging Face folders, lists (.jsonl, .csv, .tsv,
+    .parquet) or tars of audio."""
     out: Path
     """Folder of the index."""
     layout: Layout = "auto"

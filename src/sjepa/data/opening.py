@@ -7,7 +7,7 @@ import numpy as np
 
 from sjepa.data.corpus import Corpus, decode, scan_folder
 from sjepa.data.corpus_mix import CorpusMix
-from sjepa.data.layouts import layout_of
+from sjepa.data.layouts import find_layout
 from sjepa.data.storage import is_url
 from sjepa.errors import UserError
 from sjepa.progress import say
@@ -80,7 +80,7 @@ def open_one(where: str, max_seconds: float, show: bool) -> Corpus:
 def needs_reader(where: str) -> bool:
     """Whether a place names its audio in lists or holds it in tables, so that scanning it for files is not enough."""
     if os.path.isdir(where):
-        return layout_of(where) in ("kaldi", "lhotse", "hugging_face")
+        return any(find_layout(name).recognised(where) for name in ("kaldi", "lhotse", "hugging_face"))
     return os.path.isfile(where) and where.removesuffix(".gz").endswith(LISTS)
 
 

@@ -39,7 +39,6 @@ def table_files(path: str) -> list[tuple[str, str]]:
     arrow = [("", file) for file in sorted(folder.glob("data-*.arrow"))]
     arrow += [(file.parent.name, file) for file in sorted(folder.glob("*/data-*.arrow"))]
     parquet = [*sorted(folder.glob(f"*{PARQUET}")), *sorted(folder.glob(f"*/*{PARQUET}"))]
-    parquet += sorted(folder.glob(f"*/*/*{PARQUET}"))
     return [(split, str(file)) for split, file in arrow or [(parquet_split(file), file) for file in parquet]]
 
 
