@@ -22,13 +22,16 @@ Make = Callable[..., Config]
 
 
 def plain(micro: Make, **sections: object) -> Config:
-    """Without anything that a rank draws for itself: dropout, and partners for mixing."""
+    """Without anything that a rank draws for itself: dropout, and partners for mixing. A low rate keeps rounding low."""
+    first, second = (sections.pop(name, {}) for name in ("phase1", "phase2"))
     return micro(
         encoder=NO_DROPOUT | {"layerdrop": 0.3},
         predictor={"dropout": 0.0},
         augment={"p_noise": 0.0, "p_mix": 0.0},
         gmm={"reservoir": 10_000},
         layer={"choice": 1},
+        phase1={"lr": 1e-4} | first,
+        phase2={"lr": 1e-4} | second,
         batches={"seconds": 4.8, "buckets": (1.0, 1.2), "max_seconds": 2.0},
         **{"train": {"masked_path": "both"}, **sections},  # type: ignore[dict-item]
     )

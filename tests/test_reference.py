@@ -35,7 +35,7 @@ def whole(micro: Callable[..., Config]) -> Config:
         encoder=NO_DROPOUT | {"layerdrop": 0.0, "layers": 3}, predictor={"dropout": 0.0}, layer={"frames": 10**6}
     )
     config = change(config, gmm={"decay": 0.9}, ema={"fast": 0.9, "slow": 0.97}, train={"checkpoint_every": 1000})
-    first = {"steps": 12, "warmup": 4, "layer_check_every": 5, "augment_until": 0}
+    first = {"steps": 12, "lr": 5e-4, "warmup": 4, "layer_check_every": 5, "augment_until": 0}
     second = {"steps": 16, "warmup": 3, "schedule": "cosine", "layer_check_every": 4, "ema_switch_every": 5}
     return change(config, phase1=first, phase2=second | {"lr": 5e-4, "visible_loss_until": 7, "augment_until": 0})
 

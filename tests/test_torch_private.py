@@ -2,19 +2,19 @@
 
 import torch
 
-from sjepa.torch_private import count_compiled_graphs, skip_next_step
+from sjepa.torch_private import count_compiled_graphs, prepare_step
 
 
 def test_a_step_that_is_skipped_changes_neither_weights_nor_moments() -> None:
     weight = torch.nn.Parameter(torch.ones(3))
     optimizer = torch.optim.AdamW([weight], lr=0.1, fused=True)
     weight.grad = torch.ones(3)
-    skip_next_step(optimizer, torch.tensor(False))
+    prepare_step(optimizer, torch.tensor(1.0), torch.tensor(False))
     optimizer.step()
     assert (weight < 1).all()
     before = weight.detach().clone(), {key: value.clone() for key, value in optimizer.state[weight].items()}
     weight.grad = torch.full((3,), float("nan"))
-    skip_next_step(optimizer, torch.tensor(True))
+    prepare_step(optimizer, torch.tensor(1.0), torch.tensor(True))
     optimizer.step()
     assert torch.equal(weight, before[0])
     for key, value in optimizer.state[weight].items():

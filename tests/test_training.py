@@ -266,6 +266,8 @@ def test_two_ranks_with_half_the_batch_equal_one_with_the_whole(corpus: Path, tm
         augment={"p_noise": 0.0, "p_mix": 0.0},
         gmm={"reservoir": 10_000},
         layer={"choice": 1},
+        phase1={"lr": 1e-4},
+        phase2={"lr": 1e-4},
         batches={"seconds": 4.8},  # four utterances in either bucket: the same global batches for one rank and for two
         train={"checkpoint_every": 1, "keep_checkpoints": 99, "masked_path": "both"},
     )
@@ -329,7 +331,7 @@ def test_dead_components_start_anew_where_that_is_asked_for(
 def test_an_alarm_is_logged_with_every_line_and_said_once_while_it_lasts(
     corpus: Path, tmp_path: Path, micro: Make, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    uniform = {"temperature": 1e6}
+    uniform = {"temperature": 1000.0}
     assert pretrain(micro(phase1=uniform, phase2=uniform), corpus, tmp_path / "run", show=False)
     logged = [line["alarms"] for line in lines(tmp_path / "run", "train")]
     assert sum(any(alarm["code"] == "targets-uniform" for alarm in found) for found in logged) == len(logged) > 2

@@ -218,6 +218,8 @@ def write_line(run: Run, phase: Phase, log: Log, speed: Speed, progress: Bar, ba
     if run.step % (CLUSTERS_EVERY * run.config.train.log_every) == 0 or run.step == phase.end:
         log.write("clusters", run.step, phase=phase.number, share=share)
     pace = values["speed"] = speed.read()
+    if "ranks" in pace:
+        values["rank_speed"] = pace.pop("ranks")
     done, waiting = (run.step - phase.start) / phase.config.steps, pace["waiting"] if run.device.type == "cuda" else 0.0
     found = find_alarms(values, run.targets.components, done, waiting)
     log.write("train", run.step, **values, alarms=found)
