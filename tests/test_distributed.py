@@ -22,7 +22,7 @@ Make = Callable[..., Config]
 
 
 def plain(micro: Make, **sections: object) -> Config:
-    """Without anything that a rank draws for itself: dropout, and partners for mixing. A low rate keeps rounding low."""
+    """Without anything that a rank draws for itself, and at a low rate, which keeps differences of rounding small."""
     first, second = (sections.pop(name, {}) for name in ("phase1", "phase2"))
     return micro(
         encoder=NO_DROPOUT | {"layerdrop": 0.3},
