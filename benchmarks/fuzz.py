@@ -3,7 +3,7 @@
     python benchmarks/fuzz.py --attempts 10000
 
 The attacks are those of tests/test_fuzz.py. Each must end with exit code 0, 1 or 2 and a line that says why, without a
-traceback, within a minute, and with nothing touched outside of `--out`. Workers are processes, so that a crash of a
+traceback, within two minutes, and with nothing touched outside of `--out`. Workers are processes, so that a crash of a
 library is a finding too. The counts go to benchmarks/results/fuzz.json.
 """
 
@@ -23,11 +23,12 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "fuzz.json"
 SHARES = {"audio": 0.2, "lists": 0.25, "files": 0.3, "weights": 0.1, "commands": 0.15}
 CHUNK = 250  # attempts of a worker
-PATIENCE = 180  # seconds without an attempt's end after which a worker hangs
+PATIENCE = 600  # seconds without an attempt's end after which a worker hangs
+ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
 NAMED = 50  # findings that are written down in full
 
 
-def work(kind: str, seed: int, attempts: int, journal: Path) -> None:
+def work(kind: str, seed: int, attempts: int, source: Path, journal: Path) -> None:
     """Make attempts of one kind; each is a line in the journal when it begins, and another when it ends."""
     sys.path.insert(0, str(ROOT / "tests"))
     import hypothesis
@@ -40,7 +41,7 @@ def work(kind: str, seed: int, attempts: int, journal: Path) -> None:
     torch.set_num_threads(1)
     storage.FIRST_WAIT = 0.0
     with tempfile.TemporaryDirectory() as folder, journal.open("a") as file:
-        workspace = Workspace(Path(folder) / "work")
+        workspace = Workspace(Path(folder) / "work", source)
 
         def say(**values: str) -> None:
             file.write(json.dumps(values) + "\n")
@@ -63,10 +64,18 @@ def work(kind: str, seed: int, attempts: int, journal: Path) -> None:
         attack()
 
 
-def run_worker(kind: str, seed: int, attempts: int, journal: Path) -> str:
+def make_workspace(folder: Path) -> Path:
+    """The inputs that workers copy, made once."""
+    program = "import sys; from pathlib import Path; from hostile import Workspace; Workspace(Path(sys.argv[1]))"
+    environment = ENVIRONMENT | {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT / 'tests'}"}
+    subprocess.run([sys.executable, "-c", program, folder], env=environment, check=True, stdout=subprocess.DEVNULL)
+    return folder
+
+
+def run_worker(kind: str, seed: int, attempts: int, source: Path, journal: Path) -> str:
     """Run a worker to its end; how it failed, or nothing."""
-    call = [sys.executable, __file__, "--worker", kind, str(seed), str(attempts), str(journal)]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src")}
+    call = [sys.executable, __file__, "--worker", kind, str(seed), str(attempts), str(source), str(journal)]
+    environment = ENVIRONMENT | {"PYTHONPATH": str(ROOT / "src")}
     journal.touch()
     with tempfile.TemporaryFile() as said:
         # Decoders write to the standard error by themselves; it counts only where the worker itself fails.
@@ -101,20 +110,21 @@ def main() -> None:
     parser.add_argument("--attempts", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument("--worker", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument("--worker", nargs=5, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.worker:
-        kind, seed, attempts, journal = given.worker
-        work(kind, int(seed), int(attempts), Path(journal))
+        kind, seed, attempts, source, journal = given.worker
+        work(kind, int(seed), int(attempts), Path(source), Path(journal))
         return
     started, counts, findings, seed = time.monotonic(), Counter[str](), [], given.seed
     with tempfile.TemporaryDirectory() as folder:
+        source = make_workspace(Path(folder) / "source")
         while sum(counts.values()) < given.attempts:
             kind = min(SHARES, key=lambda name: (counts[name] + 1) / SHARES[name])
             seed += 1
             journal = Path(folder) / f"{seed}.jsonl"
             left = given.attempts - sum(counts.values())
-            failure = run_worker(kind, seed, min(CHUNK, left), journal)
+            failure = run_worker(kind, seed, min(CHUNK, left), source, journal)
             count, found, began = read_journal(journal)
             if failure:
                 found.append({"attack": began or f"seed {seed}", "fault": failure})

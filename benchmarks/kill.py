@@ -22,6 +22,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -77,9 +78,9 @@ class Running:
             time.sleep(0.002)
         return self.code
 
-    def kill(self) -> None:
-        os.killpg(self.group, signal.SIGKILL)
-        self.wait()
+    def signal(self, number: int) -> None:
+        with suppress(ProcessLookupError):  # it has just ended
+            os.killpg(self.group, number)
 
 
 def launch(arguments: list[str], world_size: int) -> int:
@@ -192,9 +193,11 @@ def trial(job: Job, reference: Reference, folder: Path, world_size: int, most: i
             time.sleep(0.001)
         if running.poll() is not None:
             break
-        os.killpg(running.group, signal.SIGSTOP)  # so that the stage is that of the kill
-        stages.append(stage_of(job.name, out))
-        running.kill()
+        running.signal(signal.SIGSTOP)  # so that the stage is that of the kill
+        stage = stage_of(job.name, out)
+        running.signal(signal.SIGKILL)
+        if running.wait() == -signal.SIGKILL:
+            stages.append(stage)
     code = Running(job.arguments(out, bool(stages)), world_size).wait()
     fault = "" if code == 0 else f"the command ended with {code}"
     if not fault:

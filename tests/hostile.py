@@ -29,7 +29,7 @@ from sjepa.data.layouts.fields import NAMES
 from sjepa.subcommands import option
 from sjepa.train.loop import pretrain
 
-SECONDS = 60  # the longest that a command may take on these small inputs
+SECONDS = 120  # the longest that a command may take on these small inputs, on a busy machine
 AUDIO = {
     "wav": {"format": "WAV"},
     "flac": {"format": "FLAC"},
@@ -42,11 +42,19 @@ AUDIO = {
 class Workspace:
     """Sound inputs that attacks copy and damage."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, source: Path | None = None):
+        """A new workspace in a folder; its inputs are made, which takes a while, or copied from another workspace."""
         self.folder, self.inputs = folder, folder / "inputs"
         self.scratch, self.out = folder / "scratch", folder / "scratch" / "out"
         self.corpus, self.run, self.index = (self.inputs / name for name in ("corpus", "run", "index"))
         self.preset = self.inputs / "micro.toml"
+        if source is None:
+            self.make()
+        else:
+            shutil.copytree(source / "inputs", self.inputs)
+
+    def make(self) -> None:
+        """Make a corpus, a run, an index, analyses and results."""
         self.corpus.mkdir(parents=True)
         for number in range(4):
             soundfile.write(self.corpus / f"{number}.wav", babble(1.0 + 0.1 * number, number), 16_000)

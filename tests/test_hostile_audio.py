@@ -240,3 +240,15 @@ def test_a_flag_allows_more_protocols(tmp_path: Path, monkeypatch: pytest.Monkey
     status, said, _ = sjepa(*call)
     assert (status, "--allow-protocols adds others" in said) == (2, True)
     assert sjepa(*call, "--allow-protocols", "file,gs")[0] == 0
+
+
+def test_embedding_that_was_stopped_ends_with_the_same_bits(finished_run: Path, corpus: Path, tmp_path: Path) -> None:
+    out, call = tmp_path / "out", ("embed", corpus, "--encoder", finished_run, "--out", tmp_path / "out")
+    assert sjepa(*call).status == 0
+    whole = {path.name: dict(np.load(path)) for path in out.glob("*.npz")}
+    for path in sorted(out.glob("*.npz"))[::3]:
+        path.unlink()
+    assert sjepa(*call).status == 0
+    for path in out.glob("*.npz"):
+        again = np.load(path)
+        assert all(np.array_equal(again[name], values) for name, values in whole[path.name].items())

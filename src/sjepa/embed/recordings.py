@@ -95,10 +95,10 @@ def embed(recordings: Sequence[Recording], out: Path, plan: Embedding, skip: boo
     def target(recording: Recording) -> Path:
         return out / f"{recording.name}.{plan.kind}"
 
-    left = [r for r in recordings if not (skip and target(r).is_file())]
-    short = [r for r in left if frame_count(r.samples) <= plan.window.frames]
-    long = [r for r in left if frame_count(r.samples) > plan.window.frames]
-    seconds = sum(r.samples for r in left) // SAMPLE_RATE
+    left = {r.name: r for r in recordings if not (skip and target(r).is_file())}
+    short = [r for r in recordings if frame_count(r.samples) <= plan.window.frames]
+    long = [r for r in left.values() if frame_count(r.samples) > plan.window.frames]
+    seconds = sum(r.samples for r in left.values()) // SAMPLE_RATE
     with bar("Seconds embedded", seconds, show=show) as progress:
         clock = Clock(progress)
 
@@ -119,12 +119,16 @@ def embed(recordings: Sequence[Recording], out: Path, plan: Embedding, skip: boo
             progress.say(f"left out: {reason}")
 
         for batch in batches_by_length(short, plan.batch_seconds):
+            # What is there already stays in its batch: sums of a batch of another size differ in the last bit.
+            if not any(r.name in left for r in batch):
+                continue
             waveforms, read = [], []
             for recording in batch:
                 try:
                     samples = read_audio(recording.path)
                 except BadAudioError as error:
-                    refuse(str(error))
+                    if recording.name in left:
+                        refuse(str(error))
                     continue
                 if not samples.any():
                     note_silence(recording, progress)
@@ -132,8 +136,9 @@ def embed(recordings: Sequence[Recording], out: Path, plan: Embedding, skip: boo
                 read.append(recording)
             features = plan.network.features(waveforms) if waveforms else []
             for recording, x in zip(read, features, strict=True):
-                write(recording, lambda x=x: [x])  # type: ignore[misc]
-            clock.advance(sum(r.samples for r in batch))
+                if recording.name in left:
+                    write(recording, lambda x=x: [x])  # type: ignore[misc]
+            clock.advance(sum(r.samples for r in batch if r.name in left))
         for recording in long:
             write(recording, lambda r=recording: frames_of(r, plan, clock))  # type: ignore[misc]
     return outcome
