@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from analysed import corpus, trained
 
-from sjepa.analysis.over_training import analyse_over_training, predict_masked, restore_at, stretch
+from sjepa.analysis.over_training import analyse_over_training, inner_part, predict_masked, restore_at, stretch
 from sjepa.analysis.restored import Restored
 from sjepa.analysis.speech import choose, read_speech
 from sjepa.runs.folder import RunFolder
@@ -30,7 +30,7 @@ def test_every_checkpoint_is_told_with_its_accuracy() -> None:
     run = restore_at(folder, last["step"])
     right = total = 0
     for index, speech in enumerate(speeches):
-        mask, predicted, truth = predict_masked(run, speech, index)
+        mask, predicted, truth = predict_masked(run, inner_part(speech), index)
         right, total = right + int((predicted == truth)[mask].sum()), total + int(mask.sum())
     assert last["accuracy"] == right / total
     assert found["masked_frames"] == total

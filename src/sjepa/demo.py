@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from sjepa.analysis.missing import analyse_missing
+from sjepa.analysis.missing import SECONDS, analyse_missing
 from sjepa.analysis.over_training import analyse_over_training
 from sjepa.analysis.speech import choose, read_speech
 from sjepa.analysis.style import keep
@@ -37,7 +37,6 @@ from sjepa.train.run import Run
 
 FRAMES, VOICES_HELD_OUT = 15_000, 2  # of the phone probe: frames, and splits with other voices held out
 MOMENTS = 6  # checkpoints along the run at which masked prediction is shown
-LONGEST_SHOWN = 4.0  # seconds of an utterance
 ABOUT = {
     "phone": f"Logistic regression on {FRAMES:,} single frames, tested on voices that it was not trained on. Error "
     f"bars: standard deviation over {VOICES_HELD_OUT} splits with other voices held out; `sjepa probe` takes more.",
@@ -52,6 +51,7 @@ INTRODUCTION = (
     "encoder.",
 )
 MEANING = (
+    "Steps and audio processed: how often the weights were updated, and how much speech was used, repeats counted.",
     "Phone accuracy: a linear classifier names the phone of a single frame from the frozen features, for voices that "
     "it was not trained on. Higher than MFCC means that the encoder learned what sounds share across voices.",
     "Speaker accuracy: another linear classifier names the voice from an utterance's mean. MFCC describes the voice's "
@@ -113,7 +113,7 @@ def show_masked_prediction(run: RunFolder, corpus: Path, utterances: int = 24) -
     """Keep what every checkpoint predicts at the same masked frames; then only the last checkpoints stay."""
     if (run.analysis / "over_training.json").is_file():
         return
-    chosen = [read_speech(path, label, 0.0, LONGEST_SHOWN) for path, label in choose(corpus, [], utterances, "")]
+    chosen = [read_speech(path, label, 0.0, SECONDS) for path, label in choose(corpus, [], utterances, "")]
     keep(analyse_over_training(run.path, chosen), run.analysis, "over_training")
     checkpoint.prune(run, 1, {phase.end for phase in run.config().schedule()})
 

@@ -7,15 +7,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from sjepa.analysis.speech import Speech
+from sjepa.analysis.speech import Speech, within
+from sjepa.audio.io import SAMPLE_RATE
 from sjepa.data.masking import block_mask
-from sjepa.model.frontend import frame_centres
+from sjepa.model.frontend import STRIDE, frame_centres
 from sjepa.runs import checkpoint
 from sjepa.runs.folder import RunFolder
 from sjepa.train.run import Run
 
 SEED = 0
-NAMED = 24  # frames around the middle of the first utterance that the table names one by one
+EDGE, LONGEST = 0.25, 2.5  # seconds: cut off both ends, as crops in training mostly are, and looked at
+NAMED = 40  # consecutive frames of the first utterance that are told one by one
 
 
 def analyse_over_training(folder: Path, speeches: list[Speech]) -> dict[str, Any]:
@@ -23,13 +25,13 @@ def analyse_over_training(folder: Path, speeches: list[Speech]) -> dict[str, Any
 
     All checkpoints see the same masks. The first utterance is told frame by frame, all of them by their accuracy.
     """
-    run = RunFolder(folder)
+    run, speeches = RunFolder(folder), [inner_part(speech) for speech in speeches]
     moments = []
     for step in sorted(run.checkpoint_steps):
         restored = restore_at(run, step)
         found = [predict_masked(restored, speech, index) for index, speech in enumerate(speeches)]
         mask, predicted, truth = (np.concatenate(parts) for parts in zip(*found, strict=True))
-        counts = np.bincount(truth, minlength=restored.targets.components)
+        counts = np.bincount(truth[mask], minlength=restored.targets.components)
         first = stretch(found[0][0])
         moments.append(
             {
@@ -76,13 +78,30 @@ def restore_at(folder: RunFolder, step: int) -> Run:
 @torch.inference_mode()
 def predict_masked(run: Run, speech: Speech, index: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Mask, likeliest component by the predictor and likeliest component of the target, at every frame."""
-    clean = torch.from_numpy(speech.samples[: round(run.config.batches.max_seconds * 16_000)])[None]
+    longest = min(round(run.config.batches.max_seconds * 50), run.config.predictor.positions) * STRIDE
+    clean = torch.from_numpy(speech.samples[:longest])[None]
     q, _ = run.targets(run.targets.frame_features(clean, run.active_layer))
     target = q[0]
     mask = block_mask(len(target), run.config.mask, np.random.default_rng((SEED, index)))
     hidden = torch.from_numpy(mask.copy())[None]
     logits = run.model.predict(run.model.encoder(clean, mask=hidden).last, hidden)[0]
     return mask, logits.argmax(1).numpy(), target.argmax(1).numpy()
+
+
+def inner_part(speech: Speech) -> Speech:
+    """A stretch from within an utterance: whole utterances begin and end with more silence than training sees."""
+    seconds = len(speech.samples) / SAMPLE_RATE
+    if seconds < 4 * EDGE:
+        return speech
+    length = min(LONGEST, seconds - 2 * EDGE)
+    first = round(EDGE * SAMPLE_RATE)
+    return dataclasses.replace(
+        speech,
+        start=speech.start + EDGE,
+        samples=speech.samples[first : first + round(length * SAMPLE_RATE)],
+        phones=within(speech.phones, EDGE, length),
+        words=within(speech.words, EDGE, length),
+    )
 
 
 def stretch(mask: np.ndarray) -> slice:

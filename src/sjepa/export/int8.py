@@ -27,6 +27,7 @@ def write_int8(encoder: Encoder, folder: Path) -> float:
     say("Quantising its weights to 8 bits ...", aside=True)
     path = folder / ONNX_FILE
     with quiet():
+        fold_constants(path)
         quantize_dynamic(
             path, path, op_types_to_quantize=["MatMul", "Gemm"], per_channel=True, weight_type=QuantType.QInt8
         )
@@ -37,6 +38,18 @@ def write_int8(encoder: Encoder, folder: Path) -> float:
     return relative_error(encoder, session)
 
 
+def fold_constants(path: Path) -> None:
+    """Compute what does not depend on the input: weights that are normalised or joined in the graph become constants."""
+    import onnxruntime
+
+    folded = path.with_suffix(".folded.onnx")
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    options.optimized_model_filepath = str(folded)
+    onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    folded.replace(path)
+
+
 def store_convolutions(graph: Any) -> None:
     """Replace each convolution's weight by 8-bit integers and a scale per output channel."""
     from onnx import helper, numpy_helper
@@ -44,7 +57,7 @@ def store_convolutions(graph: Any) -> None:
     weights = {tensor.name: tensor for tensor in graph.initializer}
     added = []
     for name in dict.fromkeys(node.input[1] for node in graph.node if node.op_type == "Conv"):
-        if name not in weights:  # computed in the graph, as a normalised weight is
+        if name not in weights:
             continue
         weight = numpy_helper.to_array(weights[name])
         scale = np.maximum(np.abs(weight).reshape(len(weight), -1).max(1) / 127, 1e-12).astype(np.float32)

@@ -129,7 +129,7 @@ def bars(scores: Mapping[str, float], chance: float | None, deviations: Mapping[
     """Accuracies as horizontal bars, with their deviations; the last one is the system that the page is about."""
     names = list(scores)
     colours = [PLAIN if name == names[-1] else EARLIER if name.startswith(names[-1]) else BASELINE for name in names]
-    trace = {
+    trace: dict[str, Any] = {
         "type": "bar",
         "orientation": "h",
         "x": list(scores.values()),
@@ -142,17 +142,29 @@ def bars(scores: Mapping[str, float], chance: float | None, deviations: Mapping[
         "hovertemplate": "%{y}: %{x:.1%}<extra></extra>",
     }
     if deviations:
-        trace["error_x"] = {"type": "data", "array": [deviations[name] for name in names], "thickness": 1.4, "width": 5}
-        trace |= {"textposition": "inside", "insidetextanchor": "start", "textfont": {"size": 14}}
+        spread = [deviations[name] for name in names]
+        trace["error_x"] = {"type": "data", "array": spread, "thickness": 1.4, "width": 5, "color": MUTED}
+        words = {  # beyond the error bars
+            "type": "scatter",
+            "mode": "text",
+            "x": [score + deviation for score, deviation in zip(scores.values(), spread, strict=True)],
+            "y": trace["y"],
+            "text": [f" <b>{score:.1%}</b>" for score in scores.values()],
+            "textposition": "middle right",
+            "textfont": trace["textfont"],
+            "cliponaxis": False,
+            "hoverinfo": "skip",
+        }
+        del trace["texttemplate"]
     layout = base_layout(height=64 + 46 * len(names))
     layout |= {"bargap": 0.38, "showlegend": False, "hovermode": "closest", "shapes": [], "annotations": []}
     layout["margin"] |= {"r": 52, "t": 26}
-    layout["xaxis"] |= {"range": [0, 1], "tickformat": ".0%", "nticks": 6, "showline": False}
+    layout["xaxis"] |= {"range": [0, 1], "tickformat": ".0%", "nticks": 6, "tickangle": 0, "showline": False}
     layout["yaxis"] |= {"autorange": "reversed", "showgrid": False, "ticksuffix": "  ", "tickfont": {"size": 14}}
     if chance is not None:
         layout["shapes"].append(upright(chance, "dot", INK))
         layout["annotations"].append(note(chance, f"chance {chance:.1%}", anchor="center"))
-    return {"data": [trace], "layout": layout}
+    return {"data": [trace, *([words] if deviations else [])], "layout": layout}
 
 
 def scatter(x: Sequence[Any], y: Sequence[Any], name: str, colour: str, form: str = ".3f", width: float = 2) -> Event:

@@ -16,7 +16,7 @@ def masked(report: Report) -> str:
     first, last = moments[0], moments[-1]
     about = (
         f"The model hears “{found['text']}” with the grey frames hidden, and names the component of each from the "
-        f"sound around it. Each row is a later checkpoint. Over {found['utterances']} utterances with "
+        f"sound around it. Each row is a later checkpoint. In stretches of {found['utterances']} utterances with "
         f"{found['masked_frames']:,} hidden frames, the same for every checkpoint, it is right at "
         f"{first['accuracy']:.1%} of them after {first['step']:,} steps and at {last['accuracy']:.1%} at the end. "
         f"Always naming the most frequent component would be right at {last['chance']:.1%}."
@@ -29,7 +29,7 @@ def masked(report: Report) -> str:
             truth = "".join(
                 cell(each, "truth", hidden) for each, hidden in zip(moment["truth"], found["mask"], strict=True)
             )
-            count = f"{moment['components']} components"
+            count = f"K = {moment['components']}"
             rows.append(f'<tr class="truth"><th scope="row">Truth, phase {phase}</th><td>{count}</td>{truth}</tr>')
         rows.append(row(moment, found["mask"]))
     caption = (

@@ -14,7 +14,10 @@
       if (axis.title && axis.title.font) axis.title.font.color = muted;
     });
     (layout.annotations || []).forEach(function (note) { if (note.font && note.yref !== "y2") note.font.color = muted; });
-    (layout.shapes || []).forEach(function (shape) { if (shape.fillcolor === "#f4f7fa") shape.fillcolor = "#1c2227"; });
+    (layout.shapes || []).forEach(function (shape) { 
+      if (shape.fillcolor === "#f4f7fa") shape.fillcolor = "#1c2227";
+      if (shape.line && shape.line.color === "#1b1f24") shape.line.color = ink;
+    });
   }
 
   function draw(spec) {
@@ -25,6 +28,7 @@
       chart.data.forEach(function (trace) {
         if (trace.line && trace.line.color === "#1b1f24") trace.line.color = "#e6e9ec";
         if (trace.textfont) trace.textfont.color = "#e6e9ec";
+        if (trace.error_x) trace.error_x.color = "#a3acb5";
       });
     }
     return Plotly.newPlot(name, chart.data, chart.layout, {
