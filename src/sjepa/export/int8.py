@@ -39,7 +39,7 @@ def write_int8(encoder: Encoder, folder: Path) -> float:
 
 
 def fold_constants(path: Path) -> None:
-    """Compute what does not depend on the input: weights that are normalised or joined in the graph become constants."""
+    """Compute what does not depend on the input: weights that the graph normalises or joins become constants."""
     import onnxruntime
 
     folded = path.with_suffix(".folded.onnx")
