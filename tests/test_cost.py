@@ -69,9 +69,9 @@ def test_the_cost_of_an_encoder_stands_beside_its_scores(folder: Path, tmp_path:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--seconds", "0"], "--seconds 0: between 0.1 and 3,600"),
-        (["--repeats", "0"], "--repeats 0: at least 1"),
-        (["--threads", "0"], "--threads 0: at least 1"),
+        (["--seconds", "0"], "--seconds 0: it should lie between 0.1 and 3,600 seconds"),
+        (["--repeats", "0"], "--repeats 0: it should be greater than 0"),
+        (["--threads", "0"], "--threads 0: it should be greater than 0"),
     ],
 )
 def test_numbers_that_make_no_sense_are_refused(options: list[str], message: str) -> None:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from conftest import NO_DROPOUT
 from test_training import command, environment, lines, one_batch
 
 from sjepa.config import Config
-from sjepa.distributed import first_host, slurm_variables
+from sjepa.distributed import agree_on_prefix, first_host, slurm_variables
 from sjepa.runs.folder import RunFolder
 from sjepa.train.step import train_step
 
@@ -188,14 +189,27 @@ def test_a_rank_killed_under_torchrun_restarts_and_ends_as_if_nothing_had_happen
     run = tmp_path / "killed"
     call = command(config, corpus, run, tmp_path, world_size=2)
     call.insert(call.index("--nproc-per-node"), "--max-restarts=5")
-    process = subprocess.Popen(call, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    output = tmp_path / "output.txt"
+    with output.open("w") as file:
+        process = subprocess.Popen(call, env=environment(), stdout=file, stderr=file)
     for after in (8, 20, 40):
         while RunFolder(run).step < after and process.poll() is None:
             time.sleep(0.02)
         ranks = subprocess.run(["ps", "-o", "pid=", "--ppid", str(process.pid)], capture_output=True, text=True).stdout
         os.kill(int(ranks.split()[after % 2]), signal.SIGKILL)
-    assert process.wait(timeout=300) == 0
+    assert process.wait(timeout=300) == 0, output.read_text()
     assert lines(run) == lines(tmp_path / "whole")
+
+
+def test_a_restart_ignores_what_earlier_processes_left_in_the_store() -> None:
+    store = torch.distributed.HashStore()
+    for name in ("greeting", "answer", "joined"):  # all three of a start whose rank 1 is gone
+        store.set(f"{name}/1", "gone gone")
+    with ThreadPoolExecutor(3) as pool:
+        prefixes = list(pool.map(lambda rank: agree_on_prefix(store, rank, 3), (2, 0, 1)))
+    assert len(set(prefixes)) == 1
+    with ThreadPoolExecutor(3) as pool:
+        assert set(pool.map(lambda rank: agree_on_prefix(store, rank, 3), (0, 1, 2))).isdisjoint(prefixes)
 
 
 def test_two_agents_with_a_rendezvous_are_one_run(corpus: Path, tmp_path: Path, micro: Make) -> None:

@@ -36,7 +36,8 @@ Make = Callable[..., Config]
 def lines(run: Path, event: str | None = None) -> list[dict[str, Any]]:
     """The metrics, without what depends on the clock."""
     events = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in e.items() if k != "speed"} for e in events if event in (None, e["event"])]
+    clock = {"speed", "rank_speed"}
+    return [{k: v for k, v in e.items() if k not in clock} for e in events if event in (None, e["event"])]
 
 
 def command(config: Config, corpus: Path, out: Path, folder: Path, world_size: int = 1) -> list[str]:

@@ -2,6 +2,7 @@
 
 import os
 import re
+import time
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
@@ -24,8 +25,48 @@ def setup(device: str) -> torch.device:
     if cuda:
         torch.cuda.set_device(local_rank)
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ and not dist.is_initialized():
-        dist.init_process_group("nccl" if cuda else "gloo", timeout=TIMEOUT)
+        dist.init_process_group("nccl" if cuda else "gloo", timeout=TIMEOUT, **join_store())
     return torch.device("cuda", local_rank) if cuda else torch.device("cpu")
+
+
+def join_store() -> dict[str, Any]:
+    """The store where ranks find each other, their rank and the world size."""
+    store, rank, size = next(dist.rendezvous("env://", timeout=TIMEOUT))
+    return {"store": dist.PrefixStore(agree_on_prefix(store, rank, size), store), "rank": rank, "world_size": size}
+
+
+def agree_on_prefix(store: dist.Store, rank: int, size: int) -> str:
+    """A prefix for the store's keys that only the processes of this start share.
+
+    torchrun keeps one store over its restarts, so a rank could find the address of a process that is gone and wait for
+    it. Rank 0 therefore draws a prefix and answers each rank that greets it. The answer repeats the greeting, which is
+    random too: a rank takes no answer that was meant for an earlier process.
+    """
+    mine, start = os.urandom(8).hex(), time.monotonic()
+
+    def read(key: str) -> str:
+        return store.get(key).decode() if store.check([key]) else ""
+
+    def pause() -> None:
+        if time.monotonic() - start > TIMEOUT.total_seconds():
+            raise UserError(f"not all of {size} processes have started within {TIMEOUT.seconds // 60} minutes")
+        time.sleep(0.02)
+
+    if rank > 0:
+        store.set(f"greeting/{rank}", mine)
+        while (answer := read(f"answer/{rank}").partition(" "))[0] != mine:
+            pause()
+        store.set(f"joined/{rank}", answer[2])
+        return answer[2]
+    missing = set(range(1, size))
+    while missing:
+        for other in missing:
+            if greeting := read(f"greeting/{other}"):
+                store.set(f"answer/{other}", f"{greeting} {mine}")
+        missing = {other for other in missing if read(f"joined/{other}") != mine}
+        if missing:
+            pause()
+    return mine
 
 
 def slurm_variables(environment: Mapping[str, str]) -> dict[str, str]:

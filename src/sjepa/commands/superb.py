@@ -83,7 +83,10 @@ def run(arguments: list[str]) -> None:
         raise UserError("--sweep chooses the learning rate; leave --lr out")
     from sjepa import distributed
     from sjepa.evaluate.superb.tasks import all_entries, find_entry
+    from sjepa.files import refuse_file
 
+    if command.out is not None:
+        refuse_file(command.out)
     if command.language_model is not None and command.task != ALL and not find_entry(command.task).language_model:
         raise UserError(f"--language-model is for {', '.join(e.name for e in all_entries() if e.language_model)}")
     if command.task == ALL and not command.data.is_dir():
@@ -100,12 +103,10 @@ def start(command: Superb) -> None:
     from sjepa.evaluate.results import results_root
     from sjepa.evaluate.superb.tasks import find_entry
     from sjepa.evaluate.upstream import load_upstream
-    from sjepa.files import refuse_file
 
     upstream = load_upstream(command.encoder, command.device, command.precision, command.step)
     place = results_root(command.encoder) / "superb" / upstream.name.replace(" ", "-")
     if command.task == ALL:
-        refuse_file(command.out or place)
         evaluate_all(command, upstream, command.out or place)
     else:
         evaluate(command, find_entry(command.task), upstream, command.data, place)
@@ -124,7 +125,6 @@ def evaluate(command: Superb, entry: "Entry", upstream: "Upstream", data: Path, 
     from sjepa.evaluate.superb.own import OwnData, limit_training
     from sjepa.evaluate.superb.protocol import in_words
     from sjepa.evaluate.superb.text import Characters
-    from sjepa.files import refuse_file
     from sjepa.locks import lock_folder
     from sjepa.progress import say
 
@@ -140,7 +140,6 @@ def evaluate(command: Superb, entry: "Entry", upstream: "Upstream", data: Path, 
     task = entry.build(entry, request)
     protocol = folder_name(command, task.name)
     out = command.out if command.out is not None and command.task != ALL else place / protocol
-    refuse_file(out)
     if hours is not None:
         task = limit_training(task, hours, command.seed)
     if command.language_model is not None and entry.language_model and getattr(task, "symbols", None) != Characters():
