@@ -43,7 +43,11 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Links to files outside the site become the names of these files."""
-    return re.sub(r"\[([^\]]+)\]\(\.\./(?!reference/)([^)]*)\)", r"\1 (`\2`)", markdown)
+
+    def name_file(link: re.Match[str]) -> str:
+        return link[1] if link[2] in link[1] else f"{link[1]} (`{link[2]}`)"
+
+    return re.sub(r"\[([^\]]+)\]\(\.\./(?!reference/)([^)]*)\)", name_file, markdown)
 
 
 def home_page() -> str:
