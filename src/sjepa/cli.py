@@ -12,23 +12,23 @@ from sjepa.subcommands import call, option
 
 # Each command is the module of its name in sjepa.commands, imported when it is called.
 COMMANDS = {
-    "demo": "the whole way on a small synthetic corpus, in a few minutes",
+    "demo": "run the whole pipeline on a small synthetic corpus, in a few minutes",
     "pretrain": "train an encoder on a folder of audio, or continue a run",
-    "index": "list the audio of folders, known corpora or manifests, for fast opening at any size",
-    "shard": "pack an index into tar shards that are read in sequence, from disk or a URL",
-    "plan": "what a run would take: steps, days, storage, network, and what limits it",
-    "bench": "measure this machine: the training step, mixtures, the encoder, reading audio",
+    "index": "scan folders, known corpora or manifests once, so that they open fast at any size",
+    "shard": "pack an index into tar shards for sequential reading, from disk or a URL",
+    "plan": "estimate a run: steps, days, storage, network, and the bottleneck",
+    "bench": "measure this machine: training step, mixtures, encoder, audio reading",
     "config": "print the settings that a run would use",
-    "superb": "a SUPERB task on a frozen encoder",
-    "probe": "what linear and MLP probes read from a frozen encoder",
-    "units": "how well clusters of frames agree with phones",
-    "cost": "parameters, multiply-accumulates and CPU latency of an encoder",
-    "table": "one table of many encoders and tasks",
-    "export": "a run's encoder for Hugging Face, ONNX or torch.export, with a model card",
-    "embed": "features, posteriors or units of audio files, hours long too, to npz, safetensors or Parquet",
-    "analyze": "figures of a run: entropy, an utterance, effective rank, size, progress, clusters",
-    "report": "one page of a run, or of several beside each other, with an utterance explorer",
-    "watch": "a live view of a run in progress",
+    "superb": "evaluate a frozen encoder on a SUPERB task, or on your own labelled data",
+    "probe": "probe a frozen encoder for phones, speaker, gender and chapter",
+    "units": "measure how well clusters of frames agree with phones",
+    "cost": "measure parameters, multiply-accumulates and CPU latency of an encoder",
+    "table": "collect the results of many encoders and tasks in one table",
+    "export": "export a run's encoder for Hugging Face, ONNX or torch.export, with a model card",
+    "embed": "write features, posteriors or units of audio files of any length",
+    "analyze": "draw a figure of a run: entropy, utterance, effective rank, Pareto front, progress, clusters",
+    "report": "write one page about a run, or about several, with an utterance explorer",
+    "watch": "show a live view of a run in progress",
 }
 # Commands that keep what is done when they are interrupted: the same call goes on from there.
 CONTINUED = ("demo", "pretrain", "index", "shard", "superb", "embed")
