@@ -34,7 +34,7 @@ class Index:
 
 def run(arguments: list[str]) -> None:
     command = parse(Index, "sjepa index", arguments)
-    from sjepa.data.build import build_index, summary
+    from sjepa.data.build import build_index, summarize
     from sjepa.errors import UserError
 
     if not command.sources:
@@ -46,7 +46,7 @@ def run(arguments: list[str]) -> None:
         max_seconds=command.max_seconds,
         cut_transcribed=command.cut_transcribed,
     )
-    print("\n".join(summary(facts)))
+    print("\n".join(summarize(facts)))
     if facts["refused"]:
         refused = command.out / "refused.txt"
         print(f"{facts['refused']:,} left out, listed in {refused}:")
