@@ -118,7 +118,7 @@ def test_alarms_that_differ_in_numbers_are_told_once(whole: tuple[list[dict[str,
 
 
 def test_a_run_that_learns_nothing_at_masked_frames_says_so(tmp_path: Path) -> None:
-    events, words = make_events(shares=True), "no better than the average so far"
+    events, words = make_events(shares=True), "does not yet predict better than the average target"
     learning = Page(write_page(make_run(tmp_path / "learning", events), tmp_path / "page.html")).text
     assert words not in learning
     shares = [event["share"] for event in events if event["event"] == "clusters"][-1]
@@ -128,8 +128,8 @@ def test_a_run_that_learns_nothing_at_masked_frames_says_so(tmp_path: Path) -> N
             event |= {"kl_masked": charts.average_loss(event), "alarms": []}
     page = Page(write_page(make_run(tmp_path / "run", events), tmp_path / "page.html")).text
     assert words in page
-    assert "nats): what was learned comes from visible frames." in page
-    assert "No alarm was raised while it ran, but masked frames are predicted no better than by the average." in page
+    assert "nats): the encoder learned from visible frames." in page
+    assert "The run raised no alarm, but masked frames are predicted no better than by the average." in page
     without = [event for event in events if event["event"] != "clusters"]
     assert "chance 1.0%" in Page(write_page(make_run(tmp_path / "without", without), tmp_path / "page.html")).text
 

@@ -1,4 +1,4 @@
-"""Pieces of a page: sections, figures, cards, tables. All text that comes from outside is escaped here."""
+"""Parts of a page: sections, figures, cards, tables. All outside text is escaped here."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -9,13 +9,13 @@ from sjepa.report.charts import Chart
 
 
 def section(name: str, title: str, about: str, content: str) -> str:
-    """`name` is its anchor, which the page's navigation lists."""
+    """A section. `name` is its anchor, which the navigation of the page lists."""
     words = f'<p class="about">{escape(about)}</p>' if about else ""
     return f'<section id="{name}"><h2>{escape(title)}</h2>{words}{content}</section>'
 
 
 def figure(name: str, title: str, chart: Chart, caption: str) -> str:
-    """A chart with its caption; the page's script draws it from the JSON beside it."""
+    """A chart with its caption. The script of the page draws it from the JSON next to it."""
     words = escape(f"{title}. {caption}")
     return (
         f'<figure><h3>{escape(title)}</h3><div id="{name}" class="chart" role="img" aria-label="{words}"></div>'
@@ -25,12 +25,12 @@ def figure(name: str, title: str, chart: Chart, caption: str) -> str:
 
 
 def as_script(value: Any) -> str:
-    """JSON for a script element, which no text in it can end."""
+    """JSON for a script element. No text in it can close the element."""
     return json.dumps(value, allow_nan=False, ensure_ascii=False).replace("<", "\\u003c")
 
 
 def card(label: str, value: str, beside: str, kind: str = "plain") -> str:
-    """A number with its name above and a remark below."""
+    """A number with its name above and a remark below it."""
     words = f"<dt>{escape(label)}</dt><dd>{escape(value)}<small>{escape(beside)}</small></dd>"
     return f'<div class="{kind}">{words}</div>'
 
@@ -40,7 +40,7 @@ def note(text: str) -> str:
 
 
 def pairs(values: dict[str, Any], name: str = "") -> str:
-    """Names and values, a pair a row."""
+    """Names and values, one pair per row."""
     rows = "".join(
         f"<tr><th>{escape(str(key))}</th><td>{escape(str(value))}</td></tr>" for key, value in values.items()
     )

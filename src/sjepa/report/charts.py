@@ -83,7 +83,7 @@ def effective_ranks(events: Sequence[Event]) -> Chart:
 
 
 def decay(events: Sequence[Event]) -> Chart:
-    """The target encoder's decay; a logged line tells of the steps before it, hence the shape `vh`."""
+    """Decay of the target encoder. A logged line describes the steps before it, hence the shape `vh`."""
     used = [line for line in select_events(events, "train") if line.get("decay") is not None]
     start = next((start for phase, start, _ in phase_spans(events) if phase == used[0]["phase"]), used[0]["step"])
     steps, values = [start, *(line["step"] for line in used)], [used[0]["decay"], *(line["decay"] for line in used)]
@@ -117,7 +117,7 @@ def components(events: Sequence[Event]) -> Chart:
 
 
 def small_chart(events: Sequence[Event], name: str, form: str, ticks: str) -> Chart:
-    """One quantity, drawn small."""
+    """A small chart of one quantity."""
     y = {"rangemode": "tozero", "tickformat": ticks, "nticks": 5, "exponentformat": "power"}
     chart = chart_over_steps(events, [curve(events, name, "", PLAIN, form=form, width=1.6)], height=210, y=y)
     chart["layout"] |= {"showlegend": False, "margin": {"l": 8, "r": 12, "t": 24, "b": 8}}
@@ -126,7 +126,7 @@ def small_chart(events: Sequence[Event], name: str, form: str, ticks: str) -> Ch
 
 
 def bars(scores: Mapping[str, float], chance: float | None, deviations: Mapping[str, float] | None = None) -> Chart:
-    """Accuracies as horizontal bars, with their deviations; the last one is the system that the page is about."""
+    """Accuracies as horizontal bars, with deviations. The last one is the system that the page is about."""
     names = list(scores)
     colours = [PLAIN if name == names[-1] else EARLIER if name.startswith(names[-1]) else BASELINE for name in names]
     trace: dict[str, Any] = {
@@ -183,7 +183,7 @@ def scatter(x: Sequence[Any], y: Sequence[Any], name: str, colour: str, form: st
 def curve(
     events: Sequence[Event], key: str, name: str, colour: str, form: str = ".3f", width: float = 2, dash: str = "solid"
 ) -> Event:
-    """A logged quantity over steps, broken between phases because their targets differ."""
+    """A logged quantity over steps, interrupted between phases, because their targets differ."""
     x: list[int] = []
     y: list[float | None] = []
     phase = None
@@ -200,13 +200,13 @@ def curve(
 
 
 def average_line(events: Sequence[Event]) -> Event:
-    """What a network reaches that hears nothing."""
+    """The loss of always predicting the average target."""
     lines = [line | {"average": average_loss(line)} for line in select_events(events, "train")]
     return curve(lines, "average", "always the average", RULE, width=1.4, dash="dash")
 
 
 def is_at_average(line: Event, key: str) -> bool:
-    """Whether a logged divergence is no better than that of always predicting the average, to a hundredth."""
+    """Whether a logged divergence is no better than that of the average target, to a hundredth."""
     found, average = line.get(key), average_loss(line)
     return found is not None and average is not None and found > 0.99 * average
 
@@ -218,7 +218,7 @@ def average_loss(line: Event) -> float | None:
 
 
 def components_line(events: Sequence[Event], name: str, height: Any, form: str) -> Event:
-    """What K components allow at most, as a dotted level in each phase."""
+    """The largest value that K components allow, as a dotted line in each phase."""
     x: list[int] = []
     y: list[float | None] = []
     for phase, (_, start, end) in zip(select_events(events, "phase"), phase_spans(events), strict=True):
@@ -255,7 +255,7 @@ def chart_over_steps(
     y: dict[str, Any] | None = None,
     name_endings: bool = False,
 ) -> Chart:
-    """The frame that all curves share: steps along the bottom, phases shaded, what ended marked."""
+    """The layout that all curves share: steps on the x axis, shaded phases, marks where something ends."""
     layout = base_layout(height)
     layout["xaxis"] |= {"range": [0, last_step(events)], "tickformat": ",d", "hoverformat": ",d", "nticks": 7}
     layout["xaxis"]["title"] = layout["xaxis"]["title"] | {"text": "step"}
@@ -286,6 +286,6 @@ def vertical_line(x: float, dash: str = "solid", colour: str = RULE, top: float 
 
 
 def note(x: float, text: str, anchor: str = "left", y: float = 1) -> dict[str, Any]:
-    """A word above the plot."""
+    """A label above the plot."""
     place = {"xref": "x", "yref": "y domain", "x": x, "y": y, "xanchor": anchor, "yanchor": "bottom"}
     return {"text": text, "showarrow": False, "font": {"size": 12, "color": MUTED}} | place

@@ -1,4 +1,4 @@
-"""Several runs on one page: what differs in their settings, their curves over each other, their results."""
+"""Several runs on one page: settings that differ, curves of all runs, results."""
 
 from collections.abc import Sequence
 from html import escape
@@ -15,39 +15,44 @@ from sjepa.report.findings_charts import axis_title
 COLOURS = (MASKED, VISIBLE, TARGET, PREDICTOR, WARNING, SKY, INK)
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 CURVES: tuple[tuple[str, str, str, str], ...] = (
-    ("accuracy_masked", "Accuracy at masked frames", ".1%", "Compares only between runs of the same K and data."),
-    ("accuracy_visible", "Accuracy at visible frames", ".1%", "The same where the encoder hears the frame."),
-    ("kl_masked", "Masked KL", ".3f", "Nats per frame; comparable only between runs with the same targets."),
+    ("accuracy_masked", "Accuracy at masked frames", ".1%", "Compare only runs with the same K and data."),
+    ("accuracy_visible", "Accuracy at visible frames", ".1%", "The same at frames that the encoder sees."),
+    ("kl_masked", "Masked KL", ".3f", "Nats per frame. Compare only runs with the same targets."),
     ("target_entropy", "Entropy of the targets", ".2f", "Bits per frame."),
     ("predictor_entropy", "Entropy of the predictor", ".2f", "Bits per frame, at masked frames."),
     ("target_perplexity", "Components in use", ".1f", "Perplexity of the mean posterior."),
-    ("rank", "Effective rank of the active layer", ".1f", "Smoothed; the layer with the highest where it is free."),
+    (
+        "rank",
+        "Effective rank of the active layer",
+        ".1f",
+        "Smoothed; of the layer with the highest rank if none is active.",
+    ),
     ("audio_per_second", "Speed", ",.0f", "Seconds of audio per second of training."),
 )
 
 
 def names(reports: Sequence[Report]) -> list[str]:
-    """A short name for each run; where two share it, their paths."""
+    """A short name for each run, or its path if two runs share a name."""
     short = [report.name for report in reports]
     return [name if short.count(name) == 1 else str(r.folder) for name, r in zip(short, reports, strict=True)]
 
 
 def header(reports: Sequence[Report], title: str) -> str:
-    lede = f"{len(reports)} runs over each other. Every curve is named by its run; hover to read them all at a step."
+    lede = f"{len(reports)} runs together. Every curve is named after its run; hover to read all of them at one step."
     cards = ""
     for name, report in zip(names(reports), reports, strict=True):
         last = (report.lines or [{}])[-1]
         beside = "no line logged yet"
         if last:
             level = f", K = {report.components:,}, chance {report.chance:.1%}" if report.chance else ""
-            beside = f"masked frames right at step {last['step']:,}{level}"
+            beside = f"masked accuracy at step {last['step']:,}{level}"
         cards += card(name, percent(last.get("accuracy_masked")), beside)
     ledes = "".join(f'<p class="lede">{escape(words)}</p>' for words in (lede, describe_comparability(reports)))
     return f'<header><h1>{escape(title)}</h1>{ledes}<dl class="cards">{cards}</dl></header>'
 
 
 def describe_comparability(reports: Sequence[Report]) -> str:
-    """Whether the runs' accuracies may be set against each other: not where K or the data differ."""
+    """Say whether the accuracies of the runs can be compared: not if K or the data differ."""
     differing = [
         word
         for word, values in (
@@ -87,7 +92,7 @@ def overview(reports: Sequence[Report]) -> str:
         for name, cell in cells.items():
             facts.setdefault(name, []).append(cell)
     return section(
-        "runs", "The runs", "As their last logged lines have it.", table(head, [[n, *c] for n, c in facts.items()])
+        "runs", "The runs", "From their last logged lines.", table(head, [[n, *c] for n, c in facts.items()])
     )
 
 
@@ -113,7 +118,7 @@ def settings(reports: Sequence[Report]) -> str:
         [key, *(str(each.get(key, "–")) for each in flat)] for key in keys if len({str(e.get(key)) for e in flat}) > 1
     ]
     content = table(["setting", *names(reports)], rows) if rows else note("No setting differs.")
-    return section("settings", "What differs in their settings", "", content)
+    return section("settings", "Settings that differ", "", content)
 
 
 def flatten(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -132,7 +137,7 @@ def curves(reports: Sequence[Report]) -> str:
         chart = overlay(reports, key, form)
         if any(value is not None for trace in chart["data"] for value in trace["y"]):
             figures += figure(f"compare-{key}", title, chart, caption)
-    about = "Curves break where a run's second phase begins, a dotted upright of its colour."
+    about = "Curves break where the second phase of a run begins: the dotted vertical line in its colour."
     return section("curves", "How they learned", about, f'<div class="grid">{figures}</div>')
 
 
@@ -166,7 +171,7 @@ def rank_of(line: dict[str, Any]) -> float | None:
 
 
 def softness(reports: Sequence[Report]) -> str:
-    """Entropies of all runs where they were analysed."""
+    """Entropies of all runs that were analysed."""
     known = [(n, r.found["entropy"]) for n, r in zip(names(reports), reports, strict=True) if "entropy" in r.found]
     if not known:
         return ""
@@ -193,11 +198,16 @@ def softness(reports: Sequence[Report]) -> str:
         axis_title(layout, "xaxis", "bits")
         axis_title(layout, "yaxis", "share of frames below")
         figures += figure(f"softness-{part}", f"Entropy of the {part}", {"data": traces, "layout": layout}, "")
-    return section("softness", "How soft they are", "Cumulative, masking off.", f'<div class="grid">{figures}</div>')
+    return section(
+        "softness",
+        "How soft they are",
+        "Cumulative distributions, without masking.",
+        f'<div class="grid">{figures}</div>',
+    )
 
 
 def results(reports: Sequence[Report]) -> str:
     every = {id(result): result for report in reports for result in report.results}
     tables = "".join(results_table(part) for part in build_sections(list(every.values())))
-    missing = note("No results.json lies in these runs: `sjepa probe --encoder RUN` puts one there.")
+    missing = note("These runs have no results yet: `sjepa probe --encoder RUN` adds some.")
     return section("results", "What the features hold", "", tables or missing)

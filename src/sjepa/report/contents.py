@@ -1,4 +1,4 @@
-"""What a run directory holds, read for a page: settings, facts, events, results and analyses."""
+"""The contents of a run folder for a page: settings, facts, events, results and analyses."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ REMARKS = ("about", "chance", "deviation", "introduction", "meaning", "next")  #
 
 @dataclass(frozen=True)
 class Report:
-    """What sections draw on."""
+    """Everything that the sections of a page read."""
 
     title: str
     folder: Path
@@ -24,9 +24,9 @@ class Report:
     facts: dict[str, Any]
     comparison: dict[str, Any]
     results: list[dict[str, Any]]
-    """Every results.json below the run, and below the folders that were named."""
+    """Every results.json in the run folder and in the folders that the user named."""
     found: dict[str, dict[str, Any]]
-    """By subject, what `sjepa analyze` left in RUN/analysis."""
+    """Results of `sjepa analyze` in RUN/analysis, by subject."""
     utterances: list[dict[str, Any]]
 
     @property
@@ -40,7 +40,7 @@ class Report:
 
     @property
     def tasks(self) -> dict[str, dict[str, float]]:
-        """Scores of every system, by task; the last system is the one the page is about."""
+        """Scores of every system, by task. The last system is the one that the page is about."""
         return {task: scores for task, scores in self.comparison.items() if task not in REMARKS and scores}
 
     @property
@@ -51,7 +51,7 @@ class Report:
 
     @property
     def chance(self) -> float | None:
-        """Accuracy of always giving the fullest component, where shares are logged; else of a guess among all."""
+        """Accuracy of always predicting the most frequent component if shares are logged; else of a uniform guess."""
         if not self.lines or not self.components:
             return None
         shares = [e["share"] for e in select_events(self.events, "clusters") if e["phase"] == self.lines[-1]["phase"]]
@@ -69,7 +69,7 @@ class Report:
 
     @property
     def audio_seconds(self) -> float:
-        """Seconds of audio that were processed, from the logged lines."""
+        """Seconds of audio processed, from the logged lines."""
         speeds = [line["speed"] for line in self.lines if "speed" in line]
         return sum(speed["audio_per_second"] * speed["seconds"] for speed in speeds)
 
@@ -86,5 +86,5 @@ def read_report(
     found = {name: read_json(analysis / f"{name}.json") for name in ANALYSES if (analysis / f"{name}.json").is_file()}
     utterances = [read_json(path) for path in sorted(analysis.glob("utterance-*.json"))]
     results = find_results([run, *more_results])
-    # Plain settings, so that a run of another version can be shown as well.
+    # Plain settings, so that a page can show a run of another version too.
     return Report(title, run, events, folder.settings, folder.facts, comparison or {}, results, found, utterances)

@@ -1,4 +1,4 @@
-"""Sections of a page that show what was found about a run: probes, results, layers, entropy, clusters, size, gaps."""
+"""Sections of a page about results and analyses: probes, results, layers, entropy, clusters, size, gaps."""
 
 import shlex
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from sjepa.runs.events import select_events
 
 
 def results(report: Report) -> str:
-    """The comparison that the demo made, and a table of everything `superb`, `probe` and `units` left in the run."""
+    """The comparison of the demo, and a table of all results of `superb`, `probe` and `units` in the run."""
     about, levels, spreads = (report.comparison.get(name, {}) for name in ("about", "chance", "deviation"))
     figures = "".join(
         figure(
@@ -35,9 +35,7 @@ def results(report: Report) -> str:
     return section(
         "results",
         "What the features hold",
-        "Linear probes on frozen features. The dotted line is chance: always giving the most frequent answer."
-        if figures
-        else "",
+        "Linear probes on frozen features. The dotted line is chance: the most frequent answer." if figures else "",
         (f'<div class="grid">{figures}</div>' if figures else "") + tables,
     )
 
@@ -55,16 +53,16 @@ def results_table(part: Section) -> str:
 
 
 def layers(report: Report) -> str:
-    title = "How rich every layer is"
+    title = "How rich each layer is"
     if not select_events(report.events, "layers"):
-        return section("layers", title, "", note("No effective rank is logged yet."))
+        return section("layers", title, "", note("No effective rank has been logged yet."))
     figures = figure(
         "effective-ranks",
         "Effective rank",
         charts.effective_ranks(report.events),
-        "Dots are measurements, lines their running mean; dark layers are near the audio. Dotted uprights: the target "
-        "encoder's decay switches to the value beside it. The strip names the active layer: pale while it is only "
-        "watched, in full colour where the targets are made from it.",
+        "Dots are measurements, lines their running mean. Dark layers are close to the audio. At dotted vertical lines "
+        "the target encoder's decay switches to the value next to the line. The strip names the active layer: pale "
+        "while it is only measured, in full colour while the targets come from it.",
     )
     calibration = report.found.get("erank", {}).get("calibration")
     if calibration:
@@ -73,13 +71,15 @@ def layers(report: Report) -> str:
             "calibration",
             f"Does rank find the best layer? {calibration['metric'].upper()} against effective rank",
             findings_charts.calibration(calibration),
-            f"A CTC head on every frozen layer at the end of phase 1, {calibration['steps']:,} steps on "
-            f"{calibration['corpus']}, {calibration['labels']} of speakers held out. Rank correlation "
+            f"A CTC head on every frozen layer at the end of phase 1: {calibration['steps']:,} steps on "
+            f"{calibration['corpus']}, {calibration['labels']} of held-out speakers. Rank correlation "
             f"{calibration['spearman']:+.2f} (p = {calibration['p']:.2g}, one-sided); layer "
             f"{calibration['best_layer']} is best and layer {calibration['highest_rank_layer']} has the highest rank: "
             f"{agree}.",
         )
-    return section("layers", title, "Effective rank counts the directions that a layer's features really use.", figures)
+    return section(
+        "layers", title, "Effective rank estimates how many directions the features of a layer use.", figures
+    )
 
 
 def entropy(report: Report) -> str:
@@ -92,15 +92,15 @@ def entropy(report: Report) -> str:
         "entropy-distribution",
         "How uncertain frames are",
         findings_charts.entropy_distribution(found),
-        f"Masking off, {run['utterances']:,} utterances of {run['data']}, step {run['step']:,}. Uprights: 0.5 bits, 1 "
-        f"(an even tie of two components) and 2 (of four). Maxima of the smoothed "
-        f"density, and whether Hartigan's dip test rejects a single mode: {told}.",
+        f"Without masking, {run['utterances']:,} utterances of {run['data']}, step {run['step']:,}. Vertical lines: "
+        f"0.5 bits, 1 bit (an even tie of two components) and 2 bits (of four). Maxima of the smoothed density, and "
+        f"whether Hartigan's dip test rejects a single mode: {told}.",
     )
     joint = figure(
         "entropy-joint",
         "Frame by frame",
         findings_charts.entropy_joint(found),
-        "On the diagonal a frame is as uncertain in the prediction as in the target; above it, more so.",
+        "On the diagonal, prediction and target are equally uncertain. Above it, the prediction is more uncertain.",
     )
     return section(
         "softness",
@@ -117,8 +117,9 @@ def clusters(report: Report) -> str:
             f"occupancy-{part['phase']}",
             f"Occupancy in phase {part['phase']}",
             findings_charts.occupancy(part),
-            f"A row a component, those that end fullest at the bottom; {part['dead'][-1]} of {part['components']} "
-            f"are dead at the end, {sum(part['died'])} died and {sum(part['born'])} were born on the way.",
+            f"One row per component; the fullest at the end are at the bottom. {part['dead'][-1]} of "
+            f"{part['components']} are dead at the end. Before that, {sum(part['died'])} died and "
+            f"{sum(part['born'])} were revived.",
         )
     content = f'<div class="grid">{figures}</div>' if figures else ""
     phones = report.found.get("clusters", {}).get("phones")
@@ -128,15 +129,15 @@ def clusters(report: Report) -> str:
             "phones",
             "Which phones each cluster holds",
             findings_charts.phones(phones),
-            f"Posteriors of the target summed over {phones['frames']:,} labelled frames; a column adds up to one. "
+            f"Posteriors of the target summed over {phones['frames']:,} labelled frames. Each column sums to one. "
             f"Phone purity {scores['phone_purity']:.2f}, PNMI {scores['pnmi']:.2f}.",
         )
-    about = "A healthy mixture uses nearly all of its components, and many of them come to stand for a sound."
+    about = "A healthy mixture uses nearly all of its components, and many of them correspond to one sound."
     return section("clusters", "What the clusters are", about, content) if content else ""
 
 
 def pareto(report: Report) -> str:
-    """Where the run has results of the full protocol, or where the analysis was asked for."""
+    """Size against score, if the run has results of the full protocol or the analysis was made."""
     own = any(place_of(result).kind is SectionKind.SUPERB for result in report.results)
     found = analyse_pareto([report.folder]) if own else report.found.get("pareto")
     if not found:
@@ -149,13 +150,13 @@ def pareto(report: Report) -> str:
     return section(
         "pareto",
         "Size against score",
-        f"SUPERB, full protocol; grey systems are as reported by others. The dashed line is the frontier.{ours}",
+        f"SUPERB, full protocol. Grey systems are reported by others. The dashed line is the Pareto frontier.{ours}",
         f'<div class="grid">{figures}</div>',
     )
 
 
 def gaps(report: Report) -> str:
-    """What the page could show as well, and the command that makes it."""
+    """What the page does not show yet, and the command that adds it."""
     run = shlex.quote(str(report.folder))
     made_by: dict[str, tuple[bool, str]] = {
         "Utterance explorer": (bool(report.utterances), f"sjepa report {run} --data DATA"),
@@ -181,7 +182,7 @@ def gaps(report: Report) -> str:
         ),
         "Occupancy of the components": (
             bool(select_events(report.events, "clusters")),
-            "this run's version did not log it; a new run does",
+            "this version of sjepa did not log it; a new run does",
         ),
     }
     missing = {what: command for what, (there, command) in made_by.items() if not there}
@@ -191,7 +192,7 @@ def gaps(report: Report) -> str:
     return section(
         "gaps",
         "What is not here yet",
-        "Each command leaves its result in the run; then make the page again.",
+        "Each command adds its result to the run. Then run `sjepa report` again.",
         f'<dl class="gaps">{rows}</dl>',
     )
 

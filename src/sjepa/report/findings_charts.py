@@ -1,4 +1,4 @@
-"""Charts of findings: from the JSON that `sjepa analyze` writes to Plotly figures."""
+"""Charts of analyses: from the JSON of `sjepa analyze` to Plotly figures."""
 
 from html import escape
 from typing import Any
@@ -28,7 +28,7 @@ def axis_title(layout: dict[str, Any], axis: str, text: str) -> None:
 
 
 def entropy_distribution(found: dict[str, Any]) -> Chart:
-    """Histograms over each other, on a logarithmic scale because most target frames are near zero."""
+    """Overlaid histograms, on a logarithmic scale because most target frames are near zero."""
     edges, traces = found["edges"], []
     looks = {"predictor": (PREDICTOR, "solid"), "target": (TARGET, "solid"), "plain": (TARGET, "dot")}
     for name, curve in found["distributions"].items():
@@ -108,7 +108,7 @@ def calibration(found: dict[str, Any]) -> Chart:
 
 
 def occupancy(part: dict[str, Any]) -> Chart:
-    """Shares over time on a logarithmic scale above the number of dead components."""
+    """Shares over time on a logarithmic scale, above the number of dead components."""
     shares = np.array(part["shares"]) * part["components"]
     order = np.argsort(-shares[-1], kind="stable")
     drawn = np.clip(np.log2(np.maximum(shares[:, order], 1e-9)), np.log2(DEAD), 4).T
@@ -176,7 +176,7 @@ def phones(found: dict[str, Any]) -> Chart:
     layout["xaxis"] |= {"showticklabels": False, "ticks": ""}
     layout["yaxis"] |= {"autorange": "reversed", "showgrid": False, "tickfont": {"size": 10, "color": MUTED}}
     layout["yaxis"] |= {"dtick": 1, "ticks": "", "ticksuffix": " ", "type": "category"}
-    axis_title(layout, "xaxis", f"{len(found['clusters'])} clusters in the order of their main phone")
+    axis_title(layout, "xaxis", f"{len(found['clusters'])} clusters, ordered by their main phone")
     return {"data": [trace], "layout": layout}
 
 

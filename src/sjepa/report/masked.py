@@ -1,4 +1,4 @@
-"""The section that shows masked prediction being learned: one stretch of speech, checkpoint by checkpoint."""
+"""The section on masked prediction over training: one stretch of speech, checkpoint by checkpoint."""
 
 from html import escape
 from typing import Any
@@ -8,18 +8,18 @@ from sjepa.report.contents import Report
 
 
 def masked_frames(report: Report) -> str:
-    """A table with a column per frame: what was said, the truth, and what the model predicted at several steps."""
+    """A table with one column per frame: the phone, the target, and what the model predicted at several steps."""
     found = report.found.get("over_training")
     if not found:
         return ""
     moments = found["moments"]
     first, last = moments[0], moments[-1]
     about = (
-        f"The model hears “{found['text']}” with the grey frames hidden, and names the component of each from the "
-        f"sound around it. Each row is a later checkpoint. In stretches of {found['utterances']} utterances with "
-        f"{found['masked_frames']:,} hidden frames, the same for every checkpoint, it is right at "
-        f"{first['accuracy']:.1%} of them after {first['step']:,} steps and at {last['accuracy']:.1%} at the end. "
-        f"Always naming the most frequent component would be right at {last['chance']:.1%}."
+        f"The model processes “{found['text']}” with the grey frames masked, and predicts the component of each from "
+        f"the speech around it. Each row is a later checkpoint. Over {found['masked_frames']:,} masked frames of "
+        f"{found['utterances']} utterances, the same for every checkpoint, it is right at {first['accuracy']:.1%} of "
+        f"them after {first['step']:,} steps and at {last['accuracy']:.1%} at the end. Always predicting the most "
+        f"frequent component would be right at {last['chance']:.1%}."
     )
     rows = [head_row(found)]
     phase = None
@@ -30,15 +30,17 @@ def masked_frames(report: Report) -> str:
                 cell(each, "truth", hidden) for each, hidden in zip(moment["truth"], found["mask"], strict=True)
             )
             count = f"K = {moment['components']}"
-            rows.append(f'<tr class="truth"><th scope="row">Truth, phase {phase}</th><td>{count}</td>{truth}</tr>')
+            rows.append(f'<tr class="truth"><th scope="row">Target, phase {phase}</th><td>{count}</td>{truth}</tr>')
         rows.append(row(moment, found["mask"]))
     caption = (
-        "Numbers are components of the Gaussian mixture. A hidden frame that is predicted right is blue with a tick; "
-        "frames that are not hidden are left empty. The truth changes between phases, as phase 2 has its own mixture."
+        "Numbers are components of the Gaussian mixture. A masked frame that is predicted correctly is blue with a "
+        "tick. Visible frames are empty. Targets differ between phases, because phase 2 has its own mixture."
     )
     table = f'<table class="stretch"><caption class="unseen">{escape(about)}</caption>{"".join(rows)}</table>'
     content = f'<div class="wide" tabindex="0" role="region" aria-label="Masked prediction over training">{table}</div>'
-    return section("masked", "Masked prediction, learned", about, f'{content}<p class="about">{escape(caption)}</p>')
+    return section(
+        "masked", "Masked prediction over training", about, f'{content}<p class="about">{escape(caption)}</p>'
+    )
 
 
 def head_row(found: dict[str, Any]) -> str:

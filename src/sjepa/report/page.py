@@ -1,4 +1,4 @@
-"""The page of a run, or of several beside each other: one HTML file that needs nothing else."""
+"""The page of a run, or of several: one self-contained HTML file."""
 
 import base64
 import gzip
@@ -31,7 +31,7 @@ def write_page(
     title: str = "S-JEPA pre-training",
     more_results: tuple[Path, ...] = (),
 ) -> Path:
-    """Write the page of a run directory; it can be opened, mailed and archived without a network."""
+    """Write the page of a run folder. It opens without a network and can be mailed and archived."""
     return write(read_report(run, title, comparison, more_results), out)
 
 
@@ -51,7 +51,7 @@ def write(report: Report, out: Path) -> Path:
 
 
 def write_comparison(runs: Sequence[Path], out: Path, title: str = "", more_results: tuple[Path, ...] = ()) -> Path:
-    """Write a page with several runs over each other."""
+    """Write one page about several runs."""
     reports = [read_report(run, "", None, more_results) for run in runs]
     names = compare.names(reports)
     title = title or " and ".join(names)
@@ -61,10 +61,10 @@ def write_comparison(runs: Sequence[Path], out: Path, title: str = "", more_resu
 
 
 def plotly_source() -> str:
-    """The chart library's script, which goes into the page: compressed, in base64.
+    """The script of the chart library for the page, compressed and in base64.
 
-    A browser takes seconds to read the script itself. Packed, it costs nothing until the page has been drawn, and a
-    third of the bytes.
+    A browser takes seconds to parse the plain script. Compressed, it costs nothing until the page has been drawn, and
+    takes a third of the bytes.
     """
     try:
         from plotly.offline import get_plotlyjs

@@ -1,4 +1,4 @@
-"""Sections of a page that tell of the training: from metrics.jsonl, config.toml and run.json."""
+"""Sections of a page about the training: from metrics.jsonl, config.toml and run.json."""
 
 from html import escape
 
@@ -10,7 +10,7 @@ from sjepa.runs.events import phase_spans, select_events
 
 
 def header(report: Report) -> str:
-    """What was run and what came of it, in words and in a few numbers."""
+    """What was run and what it reached, in words and in a few numbers."""
     introduction = [escape(sentence) for sentence in report.comparison.get("introduction", [])]
     sentences = [*introduction, describe_run(report), *describe_gains(report), *describe_limits(report)]
     ledes = "".join(f'<p class="lede">{sentence}</p>' for sentence in sentences)
@@ -23,13 +23,13 @@ def header(report: Report) -> str:
 
 
 def meanings(report: Report) -> str:
-    """What each headline number says, where the page came with an explanation."""
+    """What each headline number means, if the page has an explanation."""
     items = "".join(f"<li>{escape(text)}</li>" for text in report.comparison.get("meaning", []))
     return f'<ul class="meaning">{items}</ul>' if items else ""
 
 
 def next_steps(report: Report) -> str:
-    """Commands to run next, where the page came with them."""
+    """Commands to run next, if the page has any."""
     rows = "".join(
         f"<dt>{escape(what)}</dt><dd><code>{escape(command)}</code></dd>"
         for what, command in report.comparison.get("next", {}).items()
@@ -61,7 +61,7 @@ def describe_gains(report: Report) -> list[str]:
 
 
 def describe_limits(report: Report) -> list[str]:
-    """Said where masked frames are predicted no better than by a network that hears nothing."""
+    """A warning if masked frames are predicted no better than by the average target."""
     last = (report.lines or [{}])[-1]
     if not charts.is_at_average(last, "kl_masked"):
         return []
@@ -69,10 +69,10 @@ def describe_limits(report: Report) -> list[str]:
     ends = {line["phase"]: line for line in report.lines}.values()
     never = all(charts.is_at_average(line, "kl_masked") for line in ends)
     visible = never and not charts.is_at_average(last, "kl_visible")
-    elsewhere = ": what was learned comes from visible frames" if visible else ""
+    elsewhere = ": the encoder learned from visible frames" if visible else ""
     return [
-        f"<b>At masked frames it predicts no better than the average so far</b> (masked KL {last['kl_masked']:.2f}, "
-        f"always the average {average:.2f} nats){elsewhere}."
+        f"<b>At masked frames it does not yet predict better than the average target</b> (masked KL "
+        f"{last['kl_masked']:.2f} nats, average target {average:.2f} nats){elsewhere}."
     ]
 
 
@@ -106,30 +106,30 @@ def accuracy_of(task: str) -> str:
 
 def learning_curves(report: Report) -> str:
     kinds = "; ".join(
-        f"in phase {phase['phase']} they come from {phase['targets']} with K = {phase['k']:,}"
+        f"in phase {phase['phase']} they are {phase['targets']} with K = {phase['k']:,}"
         for phase in select_events(report.events, "phase")
     )
     both = charts.has_encoder_loss(report.events)
-    encoders = " To it is added what the encoder itself says at masked frames." if both else ""
+    encoders = " The loss also includes the encoder's own prediction at masked frames." if both else ""
     loss = figure(
         "loss",
         "Loss",
         charts.loss(report.events),
-        "Divergence of the prediction from the target; lower is better. The dotted curve is what is minimised: all "
-        f"frames while the visible loss is on, masked frames only once it has ended.{encoders} The dashed level is "
-        "what a network reaches at either kind of frame that hears nothing and always predicts the average target.",
+        "KL divergence from target to prediction; lower is better. The dotted curve is the training loss: all frames "
+        f"while the visible loss is on, masked frames only after it ends.{encoders} The dashed line is the loss of "
+        "always predicting the average target.",
     )
     accuracy = figure(
         "accuracy",
         "Accuracy",
         charts.accuracy(report.events),
-        "How often the predictor's best component is also the target's. Visible frames show what the encoder hears, "
-        f"masked frames what it infers from context.{describe_chance(report)}",
+        "How often the most likely component of prediction and target agree. At visible frames the encoder sees the "
+        f"frame; at masked frames it infers it from context.{describe_chance(report)}",
     )
     return section(
         "learning",
         "How it learned",
-        f"The network predicts soft targets for every frame; {kinds}. Curves of different phases cannot be compared.",
+        f"The network predicts a target at every frame; {kinds}. Do not compare curves of different phases.",
         f'{loss}<div class="grid">{accuracy}{decay(report)}</div>',
     )
 
@@ -137,21 +137,21 @@ def learning_curves(report: Report) -> str:
 def describe_chance(report: Report) -> str:
     if report.chance is None:
         return ""
-    return f" In phase {report.lines[-1]['phase']} chance, always the fullest component, is {report.chance:.1%}."
+    return f" Chance in phase {report.lines[-1]['phase']}, the most frequent component, is {report.chance:.1%}."
 
 
 def decay(report: Report) -> str:
     title = "Target-encoder decay"
     levels = sorted({line["decay"] for line in report.lines if line.get("decay") is not None})
     if not levels:
-        return f"<figure><h3>{title}</h3>{note('There is no target encoder yet: it begins with phase 2.')}</figure>"
-    memory = " and ".join(f"{level:g} remembers about {1 / (1 - level):,.0f} steps" for level in levels if level < 1)
+        return f"<figure><h3>{title}</h3>{note('There is no target encoder yet: it starts with phase 2.')}</figure>"
+    memory = " and ".join(f"{level:g} averages about {1 / (1 - level):,.0f} steps" for level in levels if level < 1)
     return figure(
         "decay",
         title,
         charts.decay(report.events),
-        f"How slowly the target encoder follows the encoder: {memory}. Low decays let the targets improve, high ones "
-        "hold them still.",
+        f"How slowly the target encoder follows the encoder: {memory}. A low decay lets the targets improve, a high "
+        "decay keeps them stable.",
     )
 
 
@@ -160,20 +160,20 @@ def targets(report: Report) -> str:
         "entropy",
         "Entropy over training",
         charts.entropy(report.events),
-        "Uncertainty per frame, the predictor's at masked frames: the less it infers from context, the nearer it stays "
-        "to the dotted level, a guess among all components alike.",
+        "Uncertainty per frame; for the predictor, at masked frames. The dotted line is a uniform guess among all "
+        "components. The less the predictor infers from context, the closer it stays to that line.",
     )
     components = figure(
         "components",
         "Components in use",
         charts.components(report.events),
-        "Perplexity of the mean posterior: near K when all components share the frames, near 1 when targets collapse. "
-        "A dead component gets less than a hundredth of an even share.",
+        "Perplexity of the mean posterior: near K if all components are used equally, near 1 if targets collapse. A "
+        "component is dead below a hundredth of an even share.",
     )
     return section(
         "targets",
         "What was predicted",
-        "Targets should be sharp on every frame and yet use all components over the corpus.",
+        "Good targets are sharp at every frame and use all components over the corpus.",
         f'<div class="grid">{entropy}{components}</div>',
     )
 
@@ -182,9 +182,9 @@ def machinery(report: Report) -> str:
     clip = report.config.get("train", {}).get("clip")
     kinds = (
         ("gradient_norm", "Gradient norm", ".3f", "~g", f"Before clipping at {clip}." if clip else "Before clipping."),
-        ("lr", "Learning rate", ".2~e", "", "Warm-up, then the phase's schedule."),
+        ("lr", "Learning rate", ".2~e", "", "Warm-up, then the schedule of the phase."),
         ("audio_per_second", "Speed", ",.0f", "~s", "Seconds of audio per second of training."),
-        ("waiting", "Waiting for data", ".1%", "~%", "Share of the time; near 0 when reading keeps up."),
+        ("waiting", "Waiting for data", ".1%", "~%", "Share of the time; near 0 if the data loader keeps up."),
     )
     figures = "".join(
         figure(key, name, charts.small_chart(report.events, key, form, ticks), text)
@@ -194,7 +194,7 @@ def machinery(report: Report) -> str:
 
 
 def alarms(report: Report) -> str:
-    """One item per code of alarm, with the message of the last."""
+    """One item per alarm code, with its last message."""
     codes: dict[str, list[tuple[int, str]]] = {}
     for line in report.lines:
         for alarm in read_alarms(line):
@@ -207,12 +207,12 @@ def alarms(report: Report) -> str:
             when = f"{1 + len(more)} times, steps {first:,} to {last:,}. The last:"
         items += f"<li><b>{when}</b>{escape(text)}</li>"
     beside = ", but masked frames are predicted no better than by the average" if describe_limits(report) else ""
-    nothing = note(f"No alarm was raised while it ran{beside}.")
+    nothing = note(f"The run raised no alarm{beside}.")
     return f'<h3 class="later">Alarms</h3><ul class="alarms">{items}</ul>' if items else nothing
 
 
 def details(report: Report) -> str:
-    """Everything needed to run it again, folded away."""
+    """Everything needed to repeat the run, collapsed."""
     top = {key: value for key, value in report.config.items() if not isinstance(value, dict)}
     groups = {"run": top} | {key: value for key, value in report.config.items() if isinstance(value, dict)}
     settings = "".join(pairs(values, name) for name, values in groups.items() if values)
