@@ -1,4 +1,4 @@
-# Three commands: `make demo`, `make check` (quick) and `make test` (everything). Each makes .venv with what it needs; `make setup` installs everything.
+# `make demo`, `make check` (quick), `make test` (everything) and `make docs` (the site). Each makes .venv with what it needs.
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet
@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install --quiet
 QUICK := api augment batches config encoder formats gmm masking memory metrics mfcc plan position predictor progress \
 	reference superb_entries superb_metrics table targets torch_private
 
-.PHONY: setup demo check test lint clean
+.PHONY: setup demo check test lint docs clean
 
 setup: .venv/.dev
 
@@ -29,8 +29,8 @@ demo: .venv/.demo
 	$(BIN)/sjepa demo
 
 lint: .venv/.dev
-	$(BIN)/ruff format --check src tests examples benchmarks
-	$(BIN)/ruff check src tests examples benchmarks
+	$(BIN)/ruff format --check src tests examples benchmarks docs/reference.py
+	$(BIN)/ruff check src tests examples benchmarks docs/reference.py
 	$(BIN)/mypy
 
 check: lint
@@ -38,6 +38,10 @@ check: lint
 
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+
+docs: .venv/.dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@echo "The site is in build/site/index.html"
 
 # What a user trained, in runs/, stays.
 clean:

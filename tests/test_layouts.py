@@ -51,7 +51,7 @@ def kaldi(root: Path, **files: str) -> Path:
 def test_every_layout_is_a_module_that_recognises_and_reads() -> None:
     for name in LAYOUTS:
         module = find_layout(name)
-        assert callable(module.recognised)
+        assert callable(module.recognises)
         assert callable(module.items)
 
 

@@ -80,7 +80,7 @@ def open_one(where: str, max_seconds: float, show: bool) -> Corpus:
 def needs_reader(where: str) -> bool:
     """Whether a place names its audio in lists or holds it in tables, so that scanning it for files is not enough."""
     if os.path.isdir(where):
-        return any(find_layout(name).recognised(where) for name in ("kaldi", "lhotse", "hugging_face"))
+        return any(find_layout(name).recognises(where) for name in ("kaldi", "lhotse", "hugging_face"))
     return os.path.isfile(where) and where.removesuffix(".gz").endswith(LISTS)
 
 

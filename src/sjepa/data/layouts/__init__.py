@@ -10,7 +10,7 @@ from sjepa.audio.io import shown
 from sjepa.data.storage import Place
 
 # All layouts, in the order in which a source is compared with them. A layout is the module of its name in this folder:
-# `recognised(path)` tells whether a source has the layout, and `items(source)` reads it.
+# `recognises(path)` tells whether a source has the layout, and `items(source)` reads it.
 LAYOUTS = (
     "tars",
     "kaldi",
@@ -89,7 +89,7 @@ def find_layout(name: str) -> Any:
 
 def layout_of(source: str) -> str:
     """The layout of a source: the first that recognises it."""
-    return next(name for name in LAYOUTS if find_layout(name).recognised(source))
+    return next(name for name in LAYOUTS if find_layout(name).recognises(source))
 
 
 def find_file(path: str, folder: str) -> str | None:

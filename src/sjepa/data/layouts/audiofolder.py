@@ -14,7 +14,7 @@ from sjepa.errors import UserError
 METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
 
 
-def recognised(path: str) -> bool:
+def recognises(path: str) -> bool:
     return os.path.isdir(path) and any(names_files(file) for file in metadata_files(path))
 
 

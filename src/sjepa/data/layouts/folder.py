@@ -7,7 +7,7 @@ from sjepa.data.layouts import Found, Item, Source, identifier
 from sjepa.data.storage import Place
 
 
-def recognised(path: str) -> bool:
+def recognises(path: str) -> bool:
     return True
 
 

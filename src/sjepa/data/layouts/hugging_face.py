@@ -25,7 +25,7 @@ DISK, DICTIONARY, PARQUET = "dataset_info.json", "dataset_dict.json", ".parquet"
 SHARD = re.compile(r"(.+?)-\d{5}-of-\d{5}")
 
 
-def recognised(path: str) -> bool:
+def recognises(path: str) -> bool:
     if os.path.isdir(path):
         saved = any(os.path.isfile(os.path.join(path, name)) for name in (DICTIONARY, "state.json"))
         files = table_files(path)

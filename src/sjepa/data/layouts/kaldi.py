@@ -20,7 +20,7 @@ WAVES = "wav.scp"
 DERIVED = {"utt2spk", "utt2dur", "utt2num_frames", "utt2uniq", "utt2max_frames", "utt2num_samples"}
 
 
-def recognised(path: str) -> bool:
+def recognises(path: str) -> bool:
     return os.path.isdir(path) and bool(data_folders(path))
 
 

@@ -18,7 +18,7 @@ ENDINGS = (".jsonl", ".jsonl.gz")
 NAME = re.compile(r"(?:^|.*[_-])(cuts|recordings|supervisions)(?:[_-](.+?))?(?:_all)?\.jsonl(?:\.gz)?$")
 
 
-def recognised(path: str) -> bool:
+def recognises(path: str) -> bool:
     if os.path.isdir(path):
         kinds = {kind for kind, _, _ in manifests(path)}
         return "cuts" in kinds or {"recordings", "supervisions"} <= kinds

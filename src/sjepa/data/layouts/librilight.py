@@ -13,7 +13,7 @@ from sjepa.data.layouts import Found, Item, Source, identifier
 from sjepa.data.storage import Place
 
 
-def recognised(source: str) -> bool:
+def recognises(source: str) -> bool:
     return any("voice_activity" in (read_metadata(path) or {}) for path in islice(audio_files(Path(source), []), 20))
 
 

@@ -17,7 +17,7 @@ def speakers_file(source: str) -> Path | None:
     return next((f / "SPEAKERS.TXT" for f in (folder, *folder.parents[:2]) if (f / "SPEAKERS.TXT").is_file()), None)
 
 
-def recognised(source: str) -> bool:
+def recognises(source: str) -> bool:
     first = islice(audio_files(Path(source), []), 20)
     return speakers_file(source) is not None or any(os.path.exists(transcripts_file(path)) for path in first)
 

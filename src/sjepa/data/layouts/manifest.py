@@ -24,7 +24,7 @@ LONGEST = 1e9  # seconds
 NAME = "manifest.jsonl"  # a list that lies in the folder of its audio
 
 
-def recognised(path: str) -> bool:
+def recognises(path: str) -> bool:
     return not os.path.isdir(path) or has_list(path)
 
 

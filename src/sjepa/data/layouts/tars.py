@@ -12,7 +12,7 @@ from sjepa.data.layouts.fields import LABELS, other_labels, words
 from sjepa.data.storage import Place
 
 
-def recognised(path: str) -> bool:
+def recognises(path: str) -> bool:
     return path.endswith(".tar") and not os.path.isdir(path)
 
 
