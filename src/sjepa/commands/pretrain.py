@@ -20,10 +20,10 @@ class Pretrain:
     out: Path
     """Directory of the run; a new one, or one to continue."""
     data: str = ""
-    """Folder of audio (wav, flac, ogg, opus or mp3 of any rate), an index or shards (folder or URL), or several with
-    weights: a=0.7,b=0.3. A run that continues knows its own."""
+    """Folder of audio (wav, flac, ogg, opus or mp3 of any rate), an index or shards (folder or URL), or several: a,b by
+    their size, a=0.7,b=0.3 with weights. A run that continues knows its own."""
     preset: str = ""
-    """Where settings start: tiny, half-hour, paper, or a TOML file."""
+    """Where settings start: tiny, half-hour, base, paper, or a TOML file (docs/runs.md)."""
     branch_from: Path | None = None
     """A run whose first phases the new run shares: it starts from the last checkpoint that both have in common."""
 
