@@ -204,14 +204,9 @@ def load_preset(name: str) -> Config:
     return load_settings(name, Path(), ())
 
 
-def load_toml(path: Path) -> Config:
-    """A settings file."""
-    return load_settings(str(path), Path(), (), is_file=True)
-
-
-def load_settings(name: str, folder: Path, chain: tuple[str, ...], is_file: bool = False) -> Config:
+def load_settings(name: str, folder: Path, chain: tuple[str, ...]) -> Config:
     """A preset by its name, or a settings file by its path from `folder`; `chain` holds the files that build on it."""
-    if is_file or name.endswith(".toml"):
+    if name.endswith(".toml"):
         path = folder / name
         if not path.is_file():
             wanted = f", which {chain[-1]} extends" if chain else ""
@@ -360,11 +355,28 @@ class Difference(NamedTuple):
         return f"{self.name} was {self.old}, now {self.new}"
 
 
-def differences(old: Config, new: Config) -> list[Difference]:
-    """Fields in which two configs of one run may not differ; None stands for a phase that one of them lacks."""
+def all_differences(old: Config, new: Config) -> list[Difference]:
+    """Fields in which two configs differ; None stands for a phase that one of them lacks."""
     a, b = flatten(old), flatten(new)
-    names = [name for name in dict.fromkeys([*a, *b]) if name not in FREE]
+    names = dict.fromkeys([*a, *b])
     return [Difference(name, a.get(name), b.get(name)) for name in names if a.get(name) != b.get(name)]
+
+
+def differences(old: Config, new: Config) -> list[Difference]:
+    """The same, without fields that change where and how a run is computed, not what."""
+    return [difference for difference in all_differences(old, new) if difference.name not in FREE]
+
+
+def add_phases(config: Config, arguments: list[str]) -> Config:
+    """A config with the further phases that options name: `--phase3.steps 5` adds phase 3, like phase 2 otherwise."""
+    phases = list(config.phases)
+    named = {found[1] for argument in arguments if (found := re.match(r"--phase([1-9]\d{0,3})\.", argument))}
+    for number in sorted(int(name) for name in named):
+        if number == len(phases) + 1:
+            phases.append(phases[-1])
+        elif number > len(phases):
+            raise UserError(f"--{phase_name(number)}: there is no {phase_name(number - 1)}")
+    return dataclasses.replace(config, phases=tuple(phases))
 
 
 def with_config(command: type[Any], config: Config) -> type[Any]:
