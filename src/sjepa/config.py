@@ -135,6 +135,11 @@ class Config(Settings):
         """Optimizer steps of the whole run."""
         return sum(phase.steps for phase in self.phases)
 
+    @property
+    def audio_seconds(self) -> float:
+        """Audio that the whole run processes, repeated or not."""
+        return sum(phase.steps * self.batches_in(phase).seconds for phase in self.phases)
+
     def batches_in(self, phase: PhaseConfig) -> BatchConfig:
         """The batches of a phase: those of the run, unless the phase has its own size or lengths."""
         return dataclasses.replace(

@@ -16,6 +16,7 @@ from sjepa.data.corpus import Corpus
 from sjepa.data.corpus_mix import CorpusMix
 from sjepa.data.loader import Batch, BatchReader, load, plan_batches
 from sjepa.data.opening import end_to_end, open_corpus
+from sjepa.data.plan import describe_repetition
 from sjepa.data.sampler import BatchPlan
 from sjepa.errors import UserError
 from sjepa.model.frontend import STRIDE
@@ -139,6 +140,8 @@ def train_phase(training: Training, phase: Phase) -> bool:
     plan = plan_batches(corpus, config.batches_in(phase.config), config.seed, world_size, parts)
     if run.step <= run.data_since:
         describe_plan(corpus, plan, log, run.step)
+        if repeated := describe_repetition(config.audio_seconds, config.steps, corpus.hours):
+            say(repeated)
     reader = BatchReader(
         corpus, config.mask, config.augment, seed=config.seed, rank=rank, world_size=world_size, accumulate=parts
     )
