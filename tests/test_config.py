@@ -1,6 +1,7 @@
 """Presets, typed overrides and clear refusals."""
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 import torch
@@ -118,3 +119,38 @@ def test_the_learning_rate_is_continuous_over_the_boundary() -> None:
 def test_values_that_cannot_work_are_refused_by_name(section: str, key: str, value: float, words: str) -> None:
     with pytest.raises(UserError, match=rf"{section}\.{key} = {value}.*{words}"):
         from_toml(f"[{section}]\n{key} = {value}\n", "test")
+
+
+def test_a_settings_file_builds_on_a_preset_or_on_another_file(tmp_path: Path) -> None:
+    (tmp_path / "below").mkdir()
+    (tmp_path / "mine.toml").write_text(
+        "extends = 'half-hour'\nseed = 3\n[phase2]\nk = 700\n[layer]\nchoice = 'none'\n"
+    )
+    (tmp_path / "below" / "other.toml").write_text("extends = '../mine.toml'\n[phase2]\nlr = 0.5\n[phase3]\nk = 9\n")
+    preset, mine = load_preset("half-hour"), load_preset(str(tmp_path / "mine.toml"))
+    changed = {d.name: d.new for d in differences(preset, mine)}
+    assert changed == {"seed": 3, "phase2.k": 700, "layer.choice": None}
+    other = load_preset(str(tmp_path / "below" / "other.toml"))
+    assert other.phases[:2] == (mine.phases[0], dataclasses.replace(mine.phases[1], lr=0.5))
+    assert other.phases[2] == dataclasses.replace(other.phases[1], k=9)
+    assert from_toml(to_toml(other), "printed") == other
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("extends = 'a.toml'", "a.toml extends itself: "),
+        ("extends = 'b.toml'", "a.toml extends itself: "),
+        ("extends = 'c.toml'", "c.toml, which "),
+        ("extends = 'halfhour'", "there is no preset 'halfhour' (did you mean half-hour?)"),
+        ("extends = 3", "a.toml: extends = 3 should be the name of a preset or the path of a TOML file"),
+        ("extends = 'paper'\n[phase2]\nkk = 5", "a.toml: unknown key phase2.kk (did you mean k?)"),
+        ("[phase2]\nk = 'none'", "phase2.k = 'none' should be of type int"),
+    ],
+)
+def test_a_settings_file_that_cannot_be_built_is_refused(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "a.toml").write_text(text)
+    (tmp_path / "b.toml").write_text("extends = './a.toml'")
+    with pytest.raises(UserError) as refusal:
+        load_preset(str(tmp_path / "a.toml"))
+    assert words in str(refusal.value)

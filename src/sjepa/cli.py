@@ -29,6 +29,7 @@ COMMANDS = {
     "analyze": "figures of a run: entropy, an utterance, effective rank, size, progress, clusters",
     "report": "one page of a run, or of several beside each other, with an utterance explorer",
     "watch": "a live view of a run in progress",
+    "runs": "list runs: state, step, loss, results, what differs; the history of one",
 }
 # Commands that keep what is done when they are interrupted: the same call goes on from there.
 CONTINUED = ("demo", "pretrain", "index", "shard", "superb", "embed")

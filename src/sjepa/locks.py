@@ -89,6 +89,25 @@ def hold_lock(file: Path, busy: str, sweep: bool = True) -> Iterator[None]:
         os.close(handle)
 
 
+def is_locked(folder: Path) -> bool:
+    """Whether a process holds the lock of a folder. Without file locks nobody knows, and the answer is no."""
+    try:
+        import fcntl
+
+        handle = os.open(folder / LOCK, os.O_RDWR)
+    except (ImportError, OSError):
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
+    return False
+
+
 def warn(file: Path, reason: str) -> None:
     """Say that nothing keeps a second process away."""
     print(f"{file.parent}: no file locks ({reason}); let only one command at a time write there", file=sys.stderr)

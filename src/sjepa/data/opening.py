@@ -19,7 +19,7 @@ def open_corpus(
     data: str | Path, max_seconds: float, cache: str, memory_gb: float, show: bool = True
 ) -> Corpus | CorpusMix:
     """The corpus of a folder of audio, an index or shards (folder or URL), a source in any layout that `sjepa index`
-    reads, or of several as `a=0.7,b=0.3`.
+    reads, or of several: `a=0.7,b=0.3` with weights, `a,b` by their size.
 
     It is decoded in memory where it fits, and what was left out is said. Only a plain folder's long files are cut
     to `max_seconds` here; an index was cut when it was made.
@@ -38,7 +38,8 @@ def open_corpus(
             say(f"  and {len(corpus.refused) - 5} more")
     if len(corpora) == 1:
         return corpora[0]
-    return CorpusMix.of(corpora, [weight for _, weight in parts])
+    weights = [weight or corpus.hours for corpus, (_, weight) in zip(corpora, parts, strict=True)]
+    return CorpusMix.of(corpora, weights)
 
 
 def amount(corpus: Corpus, max_seconds: float) -> str:
@@ -49,19 +50,28 @@ def amount(corpus: Corpus, max_seconds: float) -> str:
     return f"{held}, {corpus.hours:.2f} hours"
 
 
-def weighted(data: str) -> list[tuple[str, float]]:
-    """`a=0.7,b=0.3` as pairs; anything without weights is one place with weight 1."""
-    if "=" not in data or (is_url(data) and "," not in data) or os.path.exists(data):
+def weighted(data: str) -> list[tuple[str, float | None]]:
+    """`a=0.7,b=0.3` as pairs; `a,b` without weights, which stand for their sizes; else one place of weight 1."""
+    if os.path.exists(data) or (is_url(data) and "," not in data):
         return [(data, 1.0)]
-    parts = []
-    for item in data.split(","):
-        where, _, weight = item.strip().rpartition("=")
+    items = [item.strip() for item in data.split(",")]
+    if "=" not in data:
+        found = [is_url(item) or (item != "" and os.path.exists(item)) for item in items]
+        several = all(found) or (any(found) and not is_url(data))  # a comma may be part of one URL
+        return [(item, None) for item in items] if several else [(data, 1.0)]
+    parts: list[tuple[str, float | None]] = []
+    for item in items:
+        where, _, given = item.rpartition("=")
         try:
-            parts.append((where, float(weight)))
+            weight = float(given)
         except ValueError:
-            where = ""
-        if not where or not 0 < parts[-1][1] < float("inf"):
-            raise UserError(f"--data {data}: {item!r} is not PLACE=WEIGHT with a weight above 0, as in a=0.7,b=0.3")
+            where, weight = "", 0.0
+        if not where or not 0 < weight < float("inf"):
+            raise UserError(
+                f"--data {data}: {item!r} is not PLACE=WEIGHT with a weight above 0, as in a=0.7,b=0.3; without any "
+                "weight, as in a,b, each counts by its size"
+            )
+        parts.append((where, weight))
     return parts
 
 

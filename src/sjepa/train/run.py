@@ -56,6 +56,7 @@ class Run:
     graphs: StepGraphs | None = None
     phase: int = 0  # the phase whose targets are installed; none at first
     step: int = 0
+    data_since: int = 0  # the step from which on the run has its audio
     position: tuple[int, int] = (0, 0)
     bad: list[str] = field(default_factory=list)  # of this rank, not counted yet
     listed: set[str] | None = None  # lines of the list of refused audio; read when it is first needed
@@ -144,6 +145,12 @@ class Run:
             self.update_targets = torch.compile(targets.update, dynamic=False)
             self.graphs = StepGraphs()
 
+    def use_data_from(self, step: int) -> None:
+        """Know from which step on the audio is what it is now; a position in other audio means nothing in it."""
+        self.data_since = step
+        if 0 < self.step <= step:
+            self.position, self.bad_utterances = (self.position[0] + 1, 0), 0
+
     def set_learning_rate(self, rate: float) -> None:
         """On a GPU in place, because a captured step reads it there."""
         group = self.optimizer.param_groups[0]
@@ -205,8 +212,9 @@ class Run:
         checkpoint.save(folder, step, parts, state)
         if ended is None:
             self.export(folder, step, parts, ended)
-        ends = {phase.end for phase in self.config.schedule()}
-        checkpoint.prune(folder, self.config.train.keep_checkpoints, ends, self.config.train.keep_every)
+        # Of a step at which the run changed, too: one that is damaged later must not lead back to before it.
+        always = {phase.end for phase in self.config.schedule()} | set(folder.changed_steps)
+        checkpoint.prune(folder, self.config.train.keep_checkpoints, always, self.config.train.keep_every)
 
     def export(self, folder: RunFolder, step: int, parts: dict[str, dict[str, Tensor]], ended: int | None) -> None:
         """Write the encoder, and at the end of a phase what stays of it."""
