@@ -55,7 +55,7 @@ class Batch:
 
     waveforms: Tensor  # (B, N) int16
     mask: Tensor  # (B, T) True where masked
-    draws: Tensor  # (18, B) of the augmentation
+    draws: Tensor  # (20, B) of the augmentation
     position: tuple[int, int]  # epoch and index of the batch after this one
     available: float  # seconds of audio in the utterances of the global batch
     cropped: float  # seconds of it that the crop left out; nothing is padded
