@@ -1,12 +1,14 @@
 """Presets, typed overrides and clear refusals."""
 
 import dataclasses
+import tomllib
+from importlib import resources
 from pathlib import Path
 
 import pytest
 import torch
 
-from sjepa import EncoderConfig, UserError
+from sjepa import UserError
 from sjepa.config import Config, differences, flatten, from_toml, load_preset, preset_names, to_toml
 
 
@@ -17,27 +19,55 @@ def test_every_preset_survives_printing_and_reading() -> None:
         assert from_toml(to_toml(config), name) == config
 
 
-def test_the_paper_preset_has_the_papers_table() -> None:
-    config = load_preset("paper")
-    assert config.encoder == EncoderConfig()
-    table = {
-        "encoder.hidden_size": 768, "encoder.layers": 6, "encoder.heads": 12, "encoder.inner_size": 3072,
-        "encoder.conv_channels": 512, "encoder.position_kernel": 128, "encoder.position_groups": 16,
-        "encoder.dropout": 0.1, "encoder.attention_dropout": 0.1, "encoder.activation_dropout": 0.1,
-        "encoder.layerdrop": 0.05, "encoder.feature_gradient_scale": 0.1,
-        "phase1.k": 100, "phase2.k": 500, "gmm.kmeans_iterations": 5, "gmm.em_iterations": 20, "gmm.decay": 0.999,
-        "phase1.targets": "mfcc-gmm", "phase2.targets": "online-gmm", "phase1.lr": 1e-4, "phase2.lr": 2.5e-5,
-        "phase2.layer_check_every": 10_000, "phase2.ema_switch_every": 20_000, "ema.slow": 0.9999, "ema.fast": 0.999,
-        "train.beta1": 0.9, "train.beta2": 0.99, "train.weight_decay": 1e-3,
-        "batches.seconds": 192 * 15.0, "batches.max_seconds": 15.0, "mask.ratio": 0.65, "mask.span": 10,
-        "augment.p_noise": 0.25, "augment.p_mix": 0.25, "augment.snr_low": -5.0, "augment.snr_high": 20.0,
-        "augment.mix_low": -5.0, "augment.mix_high": 5.0, "phase1.visible_loss_until": 1.0, "phase1.augment_until": 1.0,
-        "predictor.heads": 8, "predictor.inner_size": 1536, "predictor.dropout": 0.1, "predictor.positions": 750,
-        "layer.frames": 2000, "mask.lowest": None, "train.masked_path": "predictor", "encoder.attention_start": 0.0,
-        "predictor.attention_start": 0.0,
-    }  # fmt: skip
-    flat = flatten(config)
-    assert {name: flat[name] for name in table} == table
+# The paper's table of hyperparameters and its appendix on the architecture, by the fields that hold them.
+PAPER = {
+    "encoder.hidden_size": 768, "encoder.layers": 6, "encoder.heads": 12, "encoder.inner_size": 3072,
+    "encoder.conv_channels": 512, "encoder.position_kernel": 128, "encoder.position_groups": 16,
+    "encoder.dropout": 0.1, "encoder.attention_dropout": 0.1, "encoder.activation_dropout": 0.1,
+    "encoder.layerdrop": 0.05, "encoder.feature_gradient_scale": 0.1,
+    "predictor.heads": 8, "predictor.inner_size": 1536, "predictor.dropout": 0.1, "predictor.positions": 750,
+    "mfcc.shift_ms": 20, "mfcc.cepstra": 13,
+    "phase1.targets": "mfcc-gmm", "phase2.targets": "online-gmm", "phase1.k": 100, "phase2.k": 500,
+    "gmm.kmeans_iterations": 5, "gmm.em_iterations": 20, "gmm.decay": 0.999, "gmm.variance_floor": 1e-6,
+    "gmm.update": "parameters", "gmm.reseed": False,
+    "phase2.layer_check_every": 10_000, "layer.choice": None, "layer.frames": 2000, "layer.on_change": "carry",
+    "train.beta1": 0.9, "train.beta2": 0.99, "train.weight_decay": 1e-3, "phase1.lr": 1e-4, "phase2.lr": 2.5e-5,
+    "batches.seconds": 192 * 15.0, "batches.max_seconds": 15.0,
+    "ema.slow": 0.9999, "ema.fast": 0.999, "phase2.ema_switch_every": 20_000,
+    "mask.ratio": 0.65, "mask.span": 10,
+    "phase1.visible_loss_until": 1.0, "phase1.augment_until": 1.0, "train.visible_path": "encoder",
+    "augment.p_noise": 0.25, "augment.p_mix": 0.25, "augment.snr_low": -5.0, "augment.snr_high": 20.0,
+    "augment.mix_low": -5.0, "augment.mix_high": 5.0,
+}  # fmt: skip
+# What the paper leaves open, or what it does not have at all.
+OURS = {
+    "mask.method": "distinct", "mask.lowest": None, "mfcc.mels": 23, "gmm.relative_variance_floor": 1e-3,
+    "gmm.minimum_count": 0.01, "gmm.reservoir": 200_000, "gmm.fit_hours": 100.0, "layer.smoothing": 0.5,
+    "phase1.steps": 400_000, "phase2.steps": 400_000, "phase1.warmup": 20_000, "phase2.warmup": 0,
+    "phase1.schedule": "constant", "phase2.schedule": "constant", "phase1.layer_check_every": 10_000,
+    "phase2.visible_loss_until": 0.5, "phase2.augment_until": 0.5, "train.clip": 1.0, "train.precision": "bf16",
+    "train.masked_path": "predictor", "encoder.attention_start": 0.0, "predictor.attention_start": 0.0,
+    "predictor.position_start": "sinusoid", "predictor.position_base": 10_000.0, "augment.mix_longest": 0.5,
+    "augment.speed": 0.0, "augment.equalizer": 0.0,
+} | {
+    f"phase{number}.{name}": value for number in (1, 2) for name, value in {
+        "hard": False, "temperature": 1.0, "centred": False, "dimensions": 0, "frontend_until": 1.0}.items()
+}  # fmt: skip
+
+
+def test_the_paper_preset_states_every_value_of_the_papers_table() -> None:
+    """In the file itself, so that no default can change what `paper` means."""
+    flat = flatten(load_preset("paper"))
+    assert {name: flat[name] for name in PAPER | OURS} == PAPER | OURS
+    text = resources.files("sjepa.presets").joinpath("paper.toml").read_text("utf-8")
+    written = {f"{section}.{name}" for section, values in tomllib.loads(text).items() for name in values}
+    assert written == {*PAPER, *OURS, "batches.buckets"}
+
+
+def test_none_is_written_out_in_a_file_that_takes_a_value_back() -> None:
+    assert from_toml('[layer]\nchoice = "none"\n[mask]\nlowest = "none"', "file") == Config()
+    with pytest.raises(UserError, match=r"layer\.choice = 'nine' should be of type int or NoneType"):
+        from_toml('[layer]\nchoice = "nine"', "file")
 
 
 def test_base_has_the_size_of_hubert_base_and_the_papers_recipe() -> None:

@@ -302,6 +302,8 @@ def convert(value: Any, kind: Any, name: str) -> Any:
             return None
         if any(type(value) is option for option in arguments):
             return value
+        if value == "none" and type(None) in arguments:  # TOML has no null
+            return None
     elif kind is float and type(value) in (int, float):
         return float(value) if abs(value) < 1e308 else math.inf  # which no bound accepts
     elif type(value) is kind:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from sjepa.audio.augment import AugmentConfig, draw, student_samples
-from sjepa.audio.io import SAMPLE_RATE, BadAudioError
+from sjepa.audio.io import SAMPLE_RATE, BadAudioError, SilentAudioError
 from sjepa.bounds import NOT_NEGATIVE, POSITIVE, SHARE, WORKERS
 from sjepa.data.corpus import Corpus
 from sjepa.data.corpus_mix import CorpusMix
@@ -55,7 +55,7 @@ class Batch:
 
     waveforms: Tensor  # (B, N) int16
     mask: Tensor  # (B, T) True where masked
-    draws: Tensor  # (18, B) of the augmentation
+    draws: Tensor  # (20, B) of the augmentation
     position: tuple[int, int]  # epoch and index of the batch after this one
     available: float  # seconds of audio in the utterances of the global batch
     cropped: float  # seconds of it that the crop left out; nothing is padded
@@ -116,7 +116,9 @@ class BatchReader(torch.utils.data.Dataset):
             try:
                 waveforms.append(self.crop(utterance, spec.samples, generator))
             except BadAudioError as error:
-                bad.append(str(error))
+                # A silent piece of a longer recording is no damage; a silent recording has lost its sound.
+                if not isinstance(error, SilentAudioError) or not self.corpus.is_piece(utterance):
+                    bad.append(str(error))
                 waveforms.append(None)
         # A damaged utterance's place is taken by another of the batch, so that shapes stay as planned.
         sound = [waveform for waveform in waveforms if waveform is not None] or [self.any_other(spec, bad)]
@@ -139,12 +141,19 @@ class BatchReader(torch.utils.data.Dataset):
         return split_evenly(count, self.accumulate)
 
     def crop(self, utterance: int, samples: int, generator: np.random.Generator) -> np.ndarray:
-        """A random stretch of an utterance."""
+        """A random stretch of an utterance. Digital silence is not one, unless the utterance holds nothing else."""
         worker = torch.utils.data.get_worker_info()
         if self.reading is not None and worker is not None:
             self.reading[worker.id] = torch.tensor([os.getpid(), utterance])
         start = int(generator.integers(int(self.corpus.length[utterance]) - samples + 1))
-        return self.corpus.read(utterance, start, samples)
+        try:
+            return self.corpus.read(utterance, start, samples)
+        except SilentAudioError:
+            whole = self.corpus.read(utterance)
+        sound = np.flatnonzero(whole)
+        middle = int(sound[generator.integers(len(sound))])
+        start = min(max(0, middle - samples // 2), len(whole) - samples)
+        return whole[start : start + samples]
 
     def any_other(self, spec: BatchSpec, bad: list[str]) -> np.ndarray:
         """A stretch of some utterance elsewhere: a shard that is gone may have held the whole batch."""
@@ -154,7 +163,8 @@ class BatchReader(torch.utils.data.Dataset):
                 return self.crop(utterance, spec.samples, generator)
             except BadAudioError:
                 continue
-        raise UserError(f"every file of a batch is damaged, and so are {OTHERS} others: {bad[0]}")
+        first = bad[0] if bad else f"{self.corpus.name(int(spec.utterances[0]))} and others are silent"
+        raise UserError(f"every file of a batch is damaged, and so are {OTHERS} others: {first}")
 
     def last_read(self, dead: Sequence[BaseProcess]) -> str:
         """What these worker processes were reading."""
