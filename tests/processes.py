@@ -11,7 +11,9 @@ import sys
 from pathlib import Path
 
 context = multiprocessing.get_context("forkserver")
-context.set_forkserver_preload(["sjepa.commands.pretrain", "sjepa.train.loop", "torch._dynamo", "torch.utils.tensorboard"])
+context.set_forkserver_preload(
+    ["sjepa.commands.pretrain", "sjepa.train.loop", "torch._dynamo", "torch.utils.tensorboard"]
+)
 
 
 class Command:
