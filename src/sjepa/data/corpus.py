@@ -11,10 +11,13 @@ from pathlib import Path
 import numpy as np
 
 from sjepa.audio.io import EXTENSIONS, SAMPLE_RATE, AudioInfo, BadAudioError, read_header, read_int16, shown
+from sjepa.data.shard_cache import ShardCache
 from sjepa.data.storage import Place, is_url, read_bytes
 from sjepa.errors import UserError
 from sjepa.model.frontend import RECEPTIVE_FIELD
 from sjepa.progress import track
+
+REQUESTS = 32  # at a time while a corpus behind URLs is decoded into memory: most of them wait for an answer
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,8 @@ class Corpus:
     """Decoded int16 samples of each utterance, or why there are none, where the corpus is held in memory."""
     identity: str = ""
     """The fingerprint that an index was written with."""
+    shard_cache: ShardCache | None = None
+    """Where shards behind URLs are kept."""
 
     def __len__(self) -> int:
         return len(self.length)
@@ -71,12 +76,16 @@ class Corpus:
         path = self.paths[self.file[utterance]]
         if self.byte_offset is None or self.byte_size is None:
             return Place(path)
-        return Place(path, int(self.byte_offset[utterance]), int(self.byte_size[utterance]))
+        size = int(self.byte_size[utterance])
+        if self.shard_cache is not None and size and is_url(path):
+            path = self.shard_cache.find(path, self.identity)
+        return Place(path, int(self.byte_offset[utterance]), size)
 
     def name(self, utterance: int) -> str:
         """Where an utterance is, in words."""
-        place = self.place(utterance)
-        return f"{shown(place.path)} (utterance {utterance})" if place.size else shown(place.path)
+        path = shown(self.paths[self.file[utterance]])
+        inside = self.byte_size is not None and self.byte_size[utterance]
+        return f"{path} (utterance {utterance})" if inside else path
 
     def read(self, utterance: int, start: int = 0, samples: int | None = None) -> np.ndarray:
         """Int16 samples of an utterance, or of a stretch of it; refuses digital silence."""
@@ -187,7 +196,8 @@ def decode(corpus: Corpus, show: bool = True) -> Corpus:
         except BadAudioError as error:
             return str(error)
 
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    remote = is_url(corpus.paths[0])
+    with ThreadPoolExecutor(REQUESTS if remote else os.cpu_count()) as pool:
         audio = list(track(pool.map(attempt, range(len(corpus))), "Decoding audio", len(corpus), show))
     refused = list(dict.fromkeys(result for result in audio if isinstance(result, str)))  # pieces share their file's
     if all(isinstance(result, str) for result in audio):
