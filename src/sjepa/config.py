@@ -190,6 +190,8 @@ FREE = frozenset(
         "train.keep_checkpoints",
         "train.keep_every",
         "batches.workers",
+        "batches.shard_cache",
+        "batches.shard_cache_gb",
         "train.accumulate",
         "train.recompute",
         "train.wandb",

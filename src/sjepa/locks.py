@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -53,8 +54,8 @@ def lock_beside(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def hold_lock(file: Path, busy: str, sweep: bool = True) -> Iterator[None]:
-    """Hold the lock that a file stands for; the file goes with the lock."""
+def hold_lock(file: Path, busy: str, sweep: bool = True, wait: bool = False) -> Iterator[None]:
+    """Hold the lock that a file stands for; the file goes with the lock. `wait`: until another process releases it."""
     try:
         import fcntl
     except ImportError:
@@ -71,6 +72,9 @@ def hold_lock(file: Path, busy: str, sweep: bool = True) -> Iterator[None]:
             locked = True
         except BlockingIOError:
             os.close(handle)
+            if wait:
+                time.sleep(0.1)
+                continue
             raise UserError(busy) from None
         except OSError as error:
             warn(file, str(error.strerror))

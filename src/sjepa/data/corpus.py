@@ -20,10 +20,13 @@ from sjepa.audio.io import (
     read_int16,
     shown,
 )
+from sjepa.data.shard_cache import ShardCache
 from sjepa.data.storage import Place, is_url, read_bytes
 from sjepa.errors import UserError
 from sjepa.model.frontend import RECEPTIVE_FIELD
 from sjepa.progress import track
+
+REQUESTS = 32  # at a time while a corpus behind URLs is decoded into memory: most of them wait for an answer
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,8 @@ class Corpus:
     silence is no samples at all."""
     identity: str = ""
     """The fingerprint that an index was written with."""
+    shard_cache: ShardCache | None = None
+    """Where shards behind URLs are kept."""
 
     def __len__(self) -> int:
         return len(self.length)
@@ -81,12 +86,16 @@ class Corpus:
         path = self.paths[self.file[utterance]]
         if self.byte_offset is None or self.byte_size is None:
             return Place(path)
-        return Place(path, int(self.byte_offset[utterance]), int(self.byte_size[utterance]))
+        size = int(self.byte_size[utterance])
+        if self.shard_cache is not None and size and is_url(path):
+            path = self.shard_cache.find(path, self.identity)
+        return Place(path, int(self.byte_offset[utterance]), size)
 
     def name(self, utterance: int) -> str:
         """Where an utterance is, in words."""
-        place = self.place(utterance)
-        return f"{shown(place.path)} (utterance {utterance})" if place.size else shown(place.path)
+        path = shown(self.paths[self.file[utterance]])
+        inside = self.byte_size is not None and self.byte_size[utterance]
+        return f"{path} (utterance {utterance})" if inside else path
 
     def read(self, utterance: int, start: int = 0, samples: int | None = None) -> np.ndarray:
         """Int16 samples of an utterance, or of a stretch of it; refuses digital silence."""
@@ -205,7 +214,8 @@ def decode(corpus: Corpus, show: bool = True) -> Corpus:
         except BadAudioError as error:
             return str(error), str(error)
 
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    remote = is_url(corpus.paths[0])
+    with ThreadPoolExecutor(REQUESTS if remote else os.cpu_count()) as pool:
         found = list(track(pool.map(attempt, range(len(corpus))), "Decoding audio", len(corpus), show))
     refused = list(dict.fromkeys(reason for _, reason in found if reason))  # pieces share their file's
     if all(reason for _, reason in found):

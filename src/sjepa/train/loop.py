@@ -18,6 +18,7 @@ from sjepa.data.loader import Batch, BatchReader, load, plan_batches
 from sjepa.data.opening import end_to_end, open_corpus
 from sjepa.data.plan import describe_repetition
 from sjepa.data.sampler import BatchPlan
+from sjepa.data.shard_cache import ShardCache
 from sjepa.errors import UserError
 from sjepa.model.frontend import STRIDE
 from sjepa.phases import Phase
@@ -113,7 +114,8 @@ def run_to_end(order: Order, request: StopRequest, show: bool) -> bool:
     elif config.init_from:
         run.begin_from(config.init_from)
         say(f"The encoder starts from {config.init_from}")
-    corpus = open_corpus(data, settings.max_seconds, settings.cache, settings.memory_gb, show)
+    kept = ShardCache(Path(settings.shard_cache), int(settings.shard_cache_gb * 1e9)) if settings.shard_cache else None
+    corpus = open_corpus(data, settings.max_seconds, settings.cache, settings.memory_gb, show, kept)
     check_components(config, corpus.hours)
     with ExitStack() as holding:
         distributed.in_main_rank(lambda: holding.enter_context(folder.lock()))
