@@ -57,9 +57,10 @@ def test_a_lengthened_run_is_the_longer_run(
     assert pretrain(config, corpus, short, show=False)
     said = capsys.readouterr().out
     assert "Phase 2: 6 -> 10 steps; schedules recomputed: at step 12 the learning rate stays 0.001\n" in said
-    assert [line for line in lines(short) if line["event"] != "clusters"] == [
-        line for line in lines(whole) if line["event"] != "clusters"
-    ]
+    ours, theirs = (
+        [line | {"alarms": None} for line in lines(run) if line["event"] != "clusters"] for run in (short, whole)
+    )
+    assert ours == theirs  # alarms and cluster lines depend on the share of the phase that is done
     assert same(short / "encoder", whole / "encoder")
     assert RunFolder(short).is_complete
     assert RunFolder(short).config() == config
