@@ -57,9 +57,9 @@ def test_so_many_batches_are_as_few_as_make_up_some_audio() -> None:
     epoch = plan_of(np.random.default_rng(0).integers(16_000, 200_000, 90)).epoch(0)
     seconds = [len(epoch[i].utterances) * epoch[i].samples / 16_000 for i in range(len(epoch))]
     for asked in (0.5, 40.0, sum(seconds[:3]), 200.0, sum(seconds)):
-        found = epoch.batches_of(asked)
+        found = epoch.count_batches(asked)
         assert sum(seconds[: found - 1]) < asked <= sum(seconds[:found])
-    assert epoch.batches_of(1e9) == len(epoch)
+    assert epoch.count_batches(1e9) == len(epoch)
 
 
 def test_continuing_from_any_position_gives_the_same_batches() -> None:

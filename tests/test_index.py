@@ -20,7 +20,7 @@ from test_cli import sjepa
 from sjepa import UserError
 from sjepa.audio.io import read_audio
 from sjepa.data import build
-from sjepa.data.build import build_index, summary
+from sjepa.data.build import build_index, summarize
 from sjepa.data.corpus import scan_folder
 from sjepa.data.index import open_index, read_labels
 from sjepa.data.layouts import Layout
@@ -59,7 +59,7 @@ def test_an_index_of_a_folder_reads_the_same_audio_as_the_folder(corpus: Path, t
         assert np.array_equal(indexed.read(utterance, 300, 4000), plain.read(utterance, 300, 4000))
         assert indexed.name(utterance) == plain.name(utterance)
     assert [row["id"] for row in labels(tmp_path / "index")] == [f"{number:02d}" for number in range(12)]
-    assert "12 utterances" in summary(facts)[0]
+    assert "12 utterances" in summarize(facts)[0]
 
 
 def test_every_format_rate_and_channel_count_is_taken(tmp_path: Path) -> None:
@@ -442,13 +442,13 @@ def test_indexing_goes_on_where_it_was_interrupted(
         opened.append(name)
         return read_header(source, name)
 
-    build.cached_header.cache_clear()
+    build.read_cached_header.cache_clear()
     monkeypatch.setattr(build, "read_header", counted)
     with pytest.raises(KeyboardInterrupt):
         index(corpus, out=tmp_path / "index")
     assert not (tmp_path / "index" / "index.json").exists()
     assert len(list((tmp_path / "index" / "parts").glob("*.arrow"))) == 1
-    build.cached_header.cache_clear()
+    build.read_cached_header.cache_clear()
     monkeypatch.setattr(build, "read_header", lambda source, name: opened.append(name) or read_header(source, name))
     before = len(opened)
     assert index(corpus, out=tmp_path / "index")["utterances"] == 12

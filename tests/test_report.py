@@ -457,5 +457,5 @@ def test_the_command_makes_what_the_explorer_needs_and_writes_into_the_run(
         dispatch(["report", str(tmp_path / "nowhere")])
     with pytest.raises(UserError, match=r"there is no folder \S+elsewhere"):  # though all that it is for is there
         dispatch(["report", str(run), "--data", str(tmp_path / "elsewhere")])
-    with pytest.raises(UserError, match="which run"):
+    with pytest.raises(UserError, match="name a run"):
         dispatch(["report"])

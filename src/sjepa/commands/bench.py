@@ -4,10 +4,10 @@ from sjepa.subcommands import call
 
 # Each subject is the module of its name in sjepa.speed.
 SUBJECTS = {
-    "step": "the training step and its parts, beside other implementations",
-    "gmm": "posteriors, online updates and EM, beside the paper's loop and scikit-learn",
-    "encode": "the encoder's inference, beside Hugging Face's HubertModel with the same weights",
-    "data": "decoding of wav, flac, opus and mp3 per core, and what the loader gives",
+    "step": "time the training step and its parts, and other implementations",
+    "gmm": "time posteriors, online updates and EM, and the paper's loop and scikit-learn",
+    "encode": "time the encoder's inference, and Hugging Face's HubertModel with the same weights",
+    "data": "time decoding of wav, flac, opus and mp3 per core, and the data loader",
 }
 
 

@@ -1,4 +1,4 @@
-"""`sjepa config`: the settings that a run would use."""
+"""`sjepa config`: print the settings that a run would use."""
 
 from dataclasses import dataclass
 

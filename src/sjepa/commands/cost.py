@@ -1,4 +1,4 @@
-"""`sjepa cost`: what an encoder costs to run."""
+"""`sjepa cost`: measure what an encoder costs to run."""
 
 import json
 from dataclasses import dataclass
@@ -12,20 +12,20 @@ from sjepa.subcommands import parse
 
 @dataclass(frozen=True)
 class Cost:
-    """Parameters, multiply-accumulates and CPU latency of an encoder, which `sjepa table` shows beside its scores."""
+    """Measure parameters, multiply-accumulates and CPU latency of an encoder. `sjepa table` adds them to its scores."""
 
     encoder: str
-    """Any encoder that `sjepa superb` takes."""
+    """A run, a folder or any other encoder that `sjepa superb` accepts."""
     out: Path | None = None
-    """Folder of the result; by default cost/ENCODER in RUN/results or in runs."""
+    """Folder for the result. Default: cost/ENCODER below RUN/results, or below runs."""
     seconds: Annotated[float, LENGTH] = 10.0
-    """Length of the utterance."""
+    """Length of the timed utterance."""
     repeats: Annotated[int, SIZE] = 5
-    """Timed calls; the median counts."""
+    """Timed calls. The median is reported."""
     threads: Annotated[int, SIZE] = 1
-    """Threads of the CPU."""
+    """CPU threads."""
     step: Annotated[int | None, INDEX] = None
-    """The checkpoint of a run at this step in place of its newest encoder."""
+    """Use the checkpoint at this step instead of the newest encoder of a run."""
 
 
 def run(arguments: list[str]) -> None:

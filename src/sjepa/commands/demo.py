@@ -1,4 +1,4 @@
-"""`sjepa demo`: the whole way on a small synthetic corpus."""
+"""`sjepa demo`: run the whole pipeline on a small synthetic corpus."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,10 +8,10 @@ from sjepa.subcommands import parse
 
 @dataclass(frozen=True)
 class Demo:
-    """The whole way in a few minutes: synthetic speech, both phases of the tiny preset, probes, a page."""
+    """Run the whole pipeline in a few minutes: synthetic speech, both phases of the tiny preset, probes, a page."""
 
     out: Path = Path("runs/demo")
-    """Directory of the demo: corpus, run and page."""
+    """Folder for the corpus, the run and the page."""
 
 
 def run(arguments: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""`sjepa index`: from folders, known corpora and lists to an index."""
+"""`sjepa index`: make an index of folders, known corpora and lists."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,28 +13,28 @@ from sjepa.subcommands import parse
 
 @dataclass(frozen=True)
 class Index:
-    """Index audio: read headers, cut long recordings, and write columns that open at once, whatever the size.
+    """Scan audio once: read headers and labels, cut long recordings, and write an index that opens fast at any size.
 
-    `sjepa index audio/ --out corpus` takes any folder of wav, flac, ogg, opus or mp3; `sjepa index LibriSpeech/ --out
-    corpus` keeps speakers, sexes, chapters and transcripts. Run the same command again to go on after an interruption.
+    `sjepa index audio/ --out corpus` reads any folder of wav, flac, ogg, opus or mp3. `sjepa index LibriSpeech/ --out
+    corpus` keeps speakers, sexes, chapters and transcripts. Run the same command again to continue.
     """
 
     sources: Annotated[tuple[str, ...], tyro.conf.Positional]
     """Folders of audio (with their manifest.jsonl), Kaldi, lhotse or Hugging Face folders, lists (.jsonl, .csv, .tsv,
-    .parquet) or tars of audio."""
+    .parquet) or tar files of audio."""
     out: Path
-    """Folder of the index."""
+    """Folder for the index."""
     layout: Layout = "auto"
-    """How the sources are laid out; auto looks. Granary and other NeMo manifests are `manifest`."""
+    """Layout of the sources; auto detects it. Granary and other NeMo manifests are `manifest`."""
     max_seconds: Annotated[float, CUT] = 15.0
-    """Longer recordings are cut, by voice activity where it is known, else at silences."""
+    """Cut longer recordings: by voice activity if it is known, otherwise at silences."""
     cut_transcribed: bool = False
-    """Cut utterances that have a transcript too; their pieces lose it. Otherwise training crops them."""
+    """Also cut utterances that have a transcript; the pieces lose it. By default training crops them."""
 
 
 def run(arguments: list[str]) -> None:
     command = parse(Index, "sjepa index", arguments)
-    from sjepa.data.build import build_index, summary
+    from sjepa.data.build import build_index, summarize
     from sjepa.errors import UserError
 
     if not command.sources:
@@ -46,7 +46,7 @@ def run(arguments: list[str]) -> None:
         max_seconds=command.max_seconds,
         cut_transcribed=command.cut_transcribed,
     )
-    print("\n".join(summary(facts)))
+    print("\n".join(summarize(facts)))
     if facts["refused"]:
         refused = command.out / "refused.txt"
         print(f"{facts['refused']:,} left out, listed in {refused}:")

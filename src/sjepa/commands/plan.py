@@ -1,4 +1,4 @@
-"""`sjepa plan`: what a run would take."""
+"""`sjepa plan`: estimate what a run would take."""
 
 import json
 from dataclasses import dataclass
@@ -14,28 +14,28 @@ from sjepa.subcommands import parse
 
 @dataclass(frozen=True)
 class Plan:
-    """Steps, epochs, days, storage, shards and network rate of a run, and what limits it.
+    """Estimate steps, epochs, days, storage, shards and network rate of a run, and the bottleneck.
 
-    `sjepa plan --hours 83000 --gpus 8 --throughput step.json` takes the rate of a GPU from a benchmark's file.
+    `sjepa plan --hours 83000 --gpus 8 --throughput step.json` reads the rate of a GPU from a benchmark's JSON file.
     """
 
     hours: Annotated[float, AMOUNT]
     """Hours of audio in the corpus."""
     gpus: Annotated[int, AMOUNT] = 8
-    """GPUs, 8 a node."""
+    """Number of GPUs, 8 per node."""
     throughput: str = "8600"
-    """Seconds of audio that one GPU trains on in a second: a number (the default: an H200 in phase 2 at the paper's
-    batch; small batches are slower), or the JSON of `sjepa bench step`."""
+    """Seconds of audio per second that one GPU trains on: a number, or the JSON file of `sjepa bench step`. The default
+    is an H200 in phase 2 at the paper's batch size; small batches are slower."""
     preset: str = "paper"
-    """Where the steps, the batch and the model come from: tiny, half-hour, paper, or a TOML file."""
+    """Steps, batch size and model: tiny, half-hour, paper, base, or a TOML file."""
     cores: Annotated[int, AMOUNT] = 16
-    """Cores of a node that decode."""
+    """CPU cores per node for decoding."""
     decode: str = "3000"
-    """Seconds of FLAC that one core decodes in a second: a number, or the JSON of `sjepa bench data`."""
+    """Seconds of FLAC per second that one core decodes: a number, or the JSON file of `sjepa bench data`."""
     network: Annotated[float, AMOUNT] = 25.0
-    """Gb/s that a node reads shards with."""
+    """Rate at which a node reads shards, in Gb/s."""
     shard_hours: Annotated[float, SHARD_HOURS] = 8.0
-    """Audio in a shard."""
+    """Hours of audio per shard."""
 
 
 def run(arguments: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""`sjepa probe`: what probes read from a frozen encoder."""
+"""`sjepa probe`: probe a frozen encoder."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,38 +10,38 @@ from sjepa.subcommands import parse
 
 @dataclass(frozen=True)
 class Probe:
-    """Speaker, gender, chapter and phones from a frozen encoder, by the paper's protocol: mean and deviation of splits.
+    """Probe a frozen encoder for speaker, gender, chapter and phones, by the paper's protocol.
 
-    Phones are probed twice: on random frames, as the paper does, and with speakers held out. Properties that the corpus
-    does not label are left out.
+    Phones are probed twice: on random frames, as in the paper, and with held-out speakers. Properties that the corpus
+    does not label are skipped.
     """
 
     encoder: str
     """A run, an encoder folder, a Hugging Face speech encoder (HuBERT, WavLM, wav2vec 2.0, data2vec-audio, UniSpeech,
-    Whisper), s3prl:NAME, MODULE:FUNCTION, untrained:PATH, mfcc or logmel."""
+    Whisper), s3prl:NAME, MODULE:FUNCTION, untrained:PATH, mfcc, mfcc+context or logmel."""
     data: Path
-    """LibriSpeech, for phones with phones-SUBSET.jsonl.gz beside it; a corpus with labels.jsonl; or any other that
-    `sjepa index` reads, for phones with --alignments."""
+    """LibriSpeech, a corpus with labels.jsonl, or any corpus that `sjepa index` reads. Phones come from
+    phones-SUBSET.jsonl.gz next to LibriSpeech, from labels.jsonl, or from --alignments."""
     out: Path | None = None
-    """Folder of the results; by default probe/ENCODER, with options that are not as usual, in RUN/results or runs."""
+    """Folder for the results. Default: probe/ENCODER, with the options that you changed, below RUN/results or runs."""
     subset: str = "dev-clean"
     """Subset of LibriSpeech."""
     alignments: Path | None = None
     """Phones and words with times, for any corpus and language: a folder of TextGrids, CTM files or tables."""
     layer: str = "last"
-    """A layer from 0, last, or all."""
+    """Layer to probe: a number from 0, last, or all."""
     frames: Annotated[int, INDEX] = 125_000
-    """Frames for the phone probes, from whole utterances at random; 0 takes all, as the paper does, and is slow."""
+    """Frames for the phone probes, from random whole utterances; 0 uses all, as in the paper, and is slow."""
     step: Annotated[int | None, INDEX] = None
-    """The checkpoint of a run at this step in place of its newest encoder; train.keep_every keeps such checkpoints."""
+    """Use the checkpoint at this step instead of the newest encoder of a run; see train.keep_every."""
     prosody: bool = False
     """Also probe pitch and energy, which need no labels, and stress and tone, if the phone labels carry them."""
     seed: Annotated[int, SEED] = 0
-    """All randomness follows from it."""
+    """Seed of everything random."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where to run; auto takes a GPU where there is one."""
+    """Where to run; auto uses a GPU if there is one."""
     precision: Literal["fp32", "bf16"] = "fp32"
-    """In which the encoder computes: fp32 as s3prl does, or bf16, which is faster on a GPU."""
+    """Precision of the encoder: fp32 as in s3prl, or bf16, which is faster on a GPU."""
 
 
 def run(arguments: list[str]) -> None:

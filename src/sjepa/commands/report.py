@@ -1,4 +1,4 @@
-"""`sjepa report`: one page of a run, or of several beside each other."""
+"""`sjepa report`: write one page about a run, or about several."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,34 +13,34 @@ from sjepa.subcommands import parse
 
 @dataclass(frozen=True)
 class ReportCommand:
-    """One HTML page that needs no network: what was run, health, figures, results, and an utterance explorer.
+    """Write one HTML page that loads nothing from the network: settings, health, figures, results, utterance explorer.
 
-    Several runs are laid over each other. With --data, what is missing for the explorer, the entropies and the clusters
-    is made first; the page says what else is missing, and which command makes it.
+    Several runs are drawn together. With --data, the command first computes what is missing for the explorer, the
+    entropies and the clusters. The page lists what else is missing, and the command that makes it.
     """
 
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional]
-    """Directories of runs."""
+    """One run folder, or several to compare."""
     data: Path | None = None
-    """Audio for the explorer: LibriSpeech with its phones, a synthetic corpus, or any folder of audio."""
+    """Audio for the explorer: LibriSpeech with phone labels, a corpus with labels.jsonl, or any folder of audio."""
     subset: str = "dev-clean"
     """Subset of LibriSpeech."""
     utterances: Annotated[int, COUNT] = 6
-    """Utterances in the explorer, where it is made."""
+    """Number of utterances in the explorer."""
     results: tuple[Path, ...] = ()
-    """Further folders with results.json at any depth, besides the runs' own."""
+    """More folders to search for results.json, at any depth."""
     out: Path | None = None
-    """The page; RUN/report.html by default, of several runs comparison.html in the first."""
+    """File for the page. Default: RUN/report.html, or comparison.html in the first of several runs."""
     title: str | None = None
-    """Its title."""
+    """Title of the page."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where to run; auto takes a GPU where there is one."""
+    """Where to run; auto uses a GPU if there is one."""
 
 
 def run(arguments: list[str]) -> None:
     command = parse(ReportCommand, "sjepa report", arguments)
     if not command.runs:
-        raise UserError("which run? sjepa report RUN, or several to compare them")
+        raise UserError("name a run: sjepa report RUN, or several to compare them")
     data = () if command.data is None else (command.data,)
     for folder in (*command.runs, *command.results, *data):
         if not folder.is_dir():

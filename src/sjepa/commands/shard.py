@@ -1,4 +1,4 @@
-"""`sjepa shard`: from an index to tar shards."""
+"""`sjepa shard`: pack an index into tar shards."""
 
 import os
 from dataclasses import dataclass
@@ -16,20 +16,20 @@ from sjepa.subcommands import parse
 class Shard:
     """Pack an index into WebDataset tar shards of 16 kHz mono audio, with an index of their own.
 
-    Train on the folder they are in, or serve it: `sjepa pretrain --data https://host/shards`. Run the same command
-    again to go on after an interruption.
+    Train on the folder of the shards, or serve it: `sjepa pretrain --data https://host/shards`. Run the same command
+    again to continue.
     """
 
     corpus: Annotated[str, tyro.conf.Positional]
-    """The index: a folder made by `sjepa index`, or a URL."""
+    """The index: a folder that `sjepa index` made, or a URL."""
     out: Path
-    """Folder of the shards."""
+    """Folder for the shards."""
     encoding: Encoding = "flac"
-    """flac: about half the size; int16: no decoding, for the fastest readers."""
+    """flac is about half the size; int16 needs no decoding and reads fastest."""
     shard_hours: Annotated[float, SHARD_HOURS] = 8.0
-    """Audio in a shard: 8 hours are about 0.5 GB of flac, 0.9 GB of int16."""
+    """Hours of audio per shard: 8 hours are about 0.5 GB of flac, or 0.9 GB of int16."""
     seed: Annotated[int, SEED] = 0
-    """The order of the utterances follows from it."""
+    """Seed of the order of utterances."""
     workers: Annotated[int, PROCESSES] = os.cpu_count() or 1
     """Processes that decode and encode."""
 

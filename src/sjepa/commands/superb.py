@@ -1,4 +1,4 @@
-"""`sjepa superb`: a SUPERB task, or all of them, on a frozen encoder."""
+"""`sjepa superb`: evaluate a frozen encoder on a SUPERB task, or on all of them."""
 
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -27,52 +27,52 @@ class Superb:
     """
 
     task: Annotated[TaskName, tyro.conf.Positional]
-    """Which task; all runs every task of SUPERB whose corpus lies in the data folder, and prints the table."""
+    """The task. `all` runs every task of SUPERB whose corpus is in the data folder, and prints the table."""
     encoder: str
     """A run, an encoder folder, a Hugging Face speech encoder (HuBERT, WavLM, wav2vec 2.0, data2vec-audio, UniSpeech,
-    Whisper), s3prl:NAME, MODULE:FUNCTION, untrained:PATH, mfcc or logmel."""
+    Whisper), s3prl:NAME, MODULE:FUNCTION, untrained:PATH, mfcc, mfcc+context or logmel."""
     data: Path
-    """The task's corpus in its own layout; for all, the folder of the corpora. asr, classify and tag take any corpus
-    that `sjepa index` reads, or an index."""
+    """The corpus of the task in its own layout; for `all`, the folder with the corpora. asr, classify and tag accept
+    any corpus that `sjepa index` reads, or an index."""
     out: Path | None = None
-    """Folder of the results; by default superb/ENCODER/TASK, or TASK-lite, in RUN/results or in runs. For all, the
-    folder of the tasks' folders."""
+    """Folder for the results. Default: superb/ENCODER/TASK, or TASK-lite, below RUN/results or runs. For `all`, the
+    folder that holds the folders of the tasks."""
     lite: bool = False
-    """The reduced protocol for small machines and small data: fewer steps, less data, a narrower recurrent head."""
+    """Use the reduced protocol for small machines and small data: fewer steps, less data, a narrower recurrent head."""
     steps: Annotated[int | None, COUNT] = None
     """Optimizer steps of the lite protocol."""
     subset: str = "dev-clean"
-    """asr and pr with --lite: a subset of LibriSpeech, which is split by speaker."""
+    """Subset of LibriSpeech for asr and pr with --lite; it is split by speaker."""
     lr: Annotated[float | None, LEARNING_RATE] = None
-    """Learning rate in place of the task's default."""
+    """Learning rate instead of the task's default."""
     label: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
-    """classify: the column of the classes, several times for several columns that must all be right; tag: the column
-    with a tag for each word."""
+    """For classify, the column with the classes; repeat it for several columns that must all be right. For tag, the
+    column with one tag per word."""
     hours: Annotated[float | None, AMOUNT] = None
-    """Hours of the training part, drawn at random by the seed; dev and test stay whole."""
+    """Train on this many hours, drawn at random by the seed; dev and test stay whole."""
     minutes: Annotated[float | None, AMOUNT] = None
-    """The same in minutes."""
+    """Train on this many minutes instead."""
     sweep: bool = False
-    """Try the learning rates 1e-1 to 1e-7 and keep the one that is best on dev."""
+    """Train at learning rates 1e-1 to 1e-7 and keep the one that is best on dev."""
     step: Annotated[int | None, INDEX] = None
-    """The checkpoint of a run at this step in place of its newest encoder; train.keep_every keeps such checkpoints."""
+    """Use the checkpoint at this step instead of the newest encoder of a run; see train.keep_every."""
     seed: Annotated[int, SEED] = 0
-    """All randomness follows from it."""
+    """Seed of everything random."""
     lexicon: tyro.conf.UseAppendAction[tuple[Path, ...]] = ()
-    """pr: pronunciations, a word and its phones per line; give it several times to merge lexicons. asr with a KenLM
-    binary: its words."""
+    """For pr, pronunciations: one word and its phones per line; repeat it to merge lexicons. For asr with a KenLM
+    binary, the words of the language model."""
     language_model: Path | None = None
-    """asr: an ARPA or KenLM binary file; test is then decoded with it too, in the paper's and the board's settings."""
+    """For asr, an ARPA or KenLM binary file. Test is also decoded with it, in the paper's and the board's settings."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where to run; auto takes a GPU where there is one."""
+    """Where to run; auto uses a GPU if there is one."""
     precision: Literal["fp32", "bf16"] = "fp32"
-    """In which the encoder computes: fp32 as s3prl does, or bf16, which is faster on a GPU."""
+    """Precision of the encoder: fp32 as in s3prl, or bf16, which is faster on a GPU."""
     cache_gb: Annotated[float | None, GIGABYTES] = None
-    """GB of features that need not be computed again. Default: 4 on a CPU, half of the free memory on a GPU."""
+    """Memory for cached features in GB. Default: 4 on a CPU, half of the free memory on a GPU."""
     feature_cache: Path | None = None
-    """A folder for features that do not fit there. It may be deleted between two runs."""
+    """Folder for features that do not fit in memory. You can delete it between two runs."""
     feature_cache_gb: Annotated[float, AMOUNT] = 100.0
-    """GB that the folder may hold."""
+    """Largest size of that folder in GB."""
 
 
 def run(arguments: list[str]) -> None:
@@ -186,7 +186,7 @@ def evaluate_all(command: Superb, upstream: "Upstream", out: Path) -> None:
     found = [entry for entry in all_entries() if places.get(entry.name) is not None]
     missing = [name for name, place in places.items() if place is None]
     if not found:
-        raise UserError(f"{command.data} has no corpus of SUPERB: docs/evaluate.md shows how each of them lies there")
+        raise UserError(f"{command.data} has no corpus of SUPERB: docs/evaluate.md lists the layout of each")
     print(
         f"tasks: {', '.join(entry.name for entry in found)}"
         + (f"; no corpus of {', '.join(missing)}" if missing else "")

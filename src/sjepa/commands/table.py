@@ -1,4 +1,4 @@
-"""`sjepa table`: many encoders and tasks in one table."""
+"""`sjepa table`: collect the results of many encoders and tasks in one table."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,19 +13,19 @@ from sjepa.subcommands import parse
 
 @dataclass(frozen=True)
 class Table:
-    """One table of everything that `superb`, `probe`, `units` and `cost` measured below some folders.
+    """Collect everything that `superb`, `probe`, `units` and `cost` measured below some folders in one table.
 
-    Reported results of others are marked; lite results are in a table of their own.
+    Results that other papers reported are marked. Lite results have a table of their own.
     """
 
     folders: Annotated[list[Path], tyro.conf.Positional]
-    """Folders with results.json at any depth, or such files."""
+    """Folders to search for results.json, at any depth, or such files."""
     format: Literal["markdown", "csv", "latex"] = "markdown"
-    """How to write it."""
+    """Format of the table."""
     reported: bool = True
-    """Put the paper's reported rows beside."""
+    """Include the rows that the paper reports."""
     out: Path | None = None
-    """A file; the screen by default."""
+    """File for the table. Default: print it."""
 
 
 def run(arguments: list[str]) -> None:
@@ -43,4 +43,4 @@ def run(arguments: list[str]) -> None:
         print(text, end="")
     else:
         write_whole(command.out, text)
-        print(f"written to {command.out}")
+        print(f"The table is in {command.out}")

@@ -1,4 +1,4 @@
-"""`sjepa watch`: a live view of a run in the terminal."""
+"""`sjepa watch`: show a live view of a run in the terminal."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,17 +13,17 @@ from sjepa.subcommands import parse
 
 @dataclass(frozen=True)
 class Watch:
-    """A live view of a run in progress, also of one that another process or machine is writing; ctrl-C leaves it.
+    """Show a live view of a run in progress, also of one on another machine with a shared disk. Ctrl-C leaves it.
 
-    It reads metrics.jsonl alone, so the run is not disturbed.
+    The command reads only metrics.jsonl and config.toml, so it does not disturb the run.
     """
 
     run: Annotated[Path, tyro.conf.Positional]
-    """Directory of the run; one that has not begun yet is waited for."""
+    """Run folder. If it does not exist yet, the command waits for it."""
     every: Annotated[float, INTERVAL] = 2.0
-    """Seconds between looks."""
+    """Seconds between updates."""
     once: bool = False
-    """Print it as it is now and leave; so it is also where the output is not a terminal."""
+    """Print one view and exit; this is the default if the output is not a terminal."""
 
 
 def run(arguments: list[str]) -> None:

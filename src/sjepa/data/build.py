@@ -75,14 +75,14 @@ def write_index(
     pool = ThreadPoolExecutor(min(16, 4 * (os.cpu_count() or 1)))
     try:
         with bar("Reading headers", total, show=show) as progress:
-            for chunk in chunks(find_items(sources, layout, out / UNPACKED)):
+            for chunk in split_chunks(find_items(sources, layout, out / UNPACKED)):
                 key = hashlib.sha256(repr((chunk, settings)).encode(errors="surrogateescape")).hexdigest()[:24]
                 part = out / "parts" / f"{key}.arrow"
                 if part.exists():
                     progress.advance(len(chunk))
                 else:
                     rows, refused = [], []
-                    for result in pool.map(lambda item: rows_of(item, limit, cut_transcribed), chunk):
+                    for result in pool.map(lambda item: make_rows(item, limit, cut_transcribed), chunk):
                         if isinstance(result, str):
                             refused.append(result)
                         else:
@@ -102,7 +102,7 @@ def read_corpus(source: str, max_seconds: float, show: bool = True) -> Corpus:
     limit = round(max_seconds * SAMPLE_RATE)
     items = list(find_items([source], "auto"))
     with ThreadPoolExecutor(min(16, 4 * (os.cpu_count() or 1))) as pool:
-        results = pool.map(lambda item: rows_of(item, limit, cut_transcribed=False), items)
+        results = pool.map(lambda item: make_rows(item, limit, cut_transcribed=False), items)
         found = list(track(results, "Reading headers", len(items), show))
     refused = [result for result in found if isinstance(result, str)]
     rows = [row for result in found if not isinstance(result, str) for row in result]
@@ -119,17 +119,17 @@ def read_corpus(source: str, max_seconds: float, show: bool = True) -> Corpus:
     return Corpus(paths, file, start, length, offset, size, refused=refused, identity=digest.hexdigest()[:16])
 
 
-def chunks(items: Found) -> Iterator[list[Item | str]]:
+def split_chunks(items: Found) -> Iterator[list[Item | str]]:
     while chunk := list(islice(items, PART)):
         yield chunk
 
 
-def rows_of(item: Item | str, limit: int, cut_transcribed: bool) -> list[Row] | str:
+def make_rows(item: Item | str, limit: int, cut_transcribed: bool) -> list[Row] | str:
     """The utterances of an item, or why it is refused."""
     if isinstance(item, str):
         return item
     try:
-        info = cached_header(item.place)
+        info = read_cached_header(item.place)
     except BadAudioError as error:
         return str(error)
     name, start = shown(item.place.path), round(item.offset * SAMPLE_RATE)
@@ -144,7 +144,7 @@ def rows_of(item: Item | str, limit: int, cut_transcribed: bool) -> list[Row] | 
     stretches = join_voice(item.voice, info.samples, limit) if item.voice else whole
     if cut_transcribed or not item.text:
         try:
-            stretches = [piece for stretch in stretches for piece in pieces(item.place, stretch, limit)]
+            stretches = [piece for stretch in stretches for piece in cut_pieces(item.place, stretch, limit)]
         except BadAudioError as error:
             return str(error)
     stretches = [stretch for stretch in stretches if stretch[1] >= RECEPTIVE_FIELD]
@@ -159,26 +159,26 @@ def rows_of(item: Item | str, limit: int, cut_transcribed: bool) -> list[Row] | 
 
 
 @lru_cache(maxsize=256)
-def cached_header(place: Place) -> AudioInfo:
-    return read_header(source_of(place), shown(place.path))
+def read_cached_header(place: Place) -> AudioInfo:
+    return read_header(open_place(place), shown(place.path))
 
 
-def source_of(place: Place) -> str | BinaryIO:
+def open_place(place: Place) -> str | BinaryIO:
     """What soundfile opens: a path, or the bytes of a tar's member or of a URL."""
     return io.BytesIO(read_bytes(place)) if place.size or is_url(place.path) else place.path
 
 
-def pieces(place: Place, stretch: Stretch, limit: int) -> list[Stretch]:
+def cut_pieces(place: Place, stretch: Stretch, limit: int) -> list[Stretch]:
     """A stretch that is too long, cut at silences."""
     start, samples = stretch
     if samples <= limit:
         return [stretch]
-    with decoding(source_of(place), shown(place.path)) as sound:
+    with decoding(open_place(place), shown(place.path)) as sound:
         power = loudness(sound, start, samples)
     return cut_at_silences(power, start, samples, limit)
 
 
-def summary(facts: dict[str, Any]) -> list[str]:
+def summarize(facts: dict[str, Any]) -> list[str]:
     """An index in a few lines: how much, who, and how long the utterances are."""
     sexes = ", ".join(f"{count:,} {sex}" for sex, count in facts["sexes"].items())
     lines = [f"{facts['hours']:,.2f} hours in {facts['utterances']:,} utterances of {facts['files']:,} files"]

@@ -59,7 +59,7 @@ class EpochPlan:
         """Samples of the epoch's utterances after they are cropped."""
         return int(self.lengths().sum())
 
-    def batches_of(self, seconds: float) -> int:
+    def count_batches(self, seconds: float) -> int:
         """Batches, from the first on, that make up so much audio; all where the epoch has less."""
         return min(len(self), 1 + int(np.searchsorted(np.cumsum(self.lengths()), seconds * SAMPLE_RATE)))
 
@@ -96,12 +96,12 @@ class BatchPlan:
 
     def epoch(self, epoch: int) -> EpochPlan:
         generator = np.random.default_rng((self.seed, epoch))
-        buckets = self.chosen_buckets(epoch)
+        buckets = self.choose_buckets(epoch)
         chosen, sizes, samples = [], [], []
         left = np.empty(0, dtype=np.uint32)
         for bucket in range(len(self.edges) - 1, -1, -1):
             # What does not fill a batch is cropped further, with the next shorter bucket.
-            members = np.concatenate([left, self.shuffled(buckets == bucket, generator)])
+            members = np.concatenate([left, self.shuffle(buckets == bucket, generator)])
             size = int(self.sizes[bucket])
             count = len(members) // size
             chosen.append(members[: count * size])
@@ -117,7 +117,7 @@ class BatchPlan:
         offsets = np.concatenate([[0], np.cumsum(sizes)])
         return EpochPlan(epoch, np.concatenate(chosen), offsets, np.array(samples), generator.permutation(len(sizes)))
 
-    def chosen_buckets(self, epoch: int) -> np.ndarray:
+    def choose_buckets(self, epoch: int) -> np.ndarray:
         """Each utterance's bucket; -1 if this epoch does not use it.
 
         A corpus of which an epoch uses a share has its utterances on a circle, in an order drawn once; the epochs
@@ -134,7 +134,7 @@ class BatchPlan:
             first += count
         return chosen
 
-    def shuffled(self, members: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+    def shuffle(self, members: np.ndarray, generator: np.random.Generator) -> np.ndarray:
         """The utterances of a mask in random order, in blocks of neighbours."""
         utterances = np.flatnonzero(members).astype(np.uint32)
         if self.block == 1:

@@ -18,15 +18,15 @@ FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, s
 def loss(events: Sequence[Event]) -> Chart:
     traces = [
         curve(events, "kl_masked", "masked KL", MASKED),
-        *([curve(events, "kl_encoder", "encoder's masked KL", EARLIER)] if with_encoder(events) else []),
+        *([curve(events, "kl_encoder", "encoder's masked KL", EARLIER)] if has_encoder_loss(events) else []),
         curve(events, "kl_visible", "visible KL", VISIBLE),
         curve(events, "loss", "loss", INK, width=1.2, dash="dot"),
         average_line(events),
     ]
-    return over_steps(events, traces, height=420, y={"title": {"text": "nats per frame"}}, name_endings=True)
+    return chart_over_steps(events, traces, height=420, y={"title": {"text": "nats per frame"}}, name_endings=True)
 
 
-def with_encoder(events: Sequence[Event]) -> bool:
+def has_encoder_loss(events: Sequence[Event]) -> bool:
     """Whether the encoder's own prediction at masked frames is in the loss."""
     return any(event.get("kl_encoder") is not None for event in select_events(events, "train"))
 
@@ -36,7 +36,7 @@ def accuracy(events: Sequence[Event]) -> Chart:
         curve(events, "accuracy_masked", "masked", MASKED, form=".1%"),
         curve(events, "accuracy_visible", "visible", VISIBLE, form=".1%"),
     ]
-    return over_steps(events, traces, y={"tickformat": ".0%", "rangemode": "tozero"})
+    return chart_over_steps(events, traces, y={"tickformat": ".0%", "rangemode": "tozero"})
 
 
 def effective_ranks(events: Sequence[Event]) -> Chart:
@@ -57,13 +57,13 @@ def effective_ranks(events: Sequence[Event]) -> Chart:
     hover = scatter(steps, [0.5] * len(steps), "active layer", INK) | {"mode": "markers", "yaxis": "y2"}
     hover |= {"customdata": active, "hovertemplate": "%{customdata}", "marker": {"opacity": 0}, "showlegend": False}
     y = {"title": {"text": "effective rank"}, "domain": [0.18, 1]}
-    chart = over_steps(events, [*traces, hover], height=440, y=y)
+    chart = chart_over_steps(events, [*traces, hover], height=440, y=y)
     layout = chart["layout"]
     layout["yaxis2"] = {"domain": [0, 0.09], "range": [0, 1], "showgrid": False, "zeroline": False, "fixedrange": True}
     layout["yaxis2"] |= {"tickvals": [0.5], "ticktext": ["active"], "tickfont": {"color": MUTED, "size": 12}}
     layout["xaxis"]["anchor"] = "y2"
     for step, decay in decay_switches(events):
-        layout["shapes"].append(upright(step, "dot"))
+        layout["shapes"].append(vertical_line(step, "dot"))
         layout["annotations"].append(note(step, f"{decay:g}", y=0.0) | {"font": {"size": 10, "color": MUTED}})
     for start, end, layer, used in active_layers(events):
         strip: dict[str, Any] = {"type": "rect", "xref": "x", "yref": "y2", "x0": start, "x1": end, "y0": 0, "y1": 1}
@@ -92,7 +92,7 @@ def decay(events: Sequence[Event]) -> Chart:
     levels = sorted(set(values))
     room = 0.15 * (levels[-1] - levels[0]) or 1e-4
     y = {"tickvals": levels, "ticktext": [f"{level:g}" for level in levels]}
-    chart = over_steps(events, [trace], y=y | {"range": [levels[0] - room, levels[-1] + room]})
+    chart = chart_over_steps(events, [trace], y=y | {"range": [levels[0] - room, levels[-1] + room]})
     chart["layout"]["xaxis"]["range"] = [start, last_step(events)]
     chart["layout"]["annotations"] = [each for each in chart["layout"]["annotations"] if each["x"] >= start]
     return chart | {"layout": chart["layout"] | {"showlegend": False}}
@@ -104,7 +104,7 @@ def entropy(events: Sequence[Event]) -> Chart:
         curve(events, "target_entropy", "targets", TARGET),
         components_line(events, "uniform", math.log2, ".2f"),
     ]
-    return over_steps(events, traces, y={"title": {"text": "bits"}, "rangemode": "tozero"})
+    return chart_over_steps(events, traces, y={"title": {"text": "bits"}, "rangemode": "tozero"})
 
 
 def components(events: Sequence[Event]) -> Chart:
@@ -113,13 +113,13 @@ def components(events: Sequence[Event]) -> Chart:
         curve(events, "dead_components", "dead", WARNING, form="d"),
         components_line(events, "K", float, "d"),
     ]
-    return over_steps(events, traces, y={"title": {"text": "components"}, "rangemode": "tozero"})
+    return chart_over_steps(events, traces, y={"title": {"text": "components"}, "rangemode": "tozero"})
 
 
-def small(events: Sequence[Event], name: str, form: str, ticks: str) -> Chart:
+def small_chart(events: Sequence[Event], name: str, form: str, ticks: str) -> Chart:
     """One quantity, drawn small."""
     y = {"rangemode": "tozero", "tickformat": ticks, "nticks": 5, "exponentformat": "power"}
-    chart = over_steps(events, [curve(events, name, "", PLAIN, form=form, width=1.6)], height=210, y=y)
+    chart = chart_over_steps(events, [curve(events, name, "", PLAIN, form=form, width=1.6)], height=210, y=y)
     chart["layout"] |= {"showlegend": False, "margin": {"l": 8, "r": 12, "t": 24, "b": 8}}
     chart["layout"]["xaxis"] |= {"title": None, "nticks": 4}
     return chart
@@ -162,7 +162,7 @@ def bars(scores: Mapping[str, float], chance: float | None, deviations: Mapping[
     layout["xaxis"] |= {"range": [0, 1], "tickformat": ".0%", "nticks": 6, "tickangle": 0, "showline": False}
     layout["yaxis"] |= {"autorange": "reversed", "showgrid": False, "ticksuffix": "  ", "tickfont": {"size": 14}}
     if chance is not None:
-        layout["shapes"].append(upright(chance, "dot", INK))
+        layout["shapes"].append(vertical_line(chance, "dot", INK))
         layout["annotations"].append(note(chance, f"chance {chance:.1%}", anchor="center"))
     return {"data": [trace, *([words] if deviations else [])], "layout": layout}
 
@@ -205,7 +205,7 @@ def average_line(events: Sequence[Event]) -> Event:
     return curve(lines, "average", "always the average", RULE, width=1.4, dash="dash")
 
 
-def at_average(line: Event, key: str) -> bool:
+def is_at_average(line: Event, key: str) -> bool:
     """Whether a logged divergence is no better than that of always predicting the average, to a hundredth."""
     found, average = line.get(key), average_loss(line)
     return found is not None and average is not None and found > 0.99 * average
@@ -248,7 +248,7 @@ def base_layout(height: int) -> dict[str, Any]:
     }
 
 
-def over_steps(
+def chart_over_steps(
     events: Sequence[Event],
     traces: list[Event],
     height: int = 340,
@@ -267,12 +267,12 @@ def over_steps(
     for index, (number, start, end) in enumerate(phase_spans(events)):
         if index % 2:
             shade = {"type": "rect", "xref": "x", "yref": "y domain", "x0": start, "x1": end, "y0": 0, "y1": 1}
-            shapes += [shade | {"fillcolor": SHADE, "line": {"width": 0}, "layer": "below"}, upright(start)]
+            shapes += [shade | {"fillcolor": SHADE, "line": {"width": 0}, "layer": "below"}, vertical_line(start)]
         if end > start:
             notes.append(note(start, f"<b>Phase {number}</b>"))
     top = 1.075 if name_endings else 1  # their names stand above those of the phases
     for step, ended in schedule_ends(events).items():
-        shapes.append(upright(step, "dot", top=top))
+        shapes.append(vertical_line(step, "dot", top=top))
         if name_endings:
             text = " and ".join(ended) + (" end" if len(ended) > 1 else " ends")
             notes.append(note(step, text, anchor="right" if step > 0.5 * last_step(events) else "left", y=top))
@@ -280,7 +280,7 @@ def over_steps(
     return {"data": traces, "layout": layout | {"shapes": shapes, "annotations": notes}}
 
 
-def upright(x: float, dash: str = "solid", colour: str = RULE, top: float = 1) -> dict[str, Any]:
+def vertical_line(x: float, dash: str = "solid", colour: str = RULE, top: float = 1) -> dict[str, Any]:
     line = {"color": colour, "width": 1.2, "dash": dash}
     return {"type": "line", "xref": "x", "yref": "y domain", "x0": x, "x1": x, "y0": 0, "y1": top, "line": line}
 

@@ -7,7 +7,7 @@ from typing import Any
 from sjepa.analysis.style import INK, MASKED, PREDICTOR, RULE, SKY, TARGET, VISIBLE, WARNING
 from sjepa.evaluate.table import build_sections
 from sjepa.report.blocks import card, duration, figure, note, section, table
-from sjepa.report.charts import Chart, base_layout, curve, upright
+from sjepa.report.charts import Chart, base_layout, curve, vertical_line
 from sjepa.report.contents import Report
 from sjepa.report.findings import results_table
 from sjepa.report.findings_charts import axis_title
@@ -42,11 +42,11 @@ def header(reports: Sequence[Report], title: str) -> str:
             level = f", K = {report.components:,}, chance {report.chance:.1%}" if report.chance else ""
             beside = f"masked frames right at step {last['step']:,}{level}"
         cards += card(name, percent(last.get("accuracy_masked")), beside)
-    ledes = "".join(f'<p class="lede">{escape(words)}</p>' for words in (lede, comparable(reports)))
+    ledes = "".join(f'<p class="lede">{escape(words)}</p>' for words in (lede, describe_comparability(reports)))
     return f'<header><h1>{escape(title)}</h1>{ledes}<dl class="cards">{cards}</dl></header>'
 
 
-def comparable(reports: Sequence[Report]) -> str:
+def describe_comparability(reports: Sequence[Report]) -> str:
     """Whether the runs' accuracies may be set against each other: not where K or the data differ."""
     differing = [
         word
@@ -107,7 +107,7 @@ def bits(value: float | None) -> str:
 
 
 def settings(reports: Sequence[Report]) -> str:
-    flat = [data_of(report) | flattened(report.config) for report in reports]
+    flat = [data_of(report) | flatten(report.config) for report in reports]
     keys = list(dict.fromkeys(key for each in flat for key in each))
     rows = [
         [key, *(str(each.get(key, "–")) for each in flat)] for key in keys if len({str(e.get(key)) for e in flat}) > 1
@@ -116,10 +116,10 @@ def settings(reports: Sequence[Report]) -> str:
     return section("settings", "What differs in their settings", "", content)
 
 
-def flattened(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def flatten(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for key, value in config.items():
-        flat |= flattened(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
     return flat
 
 
@@ -144,7 +144,7 @@ def overlay(reports: Sequence[Report], key: str, form: str) -> Chart:
         lines = [line | {"rank": rank_of(line)} for line in report.lines]
         traces.append(curve(lines, key, escape(name, quote=False), colour, form=form, dash=dash))
         begun = [event["step"] for event in report.events if event.get("event") == "phase" and event["phase"] == 2]
-        shapes += [upright(step, "dot", colour) for step in begun]
+        shapes += [vertical_line(step, "dot", colour) for step in begun]
     layout = base_layout(height=330) | {"shapes": shapes, "showlegend": True}
     layout["margin"] |= {"t": 44}
     layout["xaxis"] |= {
@@ -187,7 +187,7 @@ def softness(reports: Sequence[Report]) -> str:
                     "hovertemplate": "%{y:.1%}",
                 }
             )
-        layout = base_layout(height=340) | {"shapes": [upright(mark, "dot", RULE) for mark in (0.5, 1, 2)]}
+        layout = base_layout(height=340) | {"shapes": [vertical_line(mark, "dot", RULE) for mark in (0.5, 1, 2)]}
         layout["yaxis"] |= {"tickformat": ".0%", "range": [0, 1.02]}
         layout["margin"] |= {"t": 44}
         axis_title(layout, "xaxis", "bits")

@@ -9,7 +9,7 @@ from sjepa.analysis.clusters import DEAD, borders
 from sjepa.analysis.entropy import reach
 from sjepa.analysis.pareto import PAPER, steps_of
 from sjepa.analysis.style import GRID, INK, MUTED, PLAIN, PREDICTOR, RULE, TARGET, WARNING, ramp
-from sjepa.report.charts import Chart, base_layout, note, upright
+from sjepa.report.charts import Chart, base_layout, note, vertical_line
 
 # Light to dark, so that nothing is white on the page: single hue, readable in grey.
 BLUES: list[list[Any]] = [
@@ -53,7 +53,7 @@ def entropy_distribution(found: dict[str, Any]) -> Chart:
     axis_title(layout, "xaxis", "entropy of a frame (bits)")
     axis_title(layout, "yaxis", "share of frames")
     words = [f"{curve['label']} {curve['above']['1']:.1%}" for curve in found["distributions"].values()]
-    layout["shapes"] = [upright(mark, "dot") for mark in found["marks"]]
+    layout["shapes"] = [vertical_line(mark, "dot") for mark in found["marks"]]
     layout["annotations"] = [note(1, "above 1 bit: " + ", ".join(words))]
     return {"data": traces, "layout": layout}
 

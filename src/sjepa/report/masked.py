@@ -7,7 +7,7 @@ from sjepa.report.blocks import section
 from sjepa.report.contents import Report
 
 
-def masked(report: Report) -> str:
+def masked_frames(report: Report) -> str:
     """A table with a column per frame: what was said, the truth, and what the model predicted at several steps."""
     found = report.found.get("over_training")
     if not found:

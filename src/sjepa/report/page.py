@@ -17,8 +17,8 @@ from sjepa.report import compare
 from sjepa.report.contents import Report, read_report
 from sjepa.report.explorer import explorer
 from sjepa.report.findings import FINDINGS, gaps
-from sjepa.report.masked import masked
-from sjepa.report.training import details, header, learning, machinery, next_steps, targets
+from sjepa.report.masked import masked_frames
+from sjepa.report.training import details, header, learning_curves, machinery, next_steps, targets
 from sjepa.runs.folder import RunFolder
 
 Section = Callable[[Report], str]
@@ -39,7 +39,7 @@ def write(report: Report, out: Path) -> Path:
     sections: list[Section] = [header, lambda report: explorer([report])]
     if report.lines:
         results, layers, *others = FINDINGS
-        sections += [results, masked, learning, layers, targets, *others, machinery]
+        sections += [results, masked_frames, learning_curves, layers, targets, *others, machinery]
     else:
         sections += [section for section in FINDINGS if section.__name__ in ("results", "pareto")]
     run = RunFolder(report.folder)

@@ -12,7 +12,7 @@ from sjepa.runs.events import phase_spans, select_events
 def header(report: Report) -> str:
     """What was run and what came of it, in words and in a few numbers."""
     introduction = [escape(sentence) for sentence in report.comparison.get("introduction", [])]
-    sentences = [*introduction, what_was_run(report), *what_was_learned(report), *what_was_not(report)]
+    sentences = [*introduction, describe_run(report), *describe_gains(report), *describe_limits(report)]
     ledes = "".join(f'<p class="lede">{sentence}</p>' for sentence in sentences)
     known = {"data": "data {}", "started": "started {}", "sjepa": "sjepa {}", "torch": "torch {}"}
     facts = " · ".join(escape(words.format(report.facts[key])) for key, words in known.items() if key in report.facts)
@@ -37,7 +37,7 @@ def next_steps(report: Report) -> str:
     return section("next", "What to run next", "", f'<dl class="commands">{rows}</dl>') if rows else ""
 
 
-def what_was_run(report: Report) -> str:
+def describe_run(report: Report) -> str:
     if not report.lines:
         return "This run has not logged a line yet."
     steps, planned = report.lines[-1]["step"], report.planned_steps
@@ -50,7 +50,7 @@ def what_was_run(report: Report) -> str:
     )
 
 
-def what_was_learned(report: Report) -> list[str]:
+def describe_gains(report: Report) -> list[str]:
     parts = []
     for task, scores in report.tasks.items():
         *others, ours = scores
@@ -60,15 +60,15 @@ def what_was_learned(report: Report) -> list[str]:
     return [f"Linear probes on its frozen features reach {' and '.join(parts)}."] if parts else []
 
 
-def what_was_not(report: Report) -> list[str]:
+def describe_limits(report: Report) -> list[str]:
     """Said where masked frames are predicted no better than by a network that hears nothing."""
     last = (report.lines or [{}])[-1]
-    if not charts.at_average(last, "kl_masked"):
+    if not charts.is_at_average(last, "kl_masked"):
         return []
     average = charts.average_loss(last)
     ends = {line["phase"]: line for line in report.lines}.values()
-    never = all(charts.at_average(line, "kl_masked") for line in ends)
-    visible = never and not charts.at_average(last, "kl_visible")
+    never = all(charts.is_at_average(line, "kl_masked") for line in ends)
+    visible = never and not charts.is_at_average(last, "kl_visible")
     elsewhere = ": what was learned comes from visible frames" if visible else ""
     return [
         f"<b>At masked frames it predicts no better than the average so far</b> (masked KL {last['kl_masked']:.2f}, "
@@ -104,12 +104,12 @@ def accuracy_of(task: str) -> str:
     return f"{task.capitalize()} accuracy"
 
 
-def learning(report: Report) -> str:
+def learning_curves(report: Report) -> str:
     kinds = "; ".join(
         f"in phase {phase['phase']} they come from {phase['targets']} with K = {phase['k']:,}"
         for phase in select_events(report.events, "phase")
     )
-    both = charts.with_encoder(report.events)
+    both = charts.has_encoder_loss(report.events)
     encoders = " To it is added what the encoder itself says at masked frames." if both else ""
     loss = figure(
         "loss",
@@ -124,7 +124,7 @@ def learning(report: Report) -> str:
         "Accuracy",
         charts.accuracy(report.events),
         "How often the predictor's best component is also the target's. Visible frames show what the encoder hears, "
-        f"masked frames what it infers from context.{chance_in_words(report)}",
+        f"masked frames what it infers from context.{describe_chance(report)}",
     )
     return section(
         "learning",
@@ -134,7 +134,7 @@ def learning(report: Report) -> str:
     )
 
 
-def chance_in_words(report: Report) -> str:
+def describe_chance(report: Report) -> str:
     if report.chance is None:
         return ""
     return f" In phase {report.lines[-1]['phase']} chance, always the fullest component, is {report.chance:.1%}."
@@ -187,7 +187,8 @@ def machinery(report: Report) -> str:
         ("waiting", "Waiting for data", ".1%", "~%", "Share of the time; near 0 when reading keeps up."),
     )
     figures = "".join(
-        figure(key, name, charts.small(report.events, key, form, ticks), text) for key, name, form, ticks, text in kinds
+        figure(key, name, charts.small_chart(report.events, key, form, ticks), text)
+        for key, name, form, ticks, text in kinds
     )
     return section("machinery", "How it ran", "", f'<div class="grid four">{figures}</div>{alarms(report)}')
 
@@ -205,7 +206,7 @@ def alarms(report: Report) -> str:
             last, text = more[-1]
             when = f"{1 + len(more)} times, steps {first:,} to {last:,}. The last:"
         items += f"<li><b>{when}</b>{escape(text)}</li>"
-    beside = ", but masked frames are predicted no better than by the average" if what_was_not(report) else ""
+    beside = ", but masked frames are predicted no better than by the average" if describe_limits(report) else ""
     nothing = note(f"No alarm was raised while it ran{beside}.")
     return f'<h3 class="later">Alarms</h3><ul class="alarms">{items}</ul>' if items else nothing
 

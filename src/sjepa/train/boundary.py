@@ -61,7 +61,7 @@ def sample_frames(
     """A uniform sample of the features of so many hours, from one streaming pass."""
     reservoir = Reservoir(run.config.gmm.reservoir, seed_from(run.config.seed, run.step))
     epoch = plan.epoch(0)
-    wanted = epoch.batches_of(hours * 3600)
+    wanted = epoch.count_batches(hours * 3600)
     with (
         closing(load(reader, plan, (0, 0), run.config.batches.workers, run.device)) as batches,
         bar(note, wanted, show=show) as progress,

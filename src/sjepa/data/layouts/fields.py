@@ -27,7 +27,7 @@ def field(line: dict[str, Any], name: str) -> Any:
     return next((line[key] for key in NAMES[name] if line.get(key) not in (None, "")), None)
 
 
-def words(line: dict[str, Any], name: str) -> str:
+def text_field(line: dict[str, Any], name: str) -> str:
     """A field as text, empty where there is none; a speaker may be the number 0."""
     value = field(line, name)
     return "" if value is None else printable(str(value))

@@ -15,7 +15,7 @@ from typing import Any
 
 from sjepa.audio.io import one_line, shown
 from sjepa.data.layouts import Found, Item, Source, find_file
-from sjepa.data.layouts.fields import NAMES, other_labels, words
+from sjepa.data.layouts.fields import NAMES, other_labels, text_field
 from sjepa.data.layouts.manifest import printable
 from sjepa.data.storage import Place
 from sjepa.errors import UserError
@@ -48,7 +48,7 @@ def parquet_split(file: Path) -> str:
     return match[1] if match else file.parent.name if file.stem.isdigit() else ""
 
 
-def pyarrow(name: str, file: str) -> Any:
+def import_arrow(name: str, file: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError:
@@ -59,11 +59,11 @@ def holds_audio(file: str) -> bool:
     """Whether a table has a column of audio: bytes and paths."""
     try:
         if file.endswith(PARQUET):
-            schema = pyarrow("pyarrow.parquet", file).read_schema(file)
+            schema = import_arrow("pyarrow.parquet", file).read_schema(file)
         else:
-            pa = pyarrow("pyarrow", file)
+            pa = import_arrow("pyarrow", file)
             with pa.memory_map(file) as opened:
-                schema = pyarrow("pyarrow.ipc", file).open_stream(opened).schema
+                schema = import_arrow("pyarrow.ipc", file).open_stream(opened).schema
     except (ValueError, OSError):
         return False
     return audio_column(schema) is not None
@@ -90,14 +90,14 @@ def items(source: Source) -> Found:
 
 def read_table(split: str, file: str, source: Source) -> Found:
     """Items of one file; their ids are columns, the names of their audio, or the file and the row."""
-    pa, packed = pyarrow("pyarrow", file), file.endswith(PARQUET)
+    pa, packed = import_arrow("pyarrow", file), file.endswith(PARQUET)
     opened = pa.memory_map(file)
     whole = opened.read_buffer()
     if packed:
-        table = pyarrow("pyarrow.parquet", file).ParquetFile(file)
+        table = import_arrow("pyarrow.parquet", file).ParquetFile(file)
         schema, batches = table.schema_arrow, table.iter_batches(batch_size=64)
     else:
-        reader = pyarrow("pyarrow.ipc", file).open_stream(whole)
+        reader = import_arrow("pyarrow.ipc", file).open_stream(whole)
         schema, batches = reader.schema, reader
     column = audio_column(schema)
     if column is None:
@@ -143,9 +143,9 @@ def item_of(line: dict[str, Any], names: dict[str, list[str]], place: Place, nam
         key: names[key][value] if key in names and isinstance(value, int) and 0 <= value < len(names[key]) else value
         for key, value in line.items()
     }
-    own = words(named, "id") if any(key in named for key in NAMES["id"]) else ""
-    texts = [printable(words(named, label)) for label in ("speaker", "sex", "chapter", "text")]
-    split = printable(words(named, "split")) or split
+    own = text_field(named, "id") if any(key in named for key in NAMES["id"]) else ""
+    texts = [printable(text_field(named, label)) for label in ("speaker", "sex", "chapter", "text")]
+    split = printable(text_field(named, "split")) or split
     item = Item(place, printable(own or name), 0.0, None, (), *texts)
     return item._replace(split=split, labels=other_labels(named))
 
@@ -197,7 +197,7 @@ def unpack(file: str, column: str, folder: Path) -> Path:
 
 
 def audio_bytes(file: str, column: str) -> Iterator[Any]:
-    table = pyarrow("pyarrow.parquet", file).ParquetFile(file)
+    table = import_arrow("pyarrow.parquet", file).ParquetFile(file)
     for batch in table.iter_batches(batch_size=64, columns=[column]):
         for value in batch.column(column).field("bytes"):
             if value.is_valid:

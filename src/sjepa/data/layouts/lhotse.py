@@ -60,7 +60,7 @@ def items(source: Source) -> Found:
     cuts = [(split, path) for kind, split, path in found if kind == "cuts"]
     for split, path in cuts:
         for number, cut in lines(path):
-            yield from refused_at(path, number, cut if isinstance(cut, str) else read_cut(cut, split, path))
+            yield from locate_refusal(path, number, cut if isinstance(cut, str) else read_cut(cut, split, path))
     if cuts:
         return
     supervisions: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
@@ -77,12 +77,12 @@ def items(source: Source) -> Found:
                 continue
             cut = {"id": line.get("id"), "recording": line, "start": 0, "duration": line.get("duration")}
             cut |= {"supervisions": supervisions.pop((split, str(line.get("id"))), [])}
-            yield from refused_at(path, number, read_cut(cut, split, path))
+            yield from locate_refusal(path, number, read_cut(cut, split, path))
     for (_, recording), left in supervisions.items():
         yield f"{shown(source.path)}: {left[0].get('id')} is of {recording}, which no recordings manifest has"
 
 
-def refused_at(path: str, number: int, found: list[Item] | str) -> Found:
+def locate_refusal(path: str, number: int, found: list[Item] | str) -> Found:
     if isinstance(found, str):
         yield f"{shown(path)} line {number}: {found}"
     else:
@@ -105,17 +105,17 @@ def read_cut(cut: dict[str, Any], split: str, path: str) -> list[Item] | str:
         if not spoken:
             return whole
         if len(spoken) == 1:
-            return [labelled(whole[0], spoken[0])]
+            return [add_labels(whole[0], spoken[0])]
         parts = []
         for part in spoken:
             stretch = (start + float(part.get("start") or 0.0), float(part["duration"]))
-            parts.append(labelled(Item(place, printable(str(part.get("id"))), *stretch, split=split), part))
+            parts.append(add_labels(Item(place, printable(str(part.get("id"))), *stretch, split=split), part))
         return parts
     except (KeyError, TypeError, ValueError):
         return f"{name}: start or duration is not a number"
 
 
-def labelled(item: Item, supervision: dict[str, Any]) -> Item:
+def add_labels(item: Item, supervision: dict[str, Any]) -> Item:
     """An item with what a supervision says of it."""
     custom = supervision.get("custom")
     labels = {key: value for key, value in (custom if isinstance(custom, dict) else {}).items() if value is not None}

@@ -15,7 +15,7 @@ from typing import IO, Any, cast
 from sjepa.audio.io import one_line, printable, shown
 from sjepa.data.corpus import audio_files
 from sjepa.data.layouts import Found, Item, Source
-from sjepa.data.layouts.fields import LABELS, NAMES, field, other_labels, words
+from sjepa.data.layouts.fields import LABELS, NAMES, field, other_labels, text_field
 from sjepa.data.layouts.tars import members
 from sjepa.data.storage import Place, is_url
 from sjepa.errors import UserError
@@ -39,7 +39,7 @@ def items(source: Source) -> Found:
         return
     named: set[str] = set()
     for item, line in read(os.path.join(source.path, NAME)):
-        named.add(os.path.normpath(os.path.join(source.path, words(line, "path"))))
+        named.add(os.path.normpath(os.path.join(source.path, text_field(line, "path"))))
         yield item
     refused: list[str] = []
     for path in audio_files(Path(source.path), refused):
@@ -60,18 +60,18 @@ def read(source: str) -> Iterator[tuple[Item | str, dict[str, Any]]]:
 def lines(source: str) -> Iterator[tuple[int, dict[str, Any] | str]]:
     """Numbered lines as dictionaries, or why one is not."""
     try:
-        yield from parsed_lines(source)
+        yield from parse_lines(source)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise UserError(f"{source} cannot be unpacked ({one_line(error)})") from None
 
 
-def parsed_lines(source: str) -> Iterator[tuple[int, dict[str, Any] | str]]:
+def parse_lines(source: str) -> Iterator[tuple[int, dict[str, Any] | str]]:
     ending = Path(source.removesuffix(".gz")).suffix.lower()
     if ending in (".jsonl", ".json"):
         with open_text(source) as file:
             for number, text in enumerate(file, 1):
                 if text.strip():
-                    yield number, parsed(text)
+                    yield number, parse_object(text)
     elif ending in (".csv", ".tsv"):
         with open_text(source, newline="") as file:
             yield from enumerate(table_lines(csv.DictReader(file, delimiter="\t" if ending == ".tsv" else ",")), 2)
@@ -100,7 +100,7 @@ def open_text(source: str, newline: str | None = None) -> IO[str]:
     return cast(IO[str], opened(source, "rt", encoding="utf-8", errors="surrogateescape", newline=newline))
 
 
-def parsed(text: str) -> dict[str, Any] | str:
+def parse_object(text: str) -> dict[str, Any] | str:
     try:
         line = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -135,9 +135,9 @@ def item_of(line: dict[str, Any], source: str, number: int) -> Item | str:
     place = tar_place(line["shard_id"], path, source) if "shard_id" in line else local_place(path, source)
     if isinstance(place, str):
         return f"{where}: {place}"
-    labels = [words(line, name) for name in LABELS]
+    labels = [text_field(line, name) for name in LABELS]
     default = f"{os.path.splitext(path)[0]}@{offset:g}" if offset else os.path.splitext(path)[0]
-    name = words(line, "id") or printable(default)
+    name = text_field(line, "id") or printable(default)
     return Item(place, name, offset, duration, (), *labels)._replace(labels=other_labels(line))
 
 

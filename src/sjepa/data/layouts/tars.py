@@ -8,7 +8,7 @@ from typing import Any
 
 from sjepa.audio.io import EXTENSIONS, one_line, printable, shown
 from sjepa.data.layouts import Found, Item, Source, identifier
-from sjepa.data.layouts.fields import LABELS, other_labels, words
+from sjepa.data.layouts.fields import LABELS, other_labels, text_field
 from sjepa.data.storage import Place
 
 
@@ -31,8 +31,8 @@ def items(source: Source) -> Found:
             known.setdefault(key, {}).update(read_labels(place, ending))
     for key, place in pending:
         labels = known.get(key, {})
-        name = words(labels, "id") or printable(f"{base}/{key}")
-        known_labels = (*(words(labels, label) for label in LABELS), other_labels(labels))
+        name = text_field(labels, "id") or printable(f"{base}/{key}")
+        known_labels = (*(text_field(labels, label) for label in LABELS), other_labels(labels))
         yield Item(place, name, 0.0, None, (), *known_labels)
 
 

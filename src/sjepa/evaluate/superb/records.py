@@ -12,7 +12,7 @@ import numpy as np
 
 from sjepa.audio.io import AudioInfo, read_audio, read_header
 from sjepa.data.corpus import audio_files
-from sjepa.data.layouts.manifest import parsed
+from sjepa.data.layouts.manifest import parse_object
 from sjepa.data.storage import Place, read_bytes
 from sjepa.errors import UserError
 from sjepa.evaluate.superb.sound import Sound
@@ -133,7 +133,7 @@ def json_lines(file: Path) -> Iterator[dict[str, Any]]:
     """The objects of a JSONL file of labels, packed with gzip or not, every line of which must be one."""
     with gzip.open(file, "rt", encoding="utf-8") if file.suffix == ".gz" else file.open(encoding="utf-8") as lines:
         for number, line in enumerate(lines, 1):
-            row = parsed(line)
+            row = parse_object(line)
             if isinstance(row, str):
                 raise UserError(f"{file} line {number}: {row}")
             yield row
