@@ -72,7 +72,7 @@ class Encoder(nn.Module):
         self.apply(init_linear)
         if config.attention_start:
             for layer in layers:
-                layer.attention.start_alike(config.attention_start)
+                layer.attention.share_queries_and_keys(config.attention_start)
 
     def forward(
         self,

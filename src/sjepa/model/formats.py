@@ -16,7 +16,7 @@ from sjepa.errors import UserError
 from sjepa.fields import NUMBER, WHOLE, brief, check_fields, list_of
 from sjepa.files import read_json, save_tensors, write_whole
 from sjepa.model.encoder_config import EncoderConfig
-from sjepa.model.foreign import fields_from_shapes, sizes_from_shapes, to_our_names
+from sjepa.model.foreign import infer_config_fields, infer_sizes, rename_weights
 from sjepa.model.frontend import KERNELS, STRIDES
 from sjepa.runs.folder import RunFolder, suggest_run_inside
 
@@ -104,11 +104,11 @@ def read_encoder(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     under names of Hugging Face, fairseq or torchaudio. Sizes come from config.json, or from the weights without one.
     """
     if path.is_file():
-        weights = to_our_names(read_weights(path), str(path))
+        weights = rename_weights(read_weights(path), str(path))
         beside = path.parent / "config.json"
         settings = read_json(beside) if beside.is_file() else {}
         known = settings.get("model_type") == FIXED["model_type"]
-        return weights, from_hugging_face(settings) if known else fields_from_shapes(weights, str(path))
+        return weights, from_hugging_face(settings) if known else infer_config_fields(weights, str(path))
     if not path.exists():
         raise UserError(f"there is no encoder {path}: give a run, a Hugging Face folder, or a file of weights")
     run = RunFolder(path)
@@ -128,14 +128,14 @@ def read_encoder(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     file = next((folder / name for name in WEIGHT_FILES if (folder / name).is_file()), None)
     if file is None:
         raise UserError(f"{folder} is not an encoder folder: it has no {' or '.join(WEIGHT_FILES)}")
-    weights = to_our_names(read_weights(file), str(file))
+    weights = rename_weights(read_weights(file), str(file))
     check_sizes(weights, fields, folder)
     return weights, fields
 
 
 def check_sizes(weights: dict[str, Tensor], fields: dict[str, Any], folder: Path) -> None:
     """Refuse a config of another size than the weights, before a network of its size is made."""
-    for name, size in sizes_from_shapes(weights, str(folder)).items():
+    for name, size in infer_sizes(weights, str(folder)).items():
         given = fields.get(name, getattr(EncoderConfig, name))
         if given != size:
             raise UserError(
