@@ -5,7 +5,7 @@ pairs of rows, which is a reshape, and needs no copy; `tests/test_encoder.py` ho
 convolutions.
 """
 
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from sjepa.model.activation import gelu
 KERNELS = (10, 3, 3, 3, 3, 2, 2)
 STRIDES = (5, 2, 2, 2, 2, 2, 2)
 STRIDE = 320  # samples between frames: 20 ms at 16 kHz
+FRAMES_PER_SECOND = 50
 RECEPTIVE_FIELD = 400  # samples that one frame sees: frame t covers [320 t, 320 t + 400)
 # Frames of a piece without gradients on a CPU: at 512 channels no buffer exceeds 32 MB, above which the C library gives
 # memory back to the system each time, and getting it again costs more than GELU.
@@ -29,6 +30,11 @@ def frame_count(samples: int) -> int:
     return max(0, (samples - RECEPTIVE_FIELD) // STRIDE + 1)
 
 
+def samples_of(frames: int) -> int:
+    """Samples that so many frames see, at least one."""
+    return (frames - 1) * STRIDE + RECEPTIVE_FIELD
+
+
 def frame_centres(frames: int, first: int = 0) -> np.ndarray:
     """Seconds at the middle of what each of so many frames sees."""
     return (STRIDE * np.arange(first, first + frames) + RECEPTIVE_FIELD // 2) / SAMPLE_RATE
@@ -36,6 +42,13 @@ def frame_centres(frames: int, first: int = 0) -> np.ndarray:
 
 def frame_counts(samples: Tensor) -> Tensor:
     return ((samples - RECEPTIVE_FIELD) // STRIDE + 1).clamp(min=0)
+
+
+class Moments(NamedTuple):
+    """Of the stretches of ten samples that the first convolution reads: what its norm needs to know of a recording."""
+
+    mean: Tensor  # (B, 10)
+    covariance: Tensor  # (B, 10, 10)
 
 
 class ConvLayer(nn.Module):
@@ -57,10 +70,13 @@ class FeatureExtractor(nn.Module):
             for i, (kernel, stride) in enumerate(zip(KERNELS, STRIDES, strict=True))
         )
 
-    def forward(self, waveforms: Tensor, lengths: Tensor | None = None) -> Tensor:  # (B, N) -> (B, T, C)
+    def forward(
+        self, waveforms: Tensor, lengths: Tensor | None = None, moments: Moments | None = None
+    ) -> Tensor:  # (B, N) -> (B, T, C)
+        """Features of waveforms. With `moments`, the first norm uses these statistics instead of the waveforms' own."""
         batch, samples = waveforms.shape
         first, *others = cast(list[ConvLayer], list(self.conv_layers))
-        weight = normalized_weight(first, waveforms, lengths)
+        weight = normalized_weight(first, *(moments or window_moments(waveforms, lengths)))
         by_tap = [layer.conv.weight.permute(2, 1, 0) for layer in others]  # (taps, C, C') each
         if waveforms.is_cuda or torch.is_grad_enabled() or torch.compiler.is_compiling():
             return convolve(waveforms, weight, by_tap)
@@ -76,7 +92,7 @@ def convolve(waveforms: Tensor, weight: Tensor, by_tap: list[Tensor]) -> Tensor:
     batch, samples = waveforms.shape
     frames = frame_count(samples)
     rows = 64 * (frames + 1)  # one spare frame an utterance keeps every layer's rows even
-    x = first_layer(waveforms, weight, rows).flatten(0, 1)
+    x = first_layer(waveforms, weight, rows, by_tap[0].dtype).flatten(0, 1)
     for matrices in by_tap:
         x = gelu(halve(x, matrices))
     # The last utterance's spare frame has been eaten by the 3-tap layers; put a row back so that all are alike.
@@ -98,16 +114,15 @@ def halve(x: Tensor, by_tap: Tensor) -> Tensor:
     return y
 
 
-def normalized_weight(layer: ConvLayer, waveforms: Tensor, lengths: Tensor | None) -> Tensor:
-    """Convolution 0 and its GroupNorm (a group is a channel) as one weight an utterance: (B, 16, C).
+def normalized_weight(layer: ConvLayer, mean: Tensor, covariance: Tensor) -> Tensor:
+    """Convolution 0 and its GroupNorm (a group is a channel) as one weight per utterance: (B, 16, C).
 
     The convolution is linear in windows of 10 samples, so the mean and variance of each of its channels follow
     from the windows' mean and 10 x 10 covariance. The norm becomes a scale of the taps (rows 0 to 9) and a shift
-    (row 10); rows up to 16 are zero. Windows beyond an utterance's length do not count.
+    (row 10); rows up to 16 are zero.
     """
     norm, taps = layer.layer_norm, layer.conv.weight[:, 0]  # (C, 10)
-    with torch.autocast(waveforms.device.type, enabled=False):
-        mean, covariance = window_moments(waveforms, lengths)
+    with torch.autocast(mean.device.type, enabled=False):
         taps = taps.float()
         variance = ((taps @ covariance) * taps).sum(2)  # (B, C)
         scale = norm.weight * torch.rsqrt(variance.clamp(min=0) + norm.eps)
@@ -115,8 +130,8 @@ def normalized_weight(layer: ConvLayer, waveforms: Tensor, lengths: Tensor | Non
         return F.pad(torch.cat([taps.t() * scale.unsqueeze(1), shift.unsqueeze(1)], dim=1), (0, 0, 0, 5))
 
 
-def window_moments(waveforms: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Mean (B, 10) and covariance (B, 10, 10) of the windows that convolution 0 reads."""
+def window_moments(waveforms: Tensor, lengths: Tensor | None) -> Moments:
+    """Moments of the windows that convolution 0 reads; windows beyond an utterance's length do not count."""
     batch = waveforms.shape[0]
     windows = waveforms.float().unfold(1, KERNELS[0], STRIDES[0])  # (B, W, 10)
     if lengths is None:
@@ -131,11 +146,15 @@ def window_moments(waveforms: Tensor, lengths: Tensor | None) -> tuple[Tensor, T
         centred = (windows - mean[:, None]) * inside
     # In chunks, because one long product with a 10 x 10 result keeps a GPU idle.
     centred = F.pad(centred, (0, 0, 0, -centred.shape[1] % 512)).view(batch, -1, 512, KERNELS[0])
-    return mean, (centred.transpose(2, 3) @ centred).sum(1) / count
+    with torch.autocast(waveforms.device.type, enabled=False):
+        return Moments(mean, (centred.transpose(2, 3) @ centred).sum(1) / count)
 
 
-def first_layer(waveforms: Tensor, weight: Tensor, rows: int) -> Tensor:
-    """GELU of each window of ten samples times the utterance's weight: (B, N), (B, 16, C) -> (B, rows, C)."""
+def first_layer(waveforms: Tensor, weight: Tensor, rows: int, dtype: torch.dtype) -> Tensor:
+    """GELU of each window of ten samples times the utterance's weight: (B, N), (B, 16, C) -> (B, rows, C).
+
+    It is computed in fp32 and given to the next layer in `dtype`, that of its weights, or of autocast on a GPU.
+    """
     kernel, stride, device = KERNELS[0], STRIDES[0], waveforms.device.type
     needed = stride * (rows - 1) + kernel
     padded = F.pad(waveforms.float(), (0, needed - waveforms.shape[1]))
@@ -144,6 +163,8 @@ def first_layer(waveforms: Tensor, weight: Tensor, rows: int) -> Tensor:
     if device == "cuda" and tiles and not waveforms.requires_grad:  # the kernel has no gradient for the samples
         from sjepa.model import kernels
 
-        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else torch.float32
+        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else dtype
         return kernels.first_layer(padded, weight, rows, dtype)
-    return gelu(torch.baddbmm(weight[:, kernel : kernel + 1], padded.unfold(1, kernel, stride), weight[:, :kernel]))
+    windows = padded.unfold(1, kernel, stride)
+    y = gelu(torch.baddbmm(weight[:, kernel : kernel + 1], windows, weight[:, :kernel]))
+    return y if dtype == torch.float32 else y.to(dtype)
