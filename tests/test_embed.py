@@ -2,7 +2,9 @@
 
 import itertools
 import json
+import os
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -189,6 +191,85 @@ def test_features_of_any_layer_are_the_encoders(layer: str, finished_run: Path, 
         np.testing.assert_allclose(found["features"], wanted, atol=2e-5, rtol=1e-4)
         np.testing.assert_allclose(found["time"], (320 * np.arange(len(wanted)) + 200) / 16_000)
     assert len(list(tmp_path.glob("*.npz"))) == len(files)
+
+
+@pytest.mark.parametrize("kind", ["npz", "safetensors", "parquet"])
+def test_all_layers_come_in_a_column_each(kind: str, finished_run: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "audio"
+    folder.mkdir()
+    soundfile.write(folder / "long.wav", babble(9.0, 0), 16_000)
+    soundfile.write(folder / "short.wav", babble(1.0, 1), 16_000)
+    window = ("--window.seconds", 8, "--window.overlap", 4, "--format", kind)
+    run_embed(folder, "--encoder", finished_run, "--out", tmp_path / "all", "--layer", "all", *window)
+    run_embed(folder, "--encoder", finished_run, "--out", tmp_path / "m", "--layer", "all", "--pool", "mean", *window)
+    for layer in ("input", "0", "1"):
+        run_embed(folder, "--encoder", finished_run, "--out", tmp_path / layer, "--layer", layer, *window)
+        for name in ("long.wav", "short.wav"):
+            one, every, mean = (read_columns(tmp_path / place / f"{name}.{kind}") for place in (layer, "all", "m"))
+            assert set(every) - {"about", "file"} == {"time", "features_input", "features_0", "features_1"}
+            np.testing.assert_allclose(every[f"features_{layer}"], one["features"], atol=1e-5)
+            np.testing.assert_allclose(mean[f"features_{layer}"][0], one["features"].mean(0), atol=1e-5)
+
+
+def read_columns(path: Path) -> dict[str, np.ndarray]:
+    if path.suffix == ".parquet":
+        return {name: np.array(values) for name, values in pyarrow.parquet.read_table(path).to_pydict().items()}
+    return dict(np.load(path)) if path.suffix == ".npz" else safetensors.numpy.load_file(path)
+
+
+def test_ranks_share_the_files_and_write_each_once(finished_run: Path, corpus: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "audio"
+    shutil.copytree(corpus, folder)
+    for number in range(3):
+        soundfile.write(folder / f"long {number}.wav", babble(9.0 + number, number), 16_000)
+    (folder / "words.wav").write_text("these are words")
+    options = ("--encoder", finished_run, "--batch-seconds", 3, "--window.seconds", 8, "--window.overlap", 4)
+    run_embed(folder, *options, "--out", tmp_path / "alone")
+    arguments = ["embed", folder, *options, "--out", tmp_path / "shared"]
+    call = [sys.executable, "-c", RANK, *arguments]
+    environment = os.environ | {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    ranks = [
+        subprocess.Popen(
+            [str(part) for part in call],
+            env=environment | {"RANK": str(rank), "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in (0, 1)
+    ]
+    printed = [rank.communicate(timeout=120) for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], printed
+    assert "15 recordings" in printed[0][0]
+    written = [
+        [line.removeprefix("wrote ") for line in out.splitlines() if line.startswith("wrote ")] for out, _ in printed
+    ]
+    assert all(written)
+    assert sorted(written[0] + written[1]) == sorted(path.name for path in (tmp_path / "alone").glob("*.npz"))
+    for path in (tmp_path / "alone").glob("*.npz"):
+        one, other = (np.load(place / path.name)["features"] for place in (path.parent, tmp_path / "shared"))
+        np.testing.assert_array_equal(one, other)
+    assert "words.wav" in (tmp_path / "shared" / "_refused.txt").read_text()
+
+
+# A rank that says which files it writes.
+RANK = """
+import sys
+from sjepa.embed import recordings
+write = recordings.write_table
+def tell(path, *rest):
+    print("wrote", path.name)
+    return write(path, *rest)
+recordings.write_table = tell
+from sjepa.cli import main
+main(sys.argv[1:])
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as opened:
+        opened.bind(("127.0.0.1", 0))
+        return int(opened.getsockname()[1])
 
 
 def test_posteriors_units_and_means_agree_with_each_other_and_with_the_runs_head(

@@ -36,9 +36,9 @@ class StreamConfig:
     """Audio before a chunk that its frames see."""
 
     def __post_init__(self) -> None:
-        check_bounds(self, "live.")
+        check_bounds(self, "stream.")
         if self.frames(self.chunk) < 1:
-            raise UserError(f"live.chunk: {self.chunk:g} s are less than one frame, 0.02 s")
+            raise UserError(f"stream.chunk: {self.chunk:g} s are less than one frame, 0.02 s")
 
     @staticmethod
     def frames(seconds: float) -> int:
