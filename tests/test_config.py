@@ -13,7 +13,7 @@ from sjepa.config import Config, differences, flatten, from_toml, load_preset, p
 
 
 def test_every_preset_survives_printing_and_reading() -> None:
-    assert preset_names() == ["base", "half-hour", "paper", "tiny"]
+    assert preset_names() == ["base", "compact", "half-hour", "paper", "tiny"]
     for name in preset_names():
         config = load_preset(name)
         assert from_toml(to_toml(config), name) == config
@@ -109,7 +109,7 @@ def test_what_does_not_fit_is_refused_with_a_reason(text: str, words: str) -> No
 
 
 def test_an_unknown_preset_gets_a_suggestion() -> None:
-    with pytest.raises(UserError, match=r"did you mean half-hour\?.*presets are base, half-hour, paper, tiny"):
+    with pytest.raises(UserError, match=r"did you mean half-hour\?.*presets are base, compact, half-hour, paper, tiny"):
         load_preset("halfhour")
 
 

@@ -1,6 +1,6 @@
-"""Discrete units: the cluster head's choice at each frame, or k-means on a layer."""
+"""Discrete units: the choice of the cluster head or of the mixture at each frame, or k-means on a layer."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -9,12 +9,14 @@ import torch
 from torch import nn
 
 from sjepa.errors import UserError
+from sjepa.evaluate.superb.records import Utterance
 from sjepa.evaluate.upstream import Upstream
+from sjepa.model.encoder import Encoder
 from sjepa.runs.heads import RunHeads
+from sjepa.targets.clusters import Clusters
 from sjepa.targets.kmeans import kmeans, nearest
 
 KMEANS_PASSES = 20
-BATCH = 65_536  # frames that the head takes at once
 HeadPath = Literal["encoder", "predictor"]
 
 
@@ -28,14 +30,23 @@ def kmeans_units(features: Sequence[np.ndarray], clusters: int, seed: int, devic
     return nearest(frames - offset, centres - offset).cpu().numpy()
 
 
+def clusters_of(upstream: Upstream) -> Clusters:
+    """The mixture and the cluster head that belong to an encoder of ours."""
+    if not isinstance(upstream.network, Encoder):
+        raise UserError(
+            f"{upstream.name} is not an encoder of sjepa, and only those have a cluster head and a mixture: "
+            "take --units kmeans"
+        )
+    return upstream.network.clusters
+
+
 class HeadUnits(nn.Module):
-    """The cluster head of a run, on the encoder's output or on the predictor's, with nothing masked."""
+    """The cluster head of an encoder, on the encoder's output or on the predictor's, with nothing masked."""
 
     def __init__(self, run: Path, upstream: Upstream, path: HeadPath):
         super().__init__()
-        heads = RunHeads(run, upstream.network)
-        self.head = heads.cluster_head()
-        self.predictor = heads.predictor() if path == "predictor" else None
+        self.clusters = clusters_of(upstream)
+        self.predictor = RunHeads(run, upstream.network).predictor() if path == "predictor" else None
         self.to(upstream.device)
         self.device = upstream.device
 
@@ -48,4 +59,16 @@ class HeadUnits(nn.Module):
             pieces = [part for piece in pieces for part in piece.split(self.predictor.positions.shape[0])]
             nothing = (torch.zeros(1, len(piece), dtype=torch.bool, device=self.device) for piece in pieces)
             pieces = [self.predictor(piece[None], mask)[0] for piece, mask in zip(pieces, nothing, strict=True)]
-        return torch.cat([self.head(part).argmax(-1) for part in torch.cat(pieces).split(BATCH)]).cpu().numpy()
+        return self.clusters.head_posteriors(torch.cat(pieces)).argmax(-1).cpu().numpy()
+
+
+@torch.inference_mode()
+def mixture_units(
+    clusters: Clusters, utterances: Iterable[Utterance], features: Sequence[np.ndarray], device: torch.device
+) -> np.ndarray:
+    """The mixture's most likely component at each frame of utterances, given their hidden states (T, D)."""
+    found = []
+    for utterance, states in zip(utterances, features, strict=True):
+        samples = torch.from_numpy(utterance.read()).to(device) if clusters.state is None else None
+        found.append(clusters.mixture_units(clusters.space(samples, torch.from_numpy(states).to(device))))
+    return torch.cat(found).cpu().numpy()

@@ -10,6 +10,8 @@ from torch.nn.utils.parametrizations import weight_norm
 
 from sjepa.model.activation import gelu
 
+HALVES = (torch.float16, torch.bfloat16)
+
 
 class ConvPosition(nn.Module):
     """Relative position encoding by a wide grouped convolution with weight norm over each tap."""
@@ -23,12 +25,18 @@ class ConvPosition(nn.Module):
         self.conv = weight_norm(conv, dim=2)
 
     def forward(self, x: Tensor) -> Tensor:  # (B, T, D)
-        weights = self.conv.parametrizations.weight
+        weights, bias = self.conv.parametrizations.weight, self.conv.bias
+        assert bias is not None
         gain, direction = weights.original0, weights.original1
+        if bias.dtype in HALVES:  # squares of a tap underflow
+            gain, direction = gain.float(), direction.float()
         # torch's weight norm over the last dimension is slow, and its vector norm is slow on a CPU.
         weight = direction * (gain / direction.square().sum((0, 1), keepdim=True).sqrt())
-        convolve = convolve_by_blocks if x.is_cuda else convolve_by_fourier
-        return gelu(convolve(x, weight, self.conv.groups) + self.conv.bias)
+        if x.is_cuda:
+            return gelu(convolve_by_blocks(x, weight, self.conv.groups) + bias)
+        if bias.dtype in HALVES:  # and so do the products of short transforms
+            return gelu(convolve_by_fourier(x.float(), weight, self.conv.groups) + bias).to(x.dtype)
+        return gelu(convolve_by_fourier(x, weight, self.conv.groups) + bias)
 
 
 def convolve_by_blocks(x: Tensor, weight: Tensor, groups: int, block: int = 16) -> Tensor:

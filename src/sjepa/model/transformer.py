@@ -43,7 +43,8 @@ class LayerNorm(nn.LayerNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         with torch.autocast(x.device.type, enabled=False):
-            return super().forward(x.float()).to(x.dtype)
+            weight, bias = self.weight.float(), self.bias.float()
+            return F.layer_norm(x.float(), self.normalized_shape, weight, bias, self.eps).to(x.dtype)
 
 
 def gelu_dropout(x: Tensor, p: float) -> Tensor:

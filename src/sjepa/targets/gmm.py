@@ -63,7 +63,12 @@ def posteriors_and_evidence(joint: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class DiagonalGMM(nn.Module):
-    """K diagonal Gaussians over D features. All tensors are buffers: EM fits them, not gradients."""
+    """K diagonal Gaussians over D features. All tensors are buffers: EM fits them, not gradients.
+
+    >>> gmm = DiagonalGMM.from_parameters(torch.ones(2), torch.tensor([[-1.0], [1.0]]), torch.ones(2, 1))
+    >>> gmm.posterior(torch.tensor([[0.0], [9.0]])).round(decimals=3).tolist()
+    [[0.5, 0.5], [0.0, 1.0]]
+    """
 
     weights: Tensor
     means: Tensor
@@ -236,7 +241,8 @@ class DiagonalGMM(nn.Module):
 
     @classmethod
     def load(cls, path: Path) -> "DiagonalGMM":
+        """The mixture of a file of `save`, or of a run's `gmm-phaseN.safetensors`, which also has what is around it."""
         tensors = safetensors.torch.load_file(path)
         gmm = cls(*tensors["means"].shape)
-        gmm.load_state_dict(tensors)
+        gmm.load_state_dict({name: tensors[name] for name in gmm.state_dict()})
         return gmm
