@@ -14,6 +14,7 @@ from sjepa.subcommands import call, option
 COMMANDS = {
     "demo": "the whole way on a small synthetic corpus, in a few minutes",
     "pretrain": "train an encoder on a folder of audio, or continue a run",
+    "sweep": "many runs from one file of variations, which share their first phases; a page that compares them",
     "index": "list the audio of folders, known corpora or manifests, for fast opening at any size",
     "shard": "pack an index into tar shards that are read in sequence, from disk or a URL",
     "plan": "what a run would take: steps, days, storage, network, and what limits it",
@@ -32,7 +33,7 @@ COMMANDS = {
     "runs": "list runs: state, step, loss, results, what differs; the history of one",
 }
 # Commands that keep what is done when they are interrupted: the same call goes on from there.
-CONTINUED = ("demo", "pretrain", "index", "shard", "superb", "embed")
+CONTINUED = ("demo", "pretrain", "sweep", "index", "shard", "superb", "embed")
 PROTOCOLS_FLAG = "--allow-protocols"
 ONE_FILE = ("bench", "report", "table")  # commands whose --out is a file
 
