@@ -94,11 +94,17 @@ def hold_lock(file: Path, busy: str, sweep: bool = True, wait: bool = False) -> 
 
 
 def is_locked(folder: Path) -> bool:
-    """Whether a process holds the lock of a folder. Without file locks nobody knows, and the answer is no."""
+    """Whether a process writes a folder, or makes it. Without file locks nobody knows, and the answer is no."""
+    folder = folder.absolute()
+    return is_held(folder / LOCK) or is_held(folder.with_name(f".{folder.name}{LOCK}"))
+
+
+def is_held(file: Path) -> bool:
+    """Whether a process holds the lock that a file stands for."""
     try:
         import fcntl
 
-        handle = os.open(folder / LOCK, os.O_RDWR)
+        handle = os.open(file, os.O_RDWR)
     except (ImportError, OSError):
         return False
     try:
