@@ -195,7 +195,7 @@ def test_small_batches_shrink_variances_unless_the_update_goes_by_frames() -> No
 
 @pytest.mark.parametrize("update", ["parameters", "frames"])
 def test_the_centre_moves_with_features_that_drift(update: str) -> None:
-    """Against sums over raw features in fp64, without a centre. About one that stays behind, fp32 loses the variances."""
+    """Against sums over raw features in fp64, without a centre. About one that stays, fp32 loses the variances."""
     g = torch.Generator().manual_seed(0)
     places = 30.0 * torch.randn(6, 5, generator=g)
     moving, fixed = (DiagonalGMM.from_parameters(torch.ones(6), places, torch.ones(6, 5)) for _ in range(2))

@@ -22,10 +22,9 @@ class Units:
     """Subset of LibriSpeech."""
     alignments: Path | None = None
     """Phones and words with times, for any corpus and language: a folder of TextGrids, CTM files or tables."""
-    units: Literal["head", "kmeans"] = "head"
-    """The cluster head's argmax with nothing masked, or k-means."""
-    head_input: Literal["encoder", "predictor"] = "encoder"
-    """What the cluster head reads."""
+    units: Literal["head", "predictor", "kmeans"] = "head"
+    """The argmax of the cluster head at visible frames, with nothing masked; that of the predictor at masked frames,
+    each masked once; or k-means."""
     layer: str = "last"
     """Layer for k-means and ABX: from 0, or last."""
     clusters: Annotated[int, SIZE] = 100
@@ -57,9 +56,10 @@ def run(arguments: list[str]) -> None:
     from sjepa.evaluate.labelled import corpus_name, read_labelled
     from sjepa.evaluate.probing import chosen_states, extract, state_name
     from sjepa.evaluate.results import results_folder, write_results
-    from sjepa.evaluate.units import HeadUnits, kmeans_units
+    from sjepa.evaluate.units import HeadUnits, PredictorUnits, kmeans_units
     from sjepa.evaluate.upstream import frozen, load_upstream
     from sjepa.locks import lock_folder
+    from sjepa.progress import track
 
     if command.items is not None:
         run_items(command)
@@ -71,9 +71,11 @@ def run(arguments: list[str]) -> None:
     with lock_folder(out):
         if command.layer == "all":
             raise UserError("--layer all: units are of one layer")
-        if command.units == "head" and command.layer != "last":
+        if command.units != "kmeans" and command.layer != "last":
             raise UserError("the cluster head reads the last layer; --layer is for --units kmeans")
-        head = HeadUnits(Path(command.encoder), upstream, command.head_input) if command.units == "head" else None
+        run = Path(command.encoder)
+        head = HeadUnits(run, upstream) if command.units == "head" else None
+        predictor = PredictorUnits(run, upstream, command.seed) if command.units == "predictor" else None
         corpus = read_labelled(command.data, command.subset, alignments=command.alignments)
         states = chosen_states(upstream, command.layer)
         with frozen(upstream) as encoder:
@@ -83,7 +85,13 @@ def run(arguments: list[str]) -> None:
             corpus[i].frame_phones(len(x), upstream.frame_centres(len(x)))
             for i, x in zip(found.framed, features, strict=True)
         ]
-        units = head(features) if head else kmeans_units(features, command.clusters, command.seed, upstream.device)
+        if predictor:
+            spoken = track(found.framed, "Masked frames", len(found.framed))
+            units = np.concatenate([predictor(corpus[i].utterance.read()) for i in spoken])
+        elif head:
+            units = head(features)
+        else:
+            units = kmeans_units(features, command.clusters, command.seed, upstream.device)
         scores = agreement(units, np.concatenate(phones))
         if command.abx:
             scores |= abx_errors(
@@ -98,8 +106,7 @@ def run(arguments: list[str]) -> None:
             "units": {
                 "kind": command.units,
                 "layer": state_name(upstream, states[0]),
-                "clusters": None if head else command.clusters,
-                "head_input": command.head_input if head else None,
+                "clusters": command.clusters if command.units == "kmeans" else None,
             },
             "metrics": scores,
             "data": {"utterances": len(features), "of_utterances": len(corpus), "frames": total},
@@ -151,7 +158,7 @@ def run_items(command: Units) -> None:
         "corpus": f"ABX items {command.items.name}",
         "encoder": encoder,
         "precision": upstream.precision,
-        "units": {"kind": "features", "layer": layer, "clusters": None, "head_input": None},
+        "units": {"kind": "features", "layer": layer, "clusters": None},
         "metrics": scores,
         "data": {"utterances": len(names), "of_utterances": len(names)},
         "seed": command.seed,

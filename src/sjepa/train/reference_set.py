@@ -1,7 +1,7 @@
 """The reference set: utterances drawn once, on which every effective rank of a run is measured.
 
-Ranks measured on whatever batch is at hand differ by its speakers and its crop length more than by a layer check's worth of
-training. The set is part of every checkpoint, so it stays the same when a run continues, whatever the number of processes.
+Ranks measured on whatever batch is at hand differ by its speakers and its crop length, not only by the encoder. The set
+is part of every checkpoint, so it stays the same when a run continues, whatever the number of processes.
 """
 
 import numpy as np
@@ -19,7 +19,7 @@ STREAM = 7  # keeps these draws apart from those of batches
 
 
 def draw_reference_set(reader: BatchReader, plan: BatchPlan, utterances: int) -> Tensor:
-    """Crops of one length, int16 (B, N), of utterances drawn from those of the first epoch, which has corpora by weight.
+    """Crops of one length, int16 (B, N), of utterances of the first epoch, which has corpora by weight.
 
     The length is 2.5 s, or that of the shortest of the longest `utterances` if these are shorter.
     """
