@@ -137,9 +137,14 @@ class Clusters(nn.Module):
 
     def head_posteriors(self, frames: Tensor) -> Tensor:
         """The cluster head's distribution (T, K) on frames of the encoder's last layer."""
+        head = self.require_head()
+        return torch.cat([head(part.float()).softmax(-1) for part in frames.split(BATCH)])
+
+    def require_head(self) -> ClusterHead:
+        """The cluster head, which a mixture on its own lacks."""
         if self.head is None:
             raise UserError("there is no cluster head with this mixture: take the encoder of a run or of an export")
-        return torch.cat([self.head(part.float()).softmax(-1) for part in frames.split(BATCH)])
+        return self.head
 
     def powers(self, frames: Tensor) -> Tensor:
         return self.mixture.powers(self.projection(frames))

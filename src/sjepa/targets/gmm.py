@@ -227,6 +227,10 @@ class DiagonalGMM(nn.Module):
         self.means.add_(rate * step)
         self.variances.add_(rate * spread)
         self.variances.copy_(torch.maximum(self.variances, self.floor))
+        # The features drift, and so does the point about which fp32 computes. Statistics of the next batch are taken
+        # about the new one. Nothing that is stored is relative to it.
+        drift = torch.nan_to_num(statistics.first.sum(0) / statistics.frames.clamp(min=1.0))  # of the batch's mean
+        self.centre.add_(torch.where(valid, 1.0 - decay, 0.0) * drift)
 
     @torch.no_grad()
     def restart(self, components: Tensor, features: Tensor) -> None:

@@ -23,6 +23,7 @@ OF_TARGET_ENCODER = frozenset(
         "ema.fast",
         "ema.slow",
         "layer.choice",
+        "layer.hysteresis",
         "layer.on_change",
         "gmm.decay",
         "gmm.minimum_count",

@@ -14,7 +14,7 @@ from sjepa.audio.io import SAMPLE_RATE
 from sjepa.config import Config, all_differences, differences, to_toml
 from sjepa.data.corpus import Corpus
 from sjepa.data.corpus_mix import CorpusMix
-from sjepa.data.loader import Batch, BatchReader, load, plan_batches
+from sjepa.data.loader import Batch, BatchReader, load, plan_batches, to_float
 from sjepa.data.opening import end_to_end, open_corpus
 from sjepa.data.plan import describe_repetition
 from sjepa.data.sampler import BatchPlan
@@ -38,6 +38,7 @@ from sjepa.train.branch import branch, check_directory
 from sjepa.train.compute import autocast
 from sjepa.train.extend import describe_extension, keep_earlier, keep_ended_phase, refuse_idle_change
 from sjepa.train.metrics import Log, Speed
+from sjepa.train.reference_set import draw_reference_set
 from sjepa.train.run import Run
 from sjepa.train.step import train_step
 
@@ -147,6 +148,7 @@ def train_phase(training: Training, phase: Phase) -> bool:
     reader = BatchReader(
         corpus, config.mask, config.augment, seed=config.seed, rank=rank, world_size=world_size, accumulate=parts
     )
+    distributed.in_main_rank(lambda: draw_reference(run, reader, plan))
     if run.phase != phase.number:
         if run.phase and config.batches_in(phase.config) != config.batches_in(config.phases[run.phase - 1]):
             run.position = (run.position[0] + 1, 0)  # the old position means nothing among batches of other sizes
@@ -168,7 +170,7 @@ def train_phase(training: Training, phase: Phase) -> bool:
 
             if phase.layer_check(step):
                 before = run.layer.active
-                check_layers(run, batch.clean, log)
+                check_layers(run, log)
                 if run.targets.online and run.layer.active != before:
                     change_layer(run, before, reader, plan)
             training.progress.advance()
@@ -244,16 +246,28 @@ def describe_device(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
-def check_layers(run: Run, clean: Tensor, log: Log) -> None:
-    """Measure every layer's effective rank; the highest, smoothed, is the active layer from the next step."""
+def draw_reference(run: Run, reader: BatchReader, plan: BatchPlan) -> None:
+    """Draw the utterances on which effective ranks are measured, unless the run has them."""
+    if run.reference_set is None:
+        run.reference_set = draw_reference_set(reader, plan, run.config.layer.utterances)
+
+
+def check_layers(run: Run, log: Log) -> None:
+    """Measure every layer's effective rank; the highest, smoothed, is the active layer from the next step.
+
+    The main rank measures alone, so that the result does not depend on the number of ranks. All have the same encoder.
+    """
     encoder = run.targets.target_encoder or run.model.encoder
-    generator = torch.Generator().manual_seed(seed_from(run.config.seed, run.step, distributed.rank()))
-    with autocast(run.config, run.device):
-        ranks = distributed.broadcast_object(measure_ranks(encoder, clean, run.config.layer.frames, generator))
+    ranks: list[float] | None = None
+    if distributed.is_main():
+        assert run.reference_set is not None
+        clean = to_float(run.reference_set.to(run.device))
+        ranks = measure_ranks(encoder, clean, run.config.layer.frames, seed_from(run.config.seed))
+    ranks = distributed.broadcast_object(ranks)
     if ranks is None:
         raise UserError(f"the encoder's features are no longer finite at step {run.step:,}: lower the learning rate")
     if run.targets.online or run.targets.target_encoder is None:  # an offline codebook stays with its layer
-        run.layer.observe(ranks)
+        run.layer.observe(ranks, used=run.targets.online)
     log.write(
         "layers",
         run.step,

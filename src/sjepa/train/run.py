@@ -54,6 +54,9 @@ class Run:
     meter: Meter = field(init=False)
     side_stream: SideStream = field(init=False)
     graphs: StepGraphs | None = None
+    reference_set: Tensor | None = (
+        None  # int16 (B, N) on the host, of the main rank: effective ranks are measured on it
+    )
     phase: int = 0  # the phase whose targets are installed; none at first
     step: int = 0
     data_since: int = 0  # the step from which on the run has its audio
@@ -187,9 +190,11 @@ class Run:
                 "optimizer": moments,
                 "meter": meter,
             }
+            if self.reference_set is not None:
+                parts["reference"] = {"waveforms": self.reference_set}
             state = {
                 "position": self.position,
-                "ranks": self.layer.smoothed,
+                **self.layer.state(),
                 "bad_utterances": self.bad_utterances,
                 "phase": self.phase,
                 "log_bytes": self.log_bytes,
@@ -273,7 +278,8 @@ class Run:
         """Become what a checkpoint holds."""
         self.step = state["step"]
         self.position = tuple(state["position"])
-        self.layer.smoothed = state["ranks"]
+        self.layer.load(state)
+        self.reference_set = parts.get("reference", {}).get("waveforms")
         self.bad_utterances, self.log_bytes = state["bad_utterances"], state["log_bytes"]
         self.install(self.make_targets(self.config.schedule()[state["phase"] - 1]), state["phase"])
         self.model.load_state_dict(parts["model"])
