@@ -15,10 +15,9 @@ import torch
 
 from sjepa import Encoder
 from sjepa.audio.io import read_audio
-from sjepa.embed.loudness import moments_of
 from sjepa.embed.network import Network
 from sjepa.embed.windows import MARGIN, WindowConfig, cut, join
-from sjepa.runs.heads import RunHeads
+from sjepa.model.moments import moments_of
 
 run, audio = Path(sys.argv[1]), Path(sys.argv[2])
 config = WindowConfig()
@@ -37,7 +36,7 @@ def recording(kind: str) -> np.ndarray:
 
 
 encoder = Encoder.from_pretrained(run).requires_grad_(False)
-network = Network(encoder, encoder.config.layers, RunHeads(run, encoder).cluster_head(), torch.device("cpu"))
+network = Network(encoder, (encoder.config.layers,), torch.device("cpu"), "head")
 
 print("| recording | seconds | difference, median | 95% | same unit | step in fades | step at a hard cut |")
 print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")

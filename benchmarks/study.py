@@ -14,6 +14,7 @@ from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
 from typing import Any
 
+from sjepa.analysis.style import read_found
 from sjepa.config import flatten, load_preset
 from sjepa.files import read_json
 from sjepa.runs.events import select_events
@@ -81,7 +82,7 @@ def of_run(run: RunFolder) -> Found:
     events = run.events()
     lines = select_events(events, "train")
     entropy = run.analysis / "entropy.json"
-    kept = read_json(entropy) if entropy.is_file() else None
+    kept = read_found(entropy) if entropy.is_file() else None
     thin = max(1, len(lines) // POINTS)
     speed: dict[int, list[Found]] = {}
     for line in lines:
@@ -133,7 +134,7 @@ def late(name: str) -> Row:
 
 
 def entropy(which: str) -> Row:
-    """Of utterances with nothing masked, at the end."""
+    """Over whole utterances, at the end."""
     return lambda found: ((found.get("entropy") or {}).get("distributions", {}).get(which) or {}).get("mean")
 
 
@@ -159,7 +160,7 @@ TABLES: dict[str, dict[str, Row]] = {
         "target": late("target_entropy"),
         "posterior behind it, temperature 1": entropy("plain"),
         "predictor, masked frames": late("predictor_entropy"),
-        "head on the encoder, nothing masked": entropy("predictor"),
+        "head on the encoder, nothing masked": entropy("visible"),
     },
     "cost": {
         "hours heard": lambda found: found["audio_seconds"] / 3600 if "curve" in found else None,

@@ -73,7 +73,7 @@ def entropies(kept: dict[str, list[Found]], stem: Path) -> None:
         for axes in panels[:, 0]:
             axes.set_ylabel("share of frames")
         for axes, (name, found) in zip(panels.flat, parts, strict=False):
-            for which, label, colour in (("target", "target", TARGET), ("predictor", "head", PREDICTOR)):
+            for which, label, colour in (("target", "target", TARGET), ("visible", "head", PREDICTOR)):
                 part = found["distributions"][which]
                 share = [count / part["frames"] for count in part["counts"]]
                 axes.stairs(share, found["edges"], color=colour, lw=1.4, label=f"{label}: {part['mean']:.2f} bits")

@@ -401,13 +401,16 @@ def weight_attacks(draw: st.DrawFn) -> Attack:
     """safetensors: the header's JSON, its length, or any bytes."""
     by_node, path = draw(st.booleans()), draw(st.lists(st.integers(0, 200), min_size=1, max_size=4))
     new, edits = draw(NESTED | st.just(...)), draw(EDITS)
-    name = draw(st.sampled_from(["encoder/model.safetensors", "checkpoints/step-00000004/model.safetensors"]))
+    names = ("encoder/model.safetensors", "encoder/clusters.safetensors", "checkpoints/step-00000004/model.safetensors")
+    name = draw(st.sampled_from(names))
     arguments = ("embed", "{corpus}/0.wav", "--encoder", "{scratch}/run", "--out", "{scratch}/out")
-    what = ("--what", "posteriors") if "checkpoints" in name else ()
+    what = () if name == "encoder/model.safetensors" else ("--what", "head")
 
     def prepare(workspace: Workspace) -> None:
         shutil.copytree(workspace.run, workspace.scratch / "run")
         file = workspace.scratch / "run" / name
+        if "checkpoints" in name:  # which is read only without the clusters in the encoder's folder
+            (workspace.scratch / "run" / "encoder" / "clusters.safetensors").unlink()
         content = file.read_bytes()
         size = int.from_bytes(content[:8], "little")
         if by_node:

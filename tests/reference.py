@@ -256,6 +256,7 @@ class Reference:
         self.mixture: Mixture | None = None
         self.optimizer = AdamW((config.train.beta1, config.train.beta2), config.train.weight_decay)
         self.ranks: list[float] | None = None  # smoothed
+        self.reference_set: Tensor | None = None  # clean audio (B, N)
         self.fitted_layer = 0  # of offline codebooks
         self.phase, self.done, self.kind, self.before = 0, 0, "", 0.0
 
@@ -362,7 +363,7 @@ class Reference:
         self.done += 1
         ranks = None
         if self.done % in_steps(s.layer_check_every, s.steps) == 0 or self.done == s.steps:
-            ranks = self.check_layers(clean)
+            ranks = self.check_layers(self.reference_set.to(self.precision))
         return {
             "q": q, "kl_masked": kl[mask].mean().item(), "kl_visible": kl[~mask].mean().item(), "loss": loss.item(),
             "norm": norm, "lr": rate, "decay": decay, "layer": layer, "ranks": ranks,
@@ -370,7 +371,7 @@ class Reference:
 
     @torch.no_grad()
     def measure(self, clean: Tensor) -> list[float]:
-        """Ranks over all frames of the batch. Phase 1 has no target encoder: the encoder itself, unmasked."""
+        """Ranks over all frames of the reference set. Phase 1 has no target encoder: the encoder itself, unmasked."""
         encoder = self.encoder if self.target is None else self.target
         encoder.eval()
         ranks = [effective_rank(x.reshape(-1, x.shape[2])) for x in encode(encoder, clean, None)]

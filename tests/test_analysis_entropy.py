@@ -8,19 +8,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+import soundfile
 import torch
 from analysed import corpus, findings, trained
 from conftest import micro_config
 from scipy import optimize, stats
 
 from sjepa.analysis import modes
-from sjepa.analysis.entropy import answer, describe, draw_entropy, verdict
+from sjepa.analysis.entropy import analyse_entropy, answer, describe, draw_entropy, verdict
 from sjepa.analysis.modes import count_modes, dip, dip_test, grid_for
 from sjepa.analysis.restored import Restored, entropy_bits
+from sjepa.analysis.style import read_found
 from sjepa.audio.io import read_audio
 from sjepa.cli import dispatch
 from sjepa.errors import UserError
-from sjepa.evaluate.units import HeadUnits
+from sjepa.evaluate.units import HeadUnits, PredictorUnits
 from sjepa.evaluate.upstream import load_upstream
 from sjepa.model.frontend import frame_count
 from sjepa.train.loop import pretrain
@@ -42,16 +44,28 @@ def test_entropy_is_that_of_scipy_and_of_known_distributions() -> None:
     assert entropy_bits(known).tolist() == [0.0, 1.0, 2.0]
 
 
-def test_the_predictors_best_component_is_that_of_the_units(restored: Restored) -> None:
+def test_the_best_component_of_each_path_is_its_unit(restored: Restored) -> None:
     samples = some_audio()
     upstream = load_upstream(str(trained()))
     (states,) = upstream.extract([samples])
-    for path in ("encoder", "predictor"):
-        run = restored if path == "encoder" else Restored(trained(), head_input="predictor")
-        predicted = torch.cat([piece.predictor for piece in run(samples)])
-        units = HeadUnits(trained(), upstream, path)([states[-1].numpy()])
-        chosen = predicted[torch.arange(len(units)), torch.from_numpy(units)]
-        torch.testing.assert_close(chosen, predicted.max(1).values, atol=1e-4, rtol=0)  # two may be as good
+    frames = list(restored(samples))
+    units = {
+        "visible": HeadUnits(upstream)([states[-1].numpy()]),
+        "masked": PredictorUnits(trained(), upstream, seed=0)(samples),
+    }
+    for path, chosen in units.items():
+        predicted = torch.cat([getattr(piece, path) for piece in frames])
+        best = predicted[torch.arange(len(chosen)), torch.from_numpy(chosen)]
+        torch.testing.assert_close(best, predicted.max(1).values, atol=1e-4, rtol=0)  # two may be as good
+    assert not np.array_equal(units["visible"], units["masked"])
+
+
+def test_files_of_a_folder_are_whole_utterances(restored: Restored, tmp_path: Path) -> None:
+    """Of five seconds, with a run that heard two at most: one utterance, not three pieces."""
+    soundfile.write(tmp_path / "long.wav", np.tile(some_audio(), 5)[: 5 * 16_000], 16_000)
+    found = analyse_entropy(restored, str(tmp_path), 500)
+    assert found["run"]["utterances"] == 1
+    assert found["distributions"]["masked"]["frames"] == frame_count(5 * 16_000)
 
 
 def test_targets_are_the_softened_posterior_of_the_mixture_written_slowly(restored: Restored) -> None:
@@ -96,9 +110,11 @@ def test_pieces_of_long_audio_tile_its_frames(restored: Restored) -> None:
     pieces = list(restored(samples))
     assert len(pieces) > 1
     assert max(len(piece.target) for piece in pieces) <= 100  # two seconds, the longest that the run heard
-    assert sum(len(piece.predictor) for piece in pieces) == frame_count(len(samples))
+    assert sum(len(piece.visible) for piece in pieces) == frame_count(len(samples))
+    assert all(len(piece.masked) == len(piece.visible) for piece in pieces)
     first = next(restored(samples[: (len(pieces[0].target) - 1) * 320 + 400]))
-    torch.testing.assert_close(first.predictor, pieces[0].predictor)
+    torch.testing.assert_close(first.visible, pieces[0].visible)
+    torch.testing.assert_close(first.masked, pieces[0].masked)
 
 
 def test_a_run_without_a_checkpoint_and_a_folder_that_is_no_run_are_refused(tmp_path: Path) -> None:
@@ -205,35 +221,37 @@ def test_values_that_are_all_the_same_have_one_mode_and_no_test() -> None:
 
 def test_shares_and_histograms_count_every_frame() -> None:
     p, q = bits(0.3, 1.4), bits(0.1)
-    found = describe({"predictor": p, "target": q, "plain": []}, 16)
+    found = describe({"visible": p, "masked": p[::-1], "target": q, "plain": []}, 16)
     flat = np.concatenate(p)
-    curve = found["distributions"]["predictor"]
-    assert list(found["distributions"]) == ["predictor", "target"]
+    curve = found["distributions"]["visible"]
+    assert list(found["distributions"]) == ["visible", "masked", "target"]
     assert curve["above"] == {f"{m:g}": round(sum(v > m for v in flat) / len(flat), 4) for m in (0.5, 1.0, 2.0)}
     assert sum(curve["counts"]) == len(flat)
-    joint = np.array(found["joint"]["counts"])
+    joint = np.array(found["joint"]["visible"]["counts"])
     assert joint.sum() == len(flat)
     edges = np.linspace(0, 4, 61)
     np.testing.assert_array_equal(joint.sum(0), np.histogram(flat, edges)[0])
     np.testing.assert_array_equal(joint.sum(1), np.histogram(np.concatenate(q), edges)[0])
-    assert found["joint"]["correlation"] == pytest.approx(stats.pearsonr(flat, np.concatenate(q))[0], abs=1e-4)
+    for path, entropies in (("visible", p), ("masked", p[::-1])):
+        expected = stats.pearsonr(np.concatenate(entropies), np.concatenate(q))[0]
+        assert found["joint"][path]["correlation"] == pytest.approx(expected, abs=1e-4)
 
 
 def test_the_answer_follows_from_the_numbers() -> None:
     def say(soft: float, target: float, shared: float) -> str:
-        names = ("predictor_above_1_bit", "target_above_1_bit", "target_soft_where_predictor_is")
-        return answer(dict(zip(names, (soft, target, shared), strict=True)))
+        names = ("path_above_1_bit", "target_above_1_bit", "target_soft_where_path_is")
+        return answer("masked", dict(zip(names, (soft, target, shared), strict=True)))
 
     assert "in the prediction, not in the target" in say(0.4, 0.02, 0.05)
     assert "the target shares the softness" in say(0.4, 0.4, 0.9)
     assert "shares a part" in say(0.4, 0.2, 0.3)
-    assert "Hardly any frame is soft" in say(0.0, 0.0, 0.0)
+    assert "The predictor at masked frames is hardly ever soft" in say(0.0, 0.0, 0.0)
 
 
 def test_a_runs_findings_say_what_was_heard() -> None:
     found = findings()["entropy"]
     assert found["run"] | {"temperature": 3.0, "utterances": 12, "left_out": 0, "phase": 2} == found["run"]
-    assert set(found["distributions"]) == {"predictor", "target", "plain"}
+    assert set(found["distributions"]) == {"visible", "masked", "target", "plain"}
     assert found["distributions"]["plain"]["mean"] < found["distributions"]["target"]["mean"]  # 3 softens
     assert found["limit_bits"] == pytest.approx(math.log2(12), abs=1e-3)
 
@@ -258,8 +276,8 @@ def test_the_command_writes_json_and_figures_which_are_redrawn_without_the_model
 
 def test_figures_of_hard_targets_can_be_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    found = describe({"predictor": bits(0.5), "target": [np.zeros(50)] * 40, "plain": bits(0.2)}, 16)
-    assert found["joint"]["correlation"] is None
+    found = describe({"visible": bits(0.5), "masked": bits(0.7), "target": [np.zeros(50)] * 40, "plain": bits(0.2)}, 16)
+    assert found["joint"]["visible"]["correlation"] is None
     json.dumps(found, allow_nan=False)
     draw_entropy(found, tmp_path / "hard")
     assert (tmp_path / "hard.svg").stat().st_size > 1000
@@ -276,3 +294,15 @@ def test_figures_of_hard_targets_can_be_drawn(tmp_path: Path) -> None:
 )
 def test_maxima_and_the_test_of_one_mode_are_told_apart(bits: tuple[float, ...], p: float, words: str) -> None:
     assert verdict({"modes": [{"bits": each} for each in bits], "test": {"p": p}}) == words
+
+
+def test_an_older_file_calls_the_head_at_visible_frames_the_predictor(tmp_path: Path) -> None:
+    found = json.loads(json.dumps(findings()["entropy"]))
+    curves, joint = found["distributions"], found["joint"]["visible"]
+    joint["predictor_above_1_bit"] = joint.pop("path_above_1_bit")
+    joint["target_soft_where_predictor_is"] = joint.pop("target_soft_where_path_is")
+    older = found | {"distributions": {"predictor": curves["visible"], "target": curves["target"]}, "joint": joint}
+    (tmp_path / "entropy.json").write_text(json.dumps(older))
+    read = read_found(tmp_path / "entropy.json")
+    assert read["distributions"] == {name: curves[name] for name in ("visible", "target")}
+    assert read["joint"] == {"visible": findings()["entropy"]["joint"]["visible"]}

@@ -49,10 +49,10 @@ def test_what_is_kept_is_the_sound_the_spectrogram_and_the_strongest_posteriors(
     energies = log_mel(torch.from_numpy(speech.samples)[None], 80, 160)[0].numpy()
     scaled = np.clip((energies - energies.max()) / 12 + 1, 0, 1) * 255
     assert np.abs(image_of(found).T - scaled).max() <= 0.51
-    p = torch.cat([piece.predictor for piece in restored(speech.samples)]).numpy()
+    p = torch.cat([piece.masked for piece in restored(speech.samples)]).numpy()
     order = np.argsort(-p, axis=1, kind="stable")[:, :3]
-    np.testing.assert_allclose(found["predictor"]["posteriors"], np.take_along_axis(p, order, 1), atol=1e-4)
-    assert [len(found[part]["entropy"]) for part in ("predictor", "target")] == [len(p)] * 2
+    np.testing.assert_allclose(found["masked"]["posteriors"], np.take_along_axis(p, order, 1), atol=1e-4)
+    assert [len(found[part]["entropy"]) for part in ("visible", "masked", "target")] == [len(p)] * 3
     assert [word for _, _, word in found["words"]] == ["first", "<i>second</i>"]
     assert len(found["phones"]) == 10
 

@@ -17,7 +17,7 @@ from sjepa.audio.augment import (
 )
 
 
-def draws(batch: int, seed: int = 0, **settings: float) -> torch.Tensor:
+def draws(batch: int, seed: int = 0, **settings: float | str) -> torch.Tensor:
     generators = [np.random.default_rng((seed, i)) for i in range(batch)]
     return draw(generators, AugmentConfig(**{"p_noise": 1.0, "p_mix": 1.0, **settings}))
 
@@ -25,22 +25,66 @@ def draws(batch: int, seed: int = 0, **settings: float) -> torch.Tensor:
 def test_noise_is_added_at_the_drawn_signal_to_noise_ratio() -> None:
     clean = torch.randn(8, 4000) * torch.rand(8, 1)
     recording = (torch.randn(50_000) * 3000).to(torch.int16)
-    for noise in (None, recording):
-        d = Draws.from_rows(draws(8))
-        added = add_noise(clean, d, noise) - clean
-        ratio = 10 * torch.log10(clean.square().mean(1) / added.square().mean(1))
-        np.testing.assert_allclose(ratio.numpy(), d.noise_snr.numpy(), atol=1e-2)
-        assert d.noise_snr.min() >= -5
-        assert d.noise_snr.max() <= 20
+    d = Draws.from_rows(draws(8, noise="recordings"))
+    added = add_noise(clean, d, recording) - clean
+    ratio = 10 * torch.log10(clean.square().mean(1) / added.square().mean(1))
+    np.testing.assert_allclose(ratio.numpy(), d.noise_snr.numpy(), atol=1e-2)
+    assert (added != 0).float().mean(1).min() > 0.99  # recordings cover all of an utterance
+    assert d.noise_snr.min() >= -5
+    assert d.noise_snr.max() <= 20
 
 
-def test_without_recordings_the_noise_is_another_utterance() -> None:
+def test_without_recordings_the_noise_is_a_stretch_of_another_utterance() -> None:
+    """At most half of the utterance, as in WavLM, at the drawn ratio of the utterance to that stretch."""
     clean = torch.randn(5, 3000)
-    added = add_noise(clean, Draws.from_rows(draws(5)), None) - clean
+    d = Draws.from_rows(draws(5))
+    added = add_noise(clean, d, None) - clean
     for row in range(5):
-        similarity = torch.cosine_similarity(added[row : row + 1], clean)
+        touched = torch.nonzero(added[row]).flatten()
+        first, last = int(touched[0]), int(touched[-1]) + 1
+        assert last - first == max(1, int(d.noise_length[row] * 3000)) <= 1500
+        similarity = torch.cosine_similarity(added[row, first:last][None], clean[:, first:last])
         assert similarity.argmax() != row
         assert similarity.max() > 0.999
+        ratio = 10 * torch.log10(clean[row].square().mean() / added[row, first:last].square().mean())
+        assert abs(float(ratio) - d.noise_snr[row]) < 1e-2
+
+
+def test_augmentation_is_what_a_loop_over_utterances_makes_of_it() -> None:
+    """The paper's two equations sample by sample, with and without noise recordings."""
+    clean = torch.randn(7, 900, dtype=torch.float64) * torch.rand(7, 1, dtype=torch.float64)
+    recording = torch.randn(5000, dtype=torch.float64)
+    for noise in (None, recording):
+        rows = draws(7, seed=3, p_noise=0.6, p_mix=0.6, noise="" if noise is None else "recordings")
+        expected = [augment_slowly(row, clean.numpy(), rows.numpy(), noise) for row in range(7)]
+        np.testing.assert_allclose(augment(clean, rows, noise).numpy(), np.stack(expected), rtol=1e-9, atol=1e-12)
+
+
+def augment_slowly(row: int, clean: np.ndarray, rows: np.ndarray, noise: torch.Tensor | None) -> np.ndarray:
+    drawn = dict(zip(Draws._fields, rows[:, row], strict=False))
+    batch, samples = clean.shape
+    x = clean[row].copy()
+    if drawn["noisy"]:
+        if noise is not None:
+            start = int(drawn["noise_place"] * (len(noise) - samples + 1))
+            n, first = noise.numpy()[start : start + samples], 0
+        else:
+            other = (row + 1 + int(drawn["noise_place"] * (batch - 1))) % batch
+            length = max(1, int(drawn["noise_length"] * samples))
+            first = int(drawn["noise_start"] * (samples - length + 1))
+            n = clean[other, first : first + length]
+        scale = np.sqrt(np.mean(clean[row] ** 2) / (10 ** (drawn["noise_snr"] / 10) * np.mean(n**2)))
+        for i, value in enumerate(n):
+            x[first + i] += scale * value
+    if drawn["mixed"]:
+        length = max(1, int(drawn["mix_length"] * samples))
+        first, source = (int(drawn[name] * (samples - length + 1)) for name in ("mix_start", "mix_from"))
+        y = clean[int(drawn["mix_partner"]), source : source + length]
+        energy = np.mean(x[first : first + length] ** 2)
+        scale = np.sqrt(energy * 10 ** (drawn["mix_ratio"] / 10) / np.mean(y**2))
+        for i, value in enumerate(y):
+            x[first + i] += scale * value
+    return x
 
 
 def test_mixing_covers_one_stretch_at_the_drawn_ratio() -> None:
@@ -81,7 +125,7 @@ def test_probabilities_hold_and_untouched_utterances_stay_as_they_are() -> None:
 def test_silence_and_a_batch_of_one_are_harmless() -> None:
     out = augment(torch.zeros(3, 1000), draws(3))
     assert torch.isfinite(out).all()
-    assert torch.equal(augment(torch.ones(1, 1000), draws(1, p_noise=0.0)), torch.ones(1, 1000))
+    assert torch.equal(augment(torch.ones(1, 1000), draws(1)), torch.ones(1, 1000))  # there is no other utterance
 
 
 def test_a_change_of_speed_is_a_resampling() -> None:

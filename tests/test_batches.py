@@ -231,3 +231,23 @@ def test_a_silent_file_has_its_place_in_memory_as_on_disk(tmp_path: Path) -> Non
     a, b = ahead[spec], needed[spec]
     assert torch.equal(a.waveforms, b.waveforms)
     assert len(a.bad) == len(b.bad) == 1
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_a_silent_crop_of_an_utterance_with_sound_is_no_damage(tmp_path: Path, cached: bool) -> None:
+    """Half a second of speech in ten of zeros, read whole and in pieces of two seconds."""
+    for index in range(4):
+        padded = np.zeros(10 * 16_000, np.float32)
+        padded[72_000:80_000] = babble(0.5, index)
+        soundfile.write(tmp_path / f"{index}.wav", padded, 16_000)
+    for longest in (2.0, 20.0):
+        corpus = scan_folder(tmp_path, longest, show=False)
+        corpus = decode(corpus, show=False) if cached else corpus
+        reader = BatchReader(corpus, MaskConfig(), AugmentConfig(), seed=5)
+        plan = BatchPlan(corpus.length, seconds=4.0, buckets=(1.0,), seed=0)
+        for epoch in range(3):
+            batch = reader[plan.epoch(epoch)[0]]
+            assert batch.bad == []
+            assert batch.waveforms.shape == (4, 16_000)
+            assert batch.waveforms.any(1).all()
+            assert torch.equal(batch.waveforms, reader[plan.epoch(epoch)[0]].waveforms)

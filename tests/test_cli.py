@@ -1,6 +1,8 @@
 """The command line: help, overrides, and one clear line for every mistake."""
 
+import contextlib
 import errno
+import io
 import os
 import subprocess
 import sys
@@ -22,7 +24,19 @@ from sjepa.train.loop import pretrain
 
 
 def sjepa(*arguments: object) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}  # as in the tests' own process: sums then agree to the last bit
+    """The command in this process, which spares it the import of torch: what it prints, and its exit code."""
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            cli.main([str(argument) for argument in arguments])
+        except SystemExit as ended:
+            code = ended.code if isinstance(ended.code, int) else 1
+    return subprocess.CompletedProcess(list(arguments), code, out.getvalue(), err.getvalue())
+
+
+def start_process(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """The command as a user starts it."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
     call = [sys.executable, "-m", "sjepa", *map(str, arguments)]
     return subprocess.run(call, capture_output=True, text=True, env=environment)
 
@@ -165,6 +179,7 @@ def test_a_gpu_that_is_not_there_is_said_for_either_option(monkeypatch: pytest.M
 
 
 def test_a_run_needs_a_preset_and_audio(tmp_path: Path, corpus: Path) -> None:
+    refused(start_process("pretrain", "--out", tmp_path / "run", "--preset", "tiny"), "--data")
     mistyped = f"there is no run in {tmp_path / 'run'}; to begin one, choose a preset"
     refused(sjepa("pretrain", "--out", tmp_path / "run", "--data", corpus), mistyped)
     refused(sjepa("pretrain", "--out", tmp_path / "run", "--preset", "tiny"), "--data")

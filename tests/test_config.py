@@ -1,42 +1,74 @@
 """Presets, typed overrides and clear refusals."""
 
 import dataclasses
+import tomllib
+from importlib import resources
+from pathlib import Path
 
 import pytest
 import torch
 
-from sjepa import EncoderConfig, UserError
+from sjepa import UserError
 from sjepa.config import Config, differences, flatten, from_toml, load_preset, preset_names, to_toml
 
 
 def test_every_preset_survives_printing_and_reading() -> None:
-    assert preset_names() == ["base", "half-hour", "paper", "tiny"]
+    assert preset_names() == ["base", "compact", "half-hour", "paper", "tiny"]
     for name in preset_names():
         config = load_preset(name)
         assert from_toml(to_toml(config), name) == config
 
 
-def test_the_paper_preset_has_the_papers_table() -> None:
-    config = load_preset("paper")
-    assert config.encoder == EncoderConfig()
-    table = {
-        "encoder.hidden_size": 768, "encoder.layers": 6, "encoder.heads": 12, "encoder.inner_size": 3072,
-        "encoder.conv_channels": 512, "encoder.position_kernel": 128, "encoder.position_groups": 16,
-        "encoder.dropout": 0.1, "encoder.attention_dropout": 0.1, "encoder.activation_dropout": 0.1,
-        "encoder.layerdrop": 0.05, "encoder.feature_gradient_scale": 0.1,
-        "phase1.k": 100, "phase2.k": 500, "gmm.kmeans_iterations": 5, "gmm.em_iterations": 20, "gmm.decay": 0.999,
-        "phase1.targets": "mfcc-gmm", "phase2.targets": "online-gmm", "phase1.lr": 1e-4, "phase2.lr": 2.5e-5,
-        "phase2.layer_check_every": 10_000, "phase2.ema_switch_every": 20_000, "ema.slow": 0.9999, "ema.fast": 0.999,
-        "train.beta1": 0.9, "train.beta2": 0.99, "train.weight_decay": 1e-3,
-        "batches.seconds": 192 * 15.0, "batches.max_seconds": 15.0, "mask.ratio": 0.65, "mask.span": 10,
-        "augment.p_noise": 0.25, "augment.p_mix": 0.25, "augment.snr_low": -5.0, "augment.snr_high": 20.0,
-        "augment.mix_low": -5.0, "augment.mix_high": 5.0, "phase1.visible_loss_until": 1.0, "phase1.augment_until": 1.0,
-        "predictor.heads": 8, "predictor.inner_size": 1536, "predictor.dropout": 0.1, "predictor.positions": 750,
-        "layer.frames": 2000, "mask.lowest": None, "train.masked_path": "predictor", "encoder.attention_start": 0.0,
-        "predictor.attention_start": 0.0,
-    }  # fmt: skip
-    flat = flatten(config)
-    assert {name: flat[name] for name in table} == table
+# The paper's table of hyperparameters and its appendix on the architecture, by the fields that hold them.
+PAPER = {
+    "encoder.hidden_size": 768, "encoder.layers": 6, "encoder.heads": 12, "encoder.inner_size": 3072,
+    "encoder.conv_channels": 512, "encoder.position_kernel": 128, "encoder.position_groups": 16,
+    "encoder.dropout": 0.1, "encoder.attention_dropout": 0.1, "encoder.activation_dropout": 0.1,
+    "encoder.layerdrop": 0.05, "encoder.feature_gradient_scale": 0.1,
+    "predictor.heads": 8, "predictor.inner_size": 1536, "predictor.dropout": 0.1, "predictor.positions": 750,
+    "mfcc.shift_ms": 20, "mfcc.cepstra": 13,
+    "phase1.targets": "mfcc-gmm", "phase2.targets": "online-gmm", "phase1.k": 100, "phase2.k": 500,
+    "gmm.kmeans_iterations": 5, "gmm.em_iterations": 20, "gmm.decay": 0.999, "gmm.variance_floor": 1e-6,
+    "gmm.update": "parameters", "gmm.reseed": False,
+    "phase2.layer_check_every": 10_000, "layer.choice": None, "layer.frames": 2000, "layer.on_change": "carry",
+    "train.beta1": 0.9, "train.beta2": 0.99, "train.weight_decay": 1e-3, "phase1.lr": 1e-4, "phase2.lr": 2.5e-5,
+    "batches.seconds": 192 * 15.0, "batches.max_seconds": 15.0,
+    "ema.slow": 0.9999, "ema.fast": 0.999, "phase2.ema_switch_every": 20_000,
+    "mask.ratio": 0.65, "mask.span": 10,
+    "phase1.visible_loss_until": 1.0, "phase1.augment_until": 1.0, "train.visible_path": "encoder",
+    "augment.p_noise": 0.25, "augment.p_mix": 0.25, "augment.snr_low": -5.0, "augment.snr_high": 20.0,
+    "augment.mix_low": -5.0, "augment.mix_high": 5.0,
+}  # fmt: skip
+# What the paper leaves open, or what it does not have at all.
+OURS = {
+    "mask.method": "distinct", "mask.lowest": None, "mfcc.mels": 23, "gmm.relative_variance_floor": 1e-3,
+    "gmm.minimum_count": 0.01, "gmm.reservoir": 200_000, "gmm.fit_hours": 100.0, "layer.smoothing": 0.5,
+    "layer.utterances": 64, "layer.hysteresis": 0.0,
+    "phase1.steps": 400_000, "phase2.steps": 400_000, "phase1.warmup": 20_000, "phase2.warmup": 0,
+    "phase1.schedule": "constant", "phase2.schedule": "constant", "phase1.layer_check_every": 10_000,
+    "phase2.visible_loss_until": 0.5, "phase2.augment_until": 0.5, "train.clip": 1.0, "train.precision": "bf16",
+    "train.masked_path": "predictor", "encoder.attention_start": 0.0, "predictor.attention_start": 0.0,
+    "predictor.position_start": "sinusoid", "predictor.position_base": 10_000.0, "augment.mix_longest": 0.5,
+    "augment.speed": 0.0, "augment.equalizer": 0.0,
+} | {
+    f"phase{number}.{name}": value for number in (1, 2) for name, value in {
+        "hard": False, "temperature": 1.0, "centred": False, "dimensions": 0, "frontend_until": 1.0}.items()
+}  # fmt: skip
+
+
+def test_the_paper_preset_states_every_value_of_the_papers_table() -> None:
+    """In the file itself, so that no default can change what `paper` means."""
+    flat = flatten(load_preset("paper"))
+    assert {name: flat[name] for name in PAPER | OURS} == PAPER | OURS
+    text = resources.files("sjepa.presets").joinpath("paper.toml").read_text("utf-8")
+    written = {f"{section}.{name}" for section, values in tomllib.loads(text).items() for name in values}
+    assert written == {*PAPER, *OURS, "batches.buckets"}
+
+
+def test_none_is_written_out_in_a_file_that_takes_a_value_back() -> None:
+    assert from_toml('[layer]\nchoice = "none"\n[mask]\nlowest = "none"', "file") == Config()
+    with pytest.raises(UserError, match=r"layer\.choice = 'nine' should be of type int or NoneType"):
+        from_toml('[layer]\nchoice = "nine"', "file")
 
 
 def test_base_has_the_size_of_hubert_base_and_the_papers_recipe() -> None:
@@ -78,7 +110,7 @@ def test_what_does_not_fit_is_refused_with_a_reason(text: str, words: str) -> No
 
 
 def test_an_unknown_preset_gets_a_suggestion() -> None:
-    with pytest.raises(UserError, match=r"did you mean half-hour\?.*presets are base, half-hour, paper, tiny"):
+    with pytest.raises(UserError, match=r"did you mean half-hour\?.*presets are base, compact, half-hour, paper, tiny"):
         load_preset("halfhour")
 
 
@@ -118,3 +150,38 @@ def test_the_learning_rate_is_continuous_over_the_boundary() -> None:
 def test_values_that_cannot_work_are_refused_by_name(section: str, key: str, value: float, words: str) -> None:
     with pytest.raises(UserError, match=rf"{section}\.{key} = {value}.*{words}"):
         from_toml(f"[{section}]\n{key} = {value}\n", "test")
+
+
+def test_a_settings_file_builds_on_a_preset_or_on_another_file(tmp_path: Path) -> None:
+    (tmp_path / "below").mkdir()
+    (tmp_path / "mine.toml").write_text(
+        "extends = 'half-hour'\nseed = 3\n[phase2]\nk = 700\n[layer]\nchoice = 'none'\n"
+    )
+    (tmp_path / "below" / "other.toml").write_text("extends = '../mine.toml'\n[phase2]\nlr = 0.5\n[phase3]\nk = 9\n")
+    preset, mine = load_preset("half-hour"), load_preset(str(tmp_path / "mine.toml"))
+    changed = {d.name: d.new for d in differences(preset, mine)}
+    assert changed == {"seed": 3, "phase2.k": 700, "layer.choice": None}
+    other = load_preset(str(tmp_path / "below" / "other.toml"))
+    assert other.phases[:2] == (mine.phases[0], dataclasses.replace(mine.phases[1], lr=0.5))
+    assert other.phases[2] == dataclasses.replace(other.phases[1], k=9)
+    assert from_toml(to_toml(other), "printed") == other
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("extends = 'a.toml'", "a.toml extends itself: "),
+        ("extends = 'b.toml'", "a.toml extends itself: "),
+        ("extends = 'c.toml'", "c.toml, which "),
+        ("extends = 'halfhour'", "there is no preset 'halfhour' (did you mean half-hour?)"),
+        ("extends = 3", "a.toml: extends = 3 should be the name of a preset or the path of a TOML file"),
+        ("extends = 'paper'\n[phase2]\nkk = 5", "a.toml: unknown key phase2.kk (did you mean k?)"),
+        ("[phase2]\nk = 'none'", "phase2.k = 'none' should be of type int"),
+    ],
+)
+def test_a_settings_file_that_cannot_be_built_is_refused(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "a.toml").write_text(text)
+    (tmp_path / "b.toml").write_text("extends = './a.toml'")
+    with pytest.raises(UserError) as refusal:
+        load_preset(str(tmp_path / "a.toml"))
+    assert words in str(refusal.value)

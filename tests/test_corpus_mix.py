@@ -81,3 +81,21 @@ def test_weights_that_make_no_sense_are_one_clear_line(corpus: Path, tmp_path: P
     odd.mkdir()
     assert weighted(str(odd)) == [(str(odd), 1.0)]
     assert weighted("https://host/shards?x=1") == [("https://host/shards?x=1", 1.0)]
+
+
+def test_places_without_weights_are_used_whole(corpus: Path, tmp_path: Path) -> None:
+    for name, seconds in (("a", (1.0, 1.5)), ("b", (1.2,))):
+        (tmp_path / name).mkdir()
+        for index, length in enumerate(seconds):
+            soundfile.write(tmp_path / name / f"{index}.wav", babble(length, index), 16_000)
+    both = open_corpus(f"{tmp_path / 'a'}, {tmp_path / 'b'}", 2.0, "none", 1.0, show=False)
+    assert isinstance(both, CorpusMix)
+    assert both.shares == ((2, 1.0), (1, 1.0))
+    assert both.weights == pytest.approx((2.5 / 3.7, 1.2 / 3.7))
+    with pytest.raises(UserError, match="there is no folder"):
+        open_corpus(f"{corpus},{tmp_path / 'none'}", 2.0, "none", 1.0, show=False)
+    assert weighted("s3://host/a,s3://host/b") == [("s3://host/a", None), ("s3://host/b", None)]
+    assert weighted("https://host/a,b") == [("https://host/a,b", 1.0)]  # one URL with a comma in it
+    odd = tmp_path / "a,b"
+    odd.mkdir()
+    assert weighted(str(odd)) == [(str(odd), 1.0)]

@@ -2,6 +2,9 @@
 
 import itertools
 import json
+import os
+import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -21,14 +24,14 @@ from sjepa import Encoder, EncoderConfig, UserError
 from sjepa.audio.io import read_audio
 from sjepa.audio.stream import stream_audio
 from sjepa.cli import dispatch
-from sjepa.embed.loudness import moments_of, norm_for
 from sjepa.embed.network import Network
 from sjepa.embed.readout import deduplicated
 from sjepa.embed.recordings import Recording, batches_by_length
-from sjepa.embed.windows import MARGIN, WindowConfig, cut, join, samples_of
+from sjepa.embed.windows import MARGIN, WindowConfig, cut, join
 from sjepa.embed.writing import write_table
 from sjepa.model.formats import save_folder, to_hugging_face
-from sjepa.model.frontend import frame_count
+from sjepa.model.frontend import frame_count, samples_of
+from sjepa.model.moments import moments_of
 from sjepa.runs.checkpoint import load_latest
 from sjepa.runs.folder import RunFolder
 
@@ -100,7 +103,7 @@ def trained_like() -> Encoder:
 
 def test_joined_windows_stay_close_to_the_encoder_on_the_whole_recording() -> None:
     encoder = trained_like()
-    network = Network(encoder, encoder.config.layers, None, torch.device("cpu"))
+    network = Network(encoder, (encoder.config.layers,), torch.device("cpu"))
     samples = np.concatenate([level * babble(8.0, i) for i, level in enumerate((1.0, 0.03, 0.3, 0.0, 1.0))])
     whole = encoder(torch.from_numpy(samples)[None]).last[0]
     windows, moments = list(cut([samples], SHORT)), moments_of([samples])
@@ -123,13 +126,7 @@ def test_the_front_end_hears_a_window_exactly_as_in_its_recording() -> None:
     whole = encoder.feature_extractor(torch.from_numpy(samples)[None])[0]
     for start in (0, 100, 200):
         window = torch.from_numpy(samples[320 * start : 320 * start + samples_of(60)])[None]
-        changed = norm_for(encoder, window, moments_of(blocks))
-        with torch.no_grad():
-            inside = torch.func.functional_call(
-                encoder.feature_extractor,
-                {n.removeprefix("feature_extractor."): t for n, t in changed.items()},
-                (window,),
-            )[0]
+        inside = encoder.convolve(window, moments=moments_of(blocks))[0]
         torch.testing.assert_close(inside, whole[start : start + 60], atol=1e-4, rtol=1e-3)
 
 
@@ -196,14 +193,93 @@ def test_features_of_any_layer_are_the_encoders(layer: str, finished_run: Path, 
     assert len(list(tmp_path.glob("*.npz"))) == len(files)
 
 
+@pytest.mark.parametrize("kind", ["npz", "safetensors", "parquet"])
+def test_all_layers_come_in_a_column_each(kind: str, finished_run: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "audio"
+    folder.mkdir()
+    soundfile.write(folder / "long.wav", babble(9.0, 0), 16_000)
+    soundfile.write(folder / "short.wav", babble(1.0, 1), 16_000)
+    window = ("--window.seconds", 8, "--window.overlap", 4, "--format", kind)
+    run_embed(folder, "--encoder", finished_run, "--out", tmp_path / "all", "--layer", "all", *window)
+    run_embed(folder, "--encoder", finished_run, "--out", tmp_path / "m", "--layer", "all", "--pool", "mean", *window)
+    for layer in ("input", "0", "1"):
+        run_embed(folder, "--encoder", finished_run, "--out", tmp_path / layer, "--layer", layer, *window)
+        for name in ("long.wav", "short.wav"):
+            one, every, mean = (read_columns(tmp_path / place / f"{name}.{kind}") for place in (layer, "all", "m"))
+            assert set(every) - {"about", "file"} == {"time", "features_input", "features_0", "features_1"}
+            np.testing.assert_allclose(every[f"features_{layer}"], one["features"], atol=1e-5)
+            np.testing.assert_allclose(mean[f"features_{layer}"][0], one["features"].mean(0), atol=1e-5)
+
+
+def read_columns(path: Path) -> dict[str, np.ndarray]:
+    if path.suffix == ".parquet":
+        return {name: np.array(values) for name, values in pyarrow.parquet.read_table(path).to_pydict().items()}
+    return dict(np.load(path)) if path.suffix == ".npz" else safetensors.numpy.load_file(path)
+
+
+def test_ranks_share_the_files_and_write_each_once(finished_run: Path, corpus: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "audio"
+    shutil.copytree(corpus, folder)
+    for number in range(3):
+        soundfile.write(folder / f"long {number}.wav", babble(9.0 + number, number), 16_000)
+    (folder / "words.wav").write_text("these are words")
+    options = ("--encoder", finished_run, "--batch-seconds", 3, "--window.seconds", 8, "--window.overlap", 4)
+    run_embed(folder, *options, "--out", tmp_path / "alone")
+    arguments = ["embed", folder, *options, "--out", tmp_path / "shared"]
+    call = [sys.executable, "-c", RANK, *arguments]
+    environment = os.environ | {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    ranks = [
+        subprocess.Popen(
+            [str(part) for part in call],
+            env=environment | {"RANK": str(rank), "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in (0, 1)
+    ]
+    printed = [rank.communicate(timeout=120) for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], printed
+    assert "15 recordings" in printed[0][0]
+    written = [
+        [line.removeprefix("wrote ") for line in out.splitlines() if line.startswith("wrote ")] for out, _ in printed
+    ]
+    assert all(written)
+    assert sorted(written[0] + written[1]) == sorted(path.name for path in (tmp_path / "alone").glob("*.npz"))
+    for path in (tmp_path / "alone").glob("*.npz"):
+        one, other = (np.load(place / path.name)["features"] for place in (path.parent, tmp_path / "shared"))
+        np.testing.assert_array_equal(one, other)
+    assert "words.wav" in (tmp_path / "shared" / "_refused.txt").read_text()
+
+
+# A rank that says which files it writes.
+RANK = """
+import sys
+from sjepa.embed import recordings
+write = recordings.write_table
+def tell(path, *rest):
+    print("wrote", path.name)
+    return write(path, *rest)
+recordings.write_table = tell
+from sjepa.cli import main
+main(sys.argv[1:])
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as opened:
+        opened.bind(("127.0.0.1", 0))
+        return int(opened.getsockname()[1])
+
+
 def test_posteriors_units_and_means_agree_with_each_other_and_with_the_runs_head(
     finished_run: Path, corpus: Path, tmp_path: Path
 ) -> None:
     file = min(corpus.glob("*.wav"))
     common = (file, "--encoder", finished_run, "--format", "safetensors", "--out")
-    run_embed(*common, tmp_path / "p", "--what", "posteriors")
+    run_embed(*common, tmp_path / "p", "--what", "head")
     run_embed(*common, tmp_path / "u", "--what", "units")
-    run_embed(*common, tmp_path / "m", "--what", "posteriors", "--pool", "mean")
+    run_embed(*common, tmp_path / "m", "--what", "head", "--pool", "mean")
     posteriors, units, means = (
         safetensors.numpy.load_file(tmp_path / x / f"{file.name}.safetensors") for x in ("p", "u", "m")
     )
@@ -286,7 +362,11 @@ def test_mistakes_get_one_line(finished_run: Path, corpus: Path, tmp_path: Path)
     attempt("units are names", file, "--what", "units", "--pool", "mean")
     attempt("--what units", file, "--deduplicate")
     attempt("too few", file, "--window.overlap", 1)
-    attempt("`sjepa pretrain` makes one", file, "--what", "units", encoder=finished_run / "encoder")
+    without = shutil.copytree(finished_run / "encoder", tmp_path / "without")
+    (without / "clusters.safetensors").unlink()
+    attempt("`sjepa pretrain` makes runs", file, "--what", "units", encoder=without)
+    attempt("say whose, --what mixture or --what head", file, "--what", "posteriors")
+    attempt("--what mixture gives its posteriors", file, "--from", "mixture")
     attempt("there is no encoder", file, encoder=tmp_path / "nowhere")
     (tmp_path / "words").write_text("words")
     refused("words is a file: give a folder", file, "--encoder", finished_run, "--out", tmp_path / "words", "--force")
@@ -329,13 +409,12 @@ import resource, sys
 from pathlib import Path
 import numpy as np, torch
 torch.set_num_threads(1)
-from sjepa.embed.loudness import moments_of, norm_for
 from sjepa.embed.network import Network
 from sjepa.embed.readout import Readout
 from sjepa.embed.recordings import Embedding, embed, find_recordings
 from sjepa.embed.windows import WindowConfig
 from sjepa.model.encoder import Encoder
-network = Network(Encoder.from_pretrained(sys.argv[1]), 2, None, torch.device("cpu"))
+network = Network(Encoder.from_pretrained(sys.argv[1]), (2,), torch.device("cpu"))
 plan = Embedding(network, Readout("features", False, False), WindowConfig(), "npz", 60.0, {})
 for path in sys.argv[2:]:
     recordings, _ = find_recordings([Path(path)], show=False)

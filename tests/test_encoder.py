@@ -1,5 +1,7 @@
 """The encoder against Hugging Face's, and against itself in a padded batch."""
 
+import copy
+import json
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,7 @@ from conftest import NO_DROPOUT
 
 from sjepa import Encoder, EncoderConfig, UserError
 from sjepa.model.activation import ShortGelu
-from sjepa.model.formats import to_hugging_face
+from sjepa.model.formats import fingerprint, to_hugging_face
 from sjepa.model.frontend import frame_count
 
 SMALL = EncoderConfig(
@@ -231,3 +233,28 @@ def test_a_hook_sees_what_a_layer_gave_with_gradients_and_without() -> None:
     with torch.no_grad():
         encoder(x)
     torch.testing.assert_close(seen[1], seen[0])
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float16, 3e-3), (torch.bfloat16, 3e-2)])
+def test_encoders_in_half_precision_are_close_to_fp32(dtype: torch.dtype, tolerance: float) -> None:
+    torch.manual_seed(0)
+    exact = Encoder(SMALL).eval()
+    waveforms, lengths = 0.1 * torch.randn(2, 16_000), torch.tensor([16_000, 9_000])
+    with torch.backends.mkldnn.flags(enabled=False):
+        half = copy.deepcopy(exact).to(dtype)
+        for given in (waveforms, waveforms.to(dtype)):
+            found, wanted = half(given, lengths).hidden_states, exact(given.float(), lengths).hidden_states
+            assert all(state.dtype == dtype for state in found)
+            for ours, theirs in zip(found, wanted, strict=True):
+                assert float((ours.float() - theirs).norm() / theirs.norm()) < tolerance
+        half.train()(waveforms.to(dtype)).last.float().sum()  # with dropout too
+
+
+def test_a_half_precision_encoder_saves_and_loads_as_what_it_is(tmp_path: Path) -> None:
+    encoder = Encoder(SMALL).half()
+    encoder.save_pretrained(tmp_path)
+    assert json.loads((tmp_path / "config.json").read_text())["dtype"] == "float16"
+    again = Encoder.from_pretrained(tmp_path)
+    assert fingerprint(again) == fingerprint(encoder)
+    assert all(torch.equal(a, b.half()) for a, b in zip(encoder.parameters(), again.parameters(), strict=True))

@@ -51,9 +51,9 @@ def test_one_encoder_goes_through_every_verb_into_one_table(
     probe = ["probe", "--encoder", str(run), "--data", str(spoken), "--layer", "all", "--frames", "600"]
     dispatch([*probe, "--out", str(out / "probe")])
     assert "layer 1: phoneme mlp, held-out speakers" in capsys.readouterr().out
-    for options in (["--units", "head"], ["--units", "head", "--head-input", "predictor"]):
-        dispatch(["units", "--encoder", str(run), "--data", str(spoken), "--out", str(out / "head"), *options])
-        assert "small-run, head on" in capsys.readouterr().out
+    for kind in ("head", "predictor"):
+        dispatch(["units", "--encoder", str(run), "--data", str(spoken), "--out", str(out / kind), "--units", kind])
+        assert f"small-run, {kind} on" in capsys.readouterr().out
     kmeans = ["units", "--encoder", "mfcc", "--data", str(spoken), "--units", "kmeans", "--clusters", "20"]
     dispatch([*kmeans, "--out", str(out / "kmeans")])
     assert json.loads((out / "kmeans" / "results.json").read_text())["metrics"]["pnmi"] > 0.2
@@ -94,8 +94,8 @@ def test_options_that_do_not_go_together_are_refused_in_one_line(tmp_path: Path)
 def test_another_measurement_has_another_folder() -> None:
     usual = Units(encoder="e", data=Path("d"))
     assert results_folder(usual, "units", "untrained e") == Path("runs/units/untrained-e")
-    other = replace(usual, units="kmeans", layer="2", head_input="predictor", abx=True, device="cpu")
-    assert results_folder(other, "units", "e") == Path("runs/units/e-units-kmeans-head-input-predictor-layer-2-abx")
+    other = replace(usual, units="kmeans", layer="2", abx=True, device="cpu")
+    assert results_folder(other, "units", "e") == Path("runs/units/e-units-kmeans-layer-2-abx")
     assert results_folder(replace(usual, out=Path("x")), "units", "e") == Path("x")
 
 

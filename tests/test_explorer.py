@@ -101,7 +101,7 @@ def test_hovering_tells_what_is_at_a_frame(explorer: Explorer) -> None:
     explorer.root.locator(".cursor").hover(position=explorer.place(0.0125 + 0.02 * frame))
     assert explorer.shown == str(frame)
     assert explorer.frame == "0"  # pointing does not seek
-    for part in ("predictor", "target"):
+    for part in ("visible", "masked", "target"):
         assert f"{found[part]['entropy'][frame]:.2f} bits" in explorer.text(f".{part}")
         best, share = found[part]["clusters"][frame][0], found[part]["posteriors"][frame][0]
         assert explorer.text(f".{part} .bar span").startswith(str(best))

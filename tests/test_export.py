@@ -17,7 +17,7 @@ from conftest import babble
 from test_cli import refused as refused_call
 from test_cli import sjepa
 
-from sjepa import Encoder, UserError
+from sjepa import Encoder, EncoderConfig, UserError
 from sjepa.cli import dispatch
 from sjepa.config import Config
 from sjepa.evaluate.upstream import load_upstream
@@ -67,6 +67,68 @@ def test_transformers_loads_the_folder_without_a_warning_and_with_equal_outputs(
     for a, b in zip(ours, theirs, strict=True):
         torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-3)
     assert fingerprint(Encoder.from_pretrained(folder)) == fingerprint(encoder)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("folder", ["encoder", "encoder-phase1"])
+def test_transformers_loads_the_encoder_folders_of_a_run(finished_run: Path, folder: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = transformers.AutoModel.from_pretrained(finished_run / folder)
+        extractor = transformers.AutoFeatureExtractor.from_pretrained(finished_run / folder)
+    inputs = extractor(babble(1.0, 0), sampling_rate=16_000, return_tensors="pt")
+    theirs = model(**inputs).last_hidden_state
+    ours = Encoder.from_pretrained(finished_run / folder)(inputs["input_values"]).last
+    torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-3)
+
+
+@torch.no_grad()
+def test_an_exported_folder_in_fp16_is_half_as_large_and_close(finished_run: Path, tmp_path: Path) -> None:
+    export(finished_run, tmp_path / "full", "--to", "hf")
+    export(tmp_path / "full", tmp_path / "half", "--to", "hf", "--half", "--licence", "mit")  # from a folder
+    full, half = (tmp_path / name / "model.safetensors" for name in ("full", "half"))
+    assert half.stat().st_size < 0.6 * full.stat().st_size
+    card = (tmp_path / "half" / "README.md").read_text(encoding="utf-8")
+    assert "Weights are in fp16" in card
+    assert "12 of 12" in card  # what the first export knew of the training
+    assert "online-gmm targets of phase 2, K = 12" in card
+    ours = Encoder.from_pretrained(tmp_path / "half")
+    assert all(p.dtype == torch.float32 for p in ours.parameters())
+    waveform = torch.from_numpy(babble(1.0, 1))[None]
+    exact = Encoder.from_pretrained(finished_run)
+    assert relative(ours(waveform).last, exact(waveform).last) < 1e-3
+    torch.testing.assert_close(ours.posteriors(waveform), exact.posteriors(waveform), atol=0.02, rtol=0)
+    model = transformers.AutoModel.from_pretrained(tmp_path / "half", dtype=torch.float32)
+    torch.testing.assert_close(model(waveform).last_hidden_state, ours(waveform).last, atol=1e-4, rtol=1e-3)
+    refused("--half goes with --to hf", finished_run, tmp_path / "x", "--to", "torch", "--half")
+
+
+def relative(ours: torch.Tensor, wanted: torch.Tensor) -> float:
+    return float((ours.float() - wanted).norm() / wanted.norm())
+
+
+def test_a_release_has_checksums_that_sha256sum_accepts(finished_run: Path, tmp_path: Path) -> None:
+    export(finished_run / "encoder-phase1", tmp_path / "release", "--to", "release", "--licence", "cc-by-4.0")
+    names = {path.name for path in (tmp_path / "release").iterdir()}
+    weights = {"model.safetensors", "clusters.safetensors", "config.json", "preprocessor_config.json"}
+    assert names == weights | {"training.json", "README.md", "SHA256SUMS"}
+    checked = subprocess.run(
+        ["sha256sum", "-c", "SHA256SUMS"], cwd=tmp_path / "release", capture_output=True, text=True
+    )
+    assert checked.returncode == 0, checked.stderr
+    assert checked.stdout.count("OK") == len(names) - 1
+    card = (tmp_path / "release" / "README.md").read_text(encoding="utf-8")
+    assert "| steps | 6 of 12 |" in card
+    huggingface_hub.ModelCard(card)
+
+
+def test_a_folder_without_a_past_is_exported_with_a_card_that_says_so(tmp_path: Path) -> None:
+    small = EncoderConfig(32, 2, 2, 64, conv_channels=16, position_kernel=16, position_groups=2)
+    Encoder(small).save_pretrained(tmp_path / "new")
+    export(tmp_path / "new", tmp_path / "out", "--to", "hf")
+    assert not (tmp_path / "out" / "clusters.safetensors").exists()
+    assert "says nothing of their training" in (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+    refused("is not a run", tmp_path / "new", tmp_path / "x", "--to", "hf", "--ema")
 
 
 def test_the_model_card_says_what_the_run_says(finished_run: Path, tmp_path: Path) -> None:

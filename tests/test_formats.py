@@ -10,7 +10,7 @@ import transformers
 from torch import Tensor
 
 from sjepa import Encoder, EncoderConfig, UserError
-from sjepa.model.foreign import fields_from_shapes, to_our_names
+from sjepa.model.foreign import infer_config_fields, rename_weights
 from sjepa.model.formats import read_encoder
 
 # Small networks of fairseq's own code (as s3prl carries it) and of torchaudio 2.8, with a waveform and what they made
@@ -89,8 +89,8 @@ def test_a_folder_with_a_torch_file_loads_as_released_models_lie(tmp_path: Path)
 def test_the_sizes_of_a_released_hubert_base_are_read_from_its_weights() -> None:
     with torch.device("meta"):
         model = transformers.HubertModel(transformers.HubertConfig())
-    weights = to_our_names(dict(model.state_dict()), "base")
-    fields = fields_from_shapes(weights, "base")
+    weights = rename_weights(dict(model.state_dict()), "base")
+    fields = infer_config_fields(weights, "base")
     assert EncoderConfig(**fields) == EncoderConfig(layers=12)
     with torch.device("meta"):
         assert Encoder(EncoderConfig(**fields)).state_dict().keys() == weights.keys()
@@ -141,9 +141,9 @@ def test_weights_that_do_not_fit_are_named(tmp_path: Path) -> None:
     refused(without, r"missing encoder\.layers\.1\.feed_forward\.output_dense\.bias")
     wrong = "encoder.layers.1.fc1.weight"
     refused(weights | {wrong: torch.ones(47, 64)}, "of another size: encoder.layers.1.feed_forward")
-    refused({"bert.weight": torch.ones(1)}, r"no HuBERT encoder under names of .* begin bert\.weight")
+    refused({"bert.weight": torch.ones(1)}, r"not a HuBERT encoder of .* the first are bert\.weight")
     narrow = {name: tensor[..., :48] for name, tensor in weights.items() if "post_extract" not in name}
-    refused(narrow | {"post_extract_proj.weight": torch.ones(48, 8)}, "heads of 64")
+    refused(narrow | {"post_extract_proj.weight": torch.ones(48, 8)}, "the head size 64")
     refused({}, "holds no weights")
     for text in (b"", b"these are words", b"{" * 9):
         (tmp_path / "weights.pt").write_bytes(text)

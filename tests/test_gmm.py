@@ -9,6 +9,7 @@ import threading
 import numpy as np
 import pytest
 import torch
+from reference import Mixture
 from scipy import stats
 from sklearn.mixture import GaussianMixture
 from sklearn.mixture._gaussian_mixture import _compute_precision_cholesky
@@ -192,6 +193,39 @@ def test_small_batches_shrink_variances_unless_the_update_goes_by_frames() -> No
     assert spreads[True] == pytest.approx(1.0, abs=0.1)
 
 
+@pytest.mark.parametrize("update", ["parameters", "frames"])
+def test_the_centre_moves_with_features_that_drift(update: str) -> None:
+    """Against sums over raw features in fp64, without a centre. About one that stays, fp32 loses the variances."""
+    g = torch.Generator().manual_seed(0)
+    places = 30.0 * torch.randn(6, 5, generator=g)
+    moving, fixed = (DiagonalGMM.from_parameters(torch.ones(6), places, torch.ones(6, 5)) for _ in range(2))
+    slow = Mixture(*(t.double().clone() for t in (moving.weights, moving.means, moving.variances, moving.floor)))
+    start = fixed.centre.clone()
+    for step in range(100):
+        x = places.repeat(10, 1) + torch.randn(60, 5, generator=g) + 12.0 * step
+        for gmm in (moving, fixed):
+            gmm.update_online(gmm.statistics(gmm.powers(x), gmm.posterior(x)), 0.1, 0.01, update == "frames")
+        fixed.centre.copy_(start)
+        slow.update(x.double(), torch.softmax(slow.log_joint(x.double()), dim=1), 0.1, 0.01, update)
+    assert float((moving.centre - x.mean(0)).abs().max()) < 20.0
+    torch.testing.assert_close(moving.means.double(), slow.means, rtol=0, atol=1e-2)
+    torch.testing.assert_close(moving.variances.double(), slow.variances, rtol=1e-2, atol=1e-3)
+    assert float((fixed.variances - slow.variances).abs().max()) > 0.2
+
+
+def test_posteriors_and_updates_do_not_depend_on_the_centre() -> None:
+    one, other = random_mixture(6, 5, 14), random_mixture(6, 5, 14)
+    other.centre.add_(3.0)
+    x = torch.randn(300, 5)
+    torch.testing.assert_close(one.posterior(x), other.posterior(x), rtol=1e-4, atol=1e-5)
+    for mixture in (one, other):
+        mixture.update_online(mixture.statistics(mixture.powers(x), mixture.posterior(x)), 0.9, 0.01)
+    torch.testing.assert_close(one.means, other.means, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(one.variances, other.variances, rtol=1e-3, atol=1e-4)
+    # The distance to the mean of the features shrinks by the decay.
+    torch.testing.assert_close(other.centre - x.mean(0), 0.9 * (random_mixture(6, 5, 14).centre + 3.0 - x.mean(0)))
+
+
 def test_a_component_that_is_not_seen_keeps_its_parameters() -> None:
     gmm = random_mixture(4, 3, 9)
     gmm.means[2] += 1000.0
@@ -212,6 +246,7 @@ def test_a_batch_that_is_not_finite_changes_nothing() -> None:
     gmm.update_online(gmm.statistics(gmm.powers(x), gmm.posterior(x)), decay=0.9, minimum_count=0.01)
     assert torch.equal(gmm.means, before)
     assert torch.isfinite(gmm.variances).all()
+    assert torch.isfinite(gmm.centre).all()
 
 
 def test_nothing_of_size_frames_by_components_by_dimension_is_made() -> None:

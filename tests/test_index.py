@@ -15,6 +15,7 @@ import pyarrow.parquet
 import pytest
 import soundfile
 from conftest import babble
+from test_cli import sjepa
 
 from sjepa import UserError
 from sjepa.audio.io import read_audio
@@ -401,8 +402,7 @@ def test_links_that_loop_and_folders_that_cannot_be_read(tmp_path: Path, monkeyp
 
 def test_missing_and_empty_sources_are_one_clear_line(tmp_path: Path, corpus: Path) -> None:
     def attempt(*arguments: object) -> str:
-        call = [sys.executable, "-m", "sjepa", "index", *map(str, arguments)]
-        done = subprocess.run(call, capture_output=True, text=True)
+        done = sjepa("index", *arguments)
         assert done.returncode == 2
         assert "Traceback" not in done.stderr
         return done.stderr.splitlines()[-1]

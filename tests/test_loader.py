@@ -85,8 +85,19 @@ class CutOff(torch.utils.data.DataLoader):
     """What comes of a worker that dies while it hands a batch over."""
 
     def __iter__(self) -> Any:
+        return CutOffBatches(super().__iter__())
+
+
+class CutOffBatches:
+    def __init__(self, batches: Any):
+        self.batches, self._shutdown_workers = batches, batches._shutdown_workers
+
+    def __iter__(self) -> "CutOffBatches":
+        return self
+
+    def __next__(self) -> Any:
         try:
-            yield from super().__iter__()
+            return next(self.batches)
         except RuntimeError:
             raise EOFError from None
 

@@ -65,6 +65,7 @@ NEEDED: dict[str, tuple[str, ...]] = {
     "cost": ("--encoder", "mfcc"),
     "index": ("{}", "--out", "{}/out"),
     "plan": ("--hours", "1"),
+    "pretrain": ("--out", "{}/run"),
     "probe": ("--encoder", "mfcc", "--data", "{}"),
     "report": ("{}",),
     "shard": ("{}", "--out", "{}/out"),

@@ -1,15 +1,17 @@
 """`sjepa plan` and `sjepa bench data`: arithmetic that can be done by hand, figures that make sense."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from sjepa import UserError
 from sjepa.commands.plan import run, work_of
-from sjepa.config import load_preset
-from sjepa.data.plan import Machine, Work, all_reduce_seconds, all_reduce_share, rates
+from sjepa.config import Config, from_toml, load_preset
+from sjepa.data.plan import Machine, Work, all_reduce_seconds, all_reduce_share, describe_repetition, rates
 from sjepa.speed.data import measure, table
+from sjepa.train.loop import pretrain
 
 
 def test_the_papers_run_by_hand() -> None:
@@ -29,6 +31,28 @@ def test_the_other_presets_are_planned_too(preset: str) -> None:
     config = load_preset(preset)
     work = work_of(config, 13)
     assert work.audio_seconds == config.steps * config.batches.seconds
+
+
+def test_a_corpus_that_is_too_small_for_its_steps_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    run(["--hours", "83000"])  # the paper's: 7.7 epochs
+    assert "are few" not in capsys.readouterr().out
+    run(["--hours", "13.2", "--preset", "half-hour"])  # the study's: 101
+    assert "are few" not in capsys.readouterr().out
+    run(["--hours", "100"])
+    line = capsys.readouterr().out.splitlines()[-1]
+    assert line.startswith("100 hours are few for 800,000 steps: each is used 6,400 times")
+    assert "about 25,000 steps (200 epochs)" in line
+    config = from_toml("[phase1]\nsteps = 10\nbatch_seconds = 60.0\n[phase2]\nsteps = 30\n", "test")
+    assert config.audio_seconds == 10 * 60 + 30 * 2880
+    assert describe_repetition(config.audio_seconds, config.steps, 1.0) == ""
+
+
+def test_a_run_says_at_its_start_that_its_corpus_is_too_small(
+    corpus: Path, tmp_path: Path, micro: Callable[..., Config], capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = micro(phase2={"steps": 10_000})
+    assert pretrain(config, corpus, tmp_path / "run", show=False, last_phase=1)
+    assert "hours are few for 10,006 steps" in capsys.readouterr().out
 
 
 def test_a_ring_sends_twice_the_gradients_less_its_own_part() -> None:

@@ -62,6 +62,7 @@ def test_a_whole_run_is_the_papers(
         new = output.state_dict() if reference and output is not before else None
         if not reference:
             reference.append(Reference(config, run.model.state_dict()))
+            reference[0].reference_set = run.reference_set / 32768.0
         mixture = Mixture(state.weights, state.means, state.variances, state.floor)
         reference[0].begin(phase.number, mixture, new, run.targets.projection.state_dict())
 

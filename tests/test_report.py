@@ -294,8 +294,9 @@ def test_findings_become_charts(tmp_path: Path) -> None:
     curve = found["entropy"]["distributions"]["target"]
     shares = next(trace["y"] for trace in page.charts["entropy-distribution"]["data"] if trace["name"] == "target")
     assert [share or 0 for share in shares] == [count / curve["frames"] for count in curve["counts"]]
-    (joint,) = page.charts["entropy-joint"]["data"]
-    np.testing.assert_array_equal(np.array(joint["customdata"]).T, found["entropy"]["joint"]["counts"])
+    for path in ("visible", "masked"):
+        (joint,) = page.charts[f"entropy-joint-{path}"]["data"]
+        np.testing.assert_array_equal(np.array(joint["customdata"]).T, found["entropy"]["joint"][path]["counts"])
     (phones,) = page.charts["phones"]["data"]
     np.testing.assert_allclose(np.array(phones["z"]).T, found["clusters"]["phones"]["share"])
     assert found["entropy"]["answer"] in page.text
@@ -385,7 +386,7 @@ def test_runs_beside_each_other_have_their_curves_and_what_differs(tmp_path: Pat
     assert "seed78" in page.text
     assert "hidden_size" not in page.text  # does not differ
     assert "91.25" in page.text
-    assert {"softness-predictor", "softness-target"} <= page.charts.keys()
+    assert {"softness-visible", "softness-masked", "softness-target"} <= page.charts.keys()
     same = tmp_path / "other" / "one"
     assert str(make_run(same, make_events(0))) in Page(write_comparison([runs[0], same], tmp_path / "page.html")).text
 

@@ -6,6 +6,7 @@ import json
 import re
 import tarfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -207,9 +208,14 @@ class Handler(http.server.SimpleHTTPRequestHandler):
 
     break_next = 0  # so many answers stop half-way
     ranges = True
+    latency = 0.0  # seconds before an answer
+    gate: threading.Barrier | None = None  # answers wait until so many requests are there
     requests: list[str]
 
     def do_GET(self) -> None:
+        time.sleep(self.latency)
+        if self.gate is not None:
+            self.gate.wait()
         path = Path(self.translate_path(self.path))
         type(self).requests.append(f"{path.name} {self.headers.get('Range', '')}")
         if not path.is_file():
@@ -241,7 +247,7 @@ Serve = Callable[[Path], tuple[str, type[Handler]]]
 def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(storage, "FIRST_WAIT", 0.01)
-    storage.given_up.clear()
+    storage.failing.clear()
     servers: list[http.server.ThreadingHTTPServer] = []
 
     def start(folder: Path) -> tuple[str, type[Handler]]:

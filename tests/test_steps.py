@@ -86,7 +86,7 @@ def test_export_embed_units_and_analyses_take_a_step(run: Path, labelled: Path, 
     dispatch(units)  # the cluster head of the same checkpoint
     assert json.loads((tmp_path / "u" / "results.json").read_text())["encoder"]["step"] == 8
     assert Restored(run, step=4).about["step"] == 4
-    assert next(Restored(run, step=4)(babble(0.5, 0))).predictor.shape[1] == 8
+    assert next(Restored(run, step=4)(babble(0.5, 0))).masked.shape[1] == 8
     dispatch(["analyze", "clusters", "--run", str(run), "--data", str(labelled), "--step", "4"])
     assert (run / "analysis" / "step-4" / "clusters.json").is_file()
 

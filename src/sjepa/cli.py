@@ -14,6 +14,7 @@ from sjepa.subcommands import call, option
 COMMANDS = {
     "demo": "run the whole pipeline on a small synthetic corpus, in a few minutes",
     "pretrain": "train an encoder on a folder of audio, or continue a run",
+    "sweep": "train many runs from one file of variations, and compare them on one page",
     "index": "scan folders, known corpora or manifests once, so that they open fast at any size",
     "shard": "pack an index into tar shards for sequential reading, from disk or a URL",
     "plan": "estimate a run: steps, days, storage, network, and the bottleneck",
@@ -29,9 +30,10 @@ COMMANDS = {
     "analyze": "draw a figure of a run: entropy, utterance, effective rank, Pareto front, progress, clusters",
     "report": "write one page about a run, or about several, with an utterance explorer",
     "watch": "show a live view of a run in progress",
+    "runs": "list runs with their state, step, loss and results, or show the history of one",
 }
 # Commands that keep what is done when they are interrupted: the same call goes on from there.
-CONTINUED = ("demo", "pretrain", "index", "shard", "superb", "embed")
+CONTINUED = ("demo", "pretrain", "sweep", "index", "shard", "superb", "embed")
 PROTOCOLS_FLAG = "--allow-protocols"
 ONE_FILE = ("bench", "report", "table")  # commands whose --out is a file
 

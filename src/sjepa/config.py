@@ -135,6 +135,11 @@ class Config(Settings):
         """Optimizer steps of the whole run."""
         return sum(phase.steps for phase in self.phases)
 
+    @property
+    def audio_seconds(self) -> float:
+        """Audio that the whole run processes, repeated or not."""
+        return sum(phase.steps * self.batches_in(phase).seconds for phase in self.phases)
+
     def batches_in(self, phase: PhaseConfig) -> BatchConfig:
         """The batches of a phase: those of the run, unless the phase has its own size or lengths."""
         return dataclasses.replace(
@@ -165,6 +170,11 @@ def check_phases(config: Config) -> None:
             )
 
 
+EXTENDS = "extends"  # the key of a settings file that names what it builds on
+UNSET = "none"  # how TOML, which has no null, says that an optional field has no value
+PHASE_SECTION = re.compile(r"phase([1-9]\d{0,3})")
+
+
 def phase_name(number: int) -> str:
     """What a phase is called on the command line and in files."""
     return f"phase{number}"
@@ -180,6 +190,8 @@ FREE = frozenset(
         "train.keep_checkpoints",
         "train.keep_every",
         "batches.workers",
+        "batches.shard_cache",
+        "batches.shard_cache_gb",
         "train.accumulate",
         "train.recompute",
         "train.wandb",
@@ -195,33 +207,52 @@ def preset_names() -> list[str]:
 
 
 def load_preset(name: str) -> Config:
-    """A preset by its name, or a TOML file by its path."""
+    """A preset by its name, or a settings file by its path."""
+    return load_settings(name, Path(), ())
+
+
+def load_settings(name: str, folder: Path, chain: tuple[str, ...]) -> Config:
+    """A preset by its name, or a settings file by its path from `folder`; `chain` holds the files that build on it."""
     if name.endswith(".toml"):
-        return load_toml(Path(name))
+        path = folder / name
+        if not path.is_file():
+            wanted = f", which {chain[-1]} extends" if chain else ""
+            raise UserError(f"there is no config file {path}{wanted}")
+        try:
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise UserError(f"{path} is not valid TOML: {error}") from error
+        return from_toml(text, str(path), path.parent, chain)
     if name not in preset_names():
+        where = f"{chain[-1]}: extends = {name!r}: " if chain else ""
         raise UserError(
-            f"there is no preset {name!r}{suggestion(name, preset_names())}; presets are {', '.join(preset_names())}"
+            f"{where}there is no preset {name!r}{suggestion(name, preset_names())}; presets are "
+            f"{', '.join(preset_names())}{', and a path to a file ends in .toml' if chain else ''}"
         )
-    return from_toml(resources.files("sjepa.presets").joinpath(f"{name}.toml").read_text("utf-8"), f"preset {name}")
+    text = resources.files("sjepa.presets").joinpath(f"{name}.toml").read_text("utf-8")
+    return from_toml(text, f"preset {name}", Path(), chain)
 
 
-def load_toml(path: Path) -> Config:
-    if not path.is_file():
-        raise UserError(f"there is no config file {path}")
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not valid TOML: {error}") from error
-    return from_toml(text, str(path))
-
-
-def from_toml(text: str, source: str) -> Config:
+def from_toml(text: str, source: str, folder: Path = Path(), chain: tuple[str, ...] = ()) -> Config:
+    """The config that a text states; what it leaves out is as in what it extends, or as in the paper."""
     try:
         given = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise UserError(f"{source} is not valid TOML: {error}") from error
-    phases = list(PAPERS_PHASES)
-    numbered = {int(found[1]): key for key in given if (found := re.fullmatch(r"phase([1-9]\d{0,3})", key))}
+    base = given.pop(EXTENDS, None)
+    if base is None:
+        return change_config(Config(), given, source)
+    if not isinstance(base, str):
+        raise UserError(f"{source}: {EXTENDS} = {base!r} should be the name of a preset or the path of a TOML file")
+    if any(Path(other).resolve() == Path(source).resolve() for other in chain):
+        raise UserError(f"{source} extends itself: {' -> '.join([*chain, source])}")
+    return change_config(load_settings(base, folder, (*chain, source)), given, source)
+
+
+def change_config(config: Config, given: dict[str, Any], source: str) -> Config:
+    """A config with the values of TOML tables in place."""
+    phases = list(config.phases)
+    numbered = {int(found[1]): key for key in given if (found := PHASE_SECTION.fullmatch(key))}
     for number, key in sorted(numbered.items()):
         if number == len(phases) + 1:
             phases.append(phases[-1])  # a further phase starts from the settings of the one before
@@ -229,7 +260,8 @@ def from_toml(text: str, source: str) -> Config:
             raise UserError(f"{source}: there is a {key}, but no {phase_name(number - 1)}")
         phases[number - 1] = build(PhaseConfig, given[key], phases[number - 1], source, key)
     others = {key: value for key, value in given.items() if key not in numbered.values()}
-    shared = build(Settings, others, Settings(), source, "")
+    past = Settings(**{f.name: getattr(config, f.name) for f in dataclasses.fields(Settings)})
+    shared = build(Settings, others, past, source, "")
     return Config(**{f.name: getattr(shared, f.name) for f in dataclasses.fields(shared)}, phases=tuple(phases))
 
 
@@ -268,8 +300,12 @@ def convert(value: Any, kind: Any, name: str) -> Any:
         }
         if choices:
             return convert(value, Literal[tuple(sorted(choices))], name)
+        if value == UNSET and types.NoneType in arguments:
+            return None
         if any(type(value) is option for option in arguments):
             return value
+        if value == "none" and type(None) in arguments:  # TOML has no null
+            return None
     elif kind is float and type(value) in (int, float):
         return float(value) if abs(value) < 1e308 else math.inf  # which no bound accepts
     elif type(value) is kind:
@@ -328,11 +364,28 @@ class Difference(NamedTuple):
         return f"{self.name} was {self.old}, now {self.new}"
 
 
-def differences(old: Config, new: Config) -> list[Difference]:
-    """Fields in which two configs of one run may not differ; None stands for a phase that one of them lacks."""
+def all_differences(old: Config, new: Config) -> list[Difference]:
+    """Fields in which two configs differ; None stands for a phase that one of them lacks."""
     a, b = flatten(old), flatten(new)
-    names = [name for name in dict.fromkeys([*a, *b]) if name not in FREE]
+    names = dict.fromkeys([*a, *b])
     return [Difference(name, a.get(name), b.get(name)) for name in names if a.get(name) != b.get(name)]
+
+
+def differences(old: Config, new: Config) -> list[Difference]:
+    """The same, without fields that change where and how a run is computed, not what."""
+    return [difference for difference in all_differences(old, new) if difference.name not in FREE]
+
+
+def add_phases(config: Config, arguments: list[str]) -> Config:
+    """A config with the further phases that options name: `--phase3.steps 5` adds phase 3, like phase 2 otherwise."""
+    phases = list(config.phases)
+    named = {found[1] for argument in arguments if (found := re.match(r"--phase([1-9]\d{0,3})\.", argument))}
+    for number in sorted(int(name) for name in named):
+        if number == len(phases) + 1:
+            phases.append(phases[-1])
+        elif number > len(phases):
+            raise UserError(f"--{phase_name(number)}: there is no {phase_name(number - 1)}")
+    return dataclasses.replace(config, phases=tuple(phases))
 
 
 def with_config(command: type[Any], config: Config) -> type[Any]:

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -53,8 +54,8 @@ def lock_beside(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def hold_lock(file: Path, busy: str, sweep: bool = True) -> Iterator[None]:
-    """Hold the lock that a file stands for; the file goes with the lock."""
+def hold_lock(file: Path, busy: str, sweep: bool = True, wait: bool = False) -> Iterator[None]:
+    """Hold the lock that a file stands for; the file goes with the lock. `wait`: until another process releases it."""
     try:
         import fcntl
     except ImportError:
@@ -71,6 +72,9 @@ def hold_lock(file: Path, busy: str, sweep: bool = True) -> Iterator[None]:
             locked = True
         except BlockingIOError:
             os.close(handle)
+            if wait:
+                time.sleep(0.1)
+                continue
             raise UserError(busy) from None
         except OSError as error:
             warn(file, str(error.strerror))
@@ -87,6 +91,31 @@ def hold_lock(file: Path, busy: str, sweep: bool = True) -> Iterator[None]:
     finally:
         file.unlink(missing_ok=True)
         os.close(handle)
+
+
+def is_locked(folder: Path) -> bool:
+    """Whether a process writes a folder, or makes it. Without file locks nobody knows, and the answer is no."""
+    folder = folder.absolute()
+    return is_held(folder / LOCK) or is_held(folder.with_name(f".{folder.name}{LOCK}"))
+
+
+def is_held(file: Path) -> bool:
+    """Whether a process holds the lock that a file stands for."""
+    try:
+        import fcntl
+
+        handle = os.open(file, os.O_RDWR)
+    except (ImportError, OSError):
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
+    return False
 
 
 def warn(file: Path, reason: str) -> None:

@@ -23,6 +23,10 @@ class StopRequest:
     def __bool__(self) -> bool:
         return self.number is not None
 
+    def signal_name(self) -> str:
+        """The signal that asked; empty if none has."""
+        return "" if self.number is None else signal.Signals(self.number).name
+
     def receive(self, number: int, frame: object) -> None:
         """Answer at once and remember. A second Ctrl-C ends the process; other signals may come any number of times."""
         if self.number is None:

@@ -1,5 +1,8 @@
 """The private parts of torch that training needs. Only this module uses them: a new version of torch may move them."""
 
+from collections.abc import Iterator
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -52,3 +55,12 @@ def prepare_step(optimizer: torch.optim.Optimizer, divisor: Tensor, skip: Tensor
     """
     optimizer.grad_scale = divisor.float()  # type: ignore[attr-defined]
     optimizer.found_inf = skip.float()  # type: ignore[attr-defined]
+
+
+def end_workers(batches: Iterator[Any]) -> None:
+    """End the worker processes of a data loader's iterator now.
+
+    By itself it ends them when nothing refers to it any more. The traceback of an error does, and then the process
+    waits for its workers forever when it exits.
+    """
+    batches._shutdown_workers()  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Entropy of every frame, of the predictor and of its target: is the softness in the target, or only predicted?"""
+"""Entropy of every frame, by both paths and of their target: is the softness in the target, or only predicted?"""
 
 import math
 import textwrap
@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from sjepa.analysis.modes import Grid, count_modes, grid_for
+from sjepa.analysis.names import LABELS, PATHS
 from sjepa.analysis.restored import Restored, entropy_bits
-from sjepa.analysis.style import GRID, INK, MUTED, PREDICTOR, RULE, TARGET, Found, figure
+from sjepa.analysis.style import GRID, INK, MUTED, PREDICTOR, RULE, TARGET, VISIBLE, Found, figure
 from sjepa.audio.io import BadAudioError
 from sjepa.data.opening import open_corpus
 from sjepa.errors import UserError
@@ -18,14 +19,17 @@ from sjepa.progress import bar, say
 MARKS = (0.5, 1.0, 2.0)  # bits: one is an even tie of two components, two of four
 CONFIDENT = 0.3
 JOINT_BINS = 60
-NAMES = {"predictor": "predictor", "target": "target", "plain": "target at temperature 1"}
+SUBJECTS = {"visible": "The cluster head at visible frames", "masked": "The predictor at masked frames"}
+WHOLE = 1e9  # seconds: files are not cut, so that an utterance of a plain folder is a file
+COLOURS = {"visible": VISIBLE, "masked": PREDICTOR, "target": TARGET, "plain": TARGET}
 
 
 def analyse_entropy(run: Restored, data: str, utterances: int = 500, seed: int = 0) -> Found:
-    """Entropies over a sample of utterances with masking off, and what they say."""
-    corpus = open_corpus(data, run.run.config.batches.max_seconds, "none", 0.0)
+    """Entropies over a sample of whole utterances: of the head at visible frames, of the predictor at masked ones, and
+    of their target."""
+    corpus = open_corpus(data, WHOLE, "none", 0.0)
     order = np.random.default_rng(seed).permutation(len(corpus))[:utterances]
-    parts: dict[str, list[np.ndarray]] = {name: [] for name in NAMES}
+    parts: dict[str, list[np.ndarray]] = {name: [] for name in LABELS}
     refused: list[str] = []
     with bar("Entropy of frames", len(order)) as progress:
         for index in order:
@@ -36,15 +40,15 @@ def analyse_entropy(run: Restored, data: str, utterances: int = 500, seed: int =
                 refused.append(str(error))
                 continue
             pieces = list(run(samples))
-            for name in NAMES:
+            for name in LABELS:
                 kept = [part for piece in pieces if (part := getattr(piece, name)) is not None]
                 if kept:
                     parts[name].append(np.concatenate([entropy_bits(part) for part in kept]))
-    if not parts["predictor"]:
+    if not parts["target"]:
         raise UserError(f"no utterance of {data} could be used: {refused[0] if refused else 'there is none'}")
     for line in refused[:5]:
         say(f"  left out: {line}")
-    facts = {"data": data, "utterances": len(parts["predictor"]), "left_out": len(refused), "seed": seed}
+    facts = {"data": data, "utterances": len(parts["target"]), "left_out": len(refused), "seed": seed}
     return {"subject": "entropy", "run": run.about | facts} | describe(parts, run.components, seed)
 
 
@@ -52,24 +56,32 @@ def describe(parts: dict[str, list[np.ndarray]], components: int, seed: int = 0)
     """All that is kept of entropies that come in utterances: histograms, shares, modes, and the joint histogram."""
     limit = math.log2(components)
     edges = np.linspace(0, limit, round(limit / 0.05) + 1)
-    curves = {name: distribution(found, edges, seed) | {"label": NAMES[name]} for name, found in parts.items() if found}
-    p, q = (np.concatenate(parts[name]) for name in ("predictor", "target"))
-    bins = np.linspace(0, limit, JOINT_BINS + 1)
-    joint = np.histogram2d(q, p, bins=(bins, bins))[0].astype(int)
-    soft = p > 1.0
-    both = {
-        "correlation": round(float(np.corrcoef(p, q)[0, 1]), 4) if p.std() > 1e-9 and q.std() > 1e-9 else None,
-        "target_soft_where_predictor_is": round(float((q[soft] > 1.0).mean()), 4) if soft.any() else None,
-        "target_above_1_bit": round(float((q > 1.0).mean()), 4),
-        "predictor_above_1_bit": round(float(soft.mean()), 4),
+    curves = {
+        name: distribution(found, edges, seed) | {"label": LABELS[name]} for name, found in parts.items() if found
     }
+    joint = {path: compare(parts[path], parts["target"], limit) for path in PATHS if parts.get(path)}
     return {
         "limit_bits": round(limit, 4),
         "marks": list(MARKS),
         "edges": np.round(edges, 4).tolist(),
         "distributions": curves,
-        "joint": {"edges": np.round(bins, 4).tolist(), "counts": joint.tolist()} | both,
-        "answer": answer(both),
+        "joint": joint,
+        "answer": " ".join(answer(path, both) for path, both in joint.items()),
+    }
+
+
+def compare(predicted: list[np.ndarray], targets: list[np.ndarray], limit: float) -> dict[str, Any]:
+    """A path and its target frame by frame: their joint histogram, and how often both are soft."""
+    p, q = np.concatenate(predicted), np.concatenate(targets)
+    bins = np.linspace(0, limit, JOINT_BINS + 1)
+    soft = p > 1.0
+    return {
+        "edges": np.round(bins, 4).tolist(),
+        "counts": np.histogram2d(q, p, bins=(bins, bins))[0].astype(int).tolist(),
+        "correlation": round(float(np.corrcoef(p, q)[0, 1]), 4) if p.std() > 1e-9 and q.std() > 1e-9 else None,
+        "target_soft_where_path_is": round(float((q[soft] > 1.0).mean()), 4) if soft.any() else None,
+        "target_above_1_bit": round(float((q > 1.0).mean()), 4),
+        "path_above_1_bit": round(float(soft.mean()), 4),
     }
 
 
@@ -97,14 +109,12 @@ def smooth_curve(grid: Grid, values: np.ndarray, bandwidth: float, edges: np.nda
     return np.round(np.interp(centres, grid.centres, grid.density(grid.counts(values), bandwidth)), 5).tolist()
 
 
-def answer(both: dict[str, Any]) -> str:
+def answer(path: str, both: dict[str, Any]) -> str:
     """Where the softness is, in a sentence that follows from the numbers."""
-    soft, target = both["predictor_above_1_bit"], both["target_above_1_bit"]
-    shared = both["target_soft_where_predictor_is"]
+    soft, target = both["path_above_1_bit"], both["target_above_1_bit"]
+    shared, who = both["target_soft_where_path_is"], SUBJECTS[path]
     if soft < 0.01:
-        return (
-            f"Hardly any frame is soft: the predictor is above 1 bit at {soft:.1%} of them, its target at {target:.1%}."
-        )
+        return f"{who} is hardly ever soft: above 1 bit at {soft:.1%} of the frames, its target at {target:.1%}."
     where = (
         "the softness is in the prediction, not in the target"
         if shared < 0.1
@@ -113,8 +123,8 @@ def answer(both: dict[str, Any]) -> str:
         else "the target shares a part of the softness"
     )
     return (
-        f"The predictor is above 1 bit at {soft:.1%} of the frames and its target at {target:.1%}; where the predictor "
-        f"is, the target is too at {shared:.1%}: {where}."
+        f"{who} is above 1 bit at {soft:.1%} of the frames and its target at {target:.1%}; where the first is, the "
+        f"target is too at {shared:.1%}: {where}."
     )
 
 
@@ -136,7 +146,9 @@ def draw_entropy(found: Found, stem: Path) -> None:
     with figure(10.5, 0.9 + 1.7 * len(curves), stem) as fig:
         left, right = fig.subfigures(1, 2, width_ratios=(1.35, 1))
         draw_histograms(left, found, reach(found))
-        draw_joint(right, found, reach(found))
+        rows = np.atleast_1d(right.subfigures(len(found["joint"]), 1))
+        for part, path in zip(rows, found["joint"], strict=True):
+            draw_joint(part, found, path, reach(found))
 
 
 def reach(found: Found) -> float:
@@ -152,7 +164,7 @@ def draw_histograms(fig: Any, found: Found, most: float) -> None:
     for axes, (name, curve) in zip(rows, curves.items(), strict=True):
         share = np.array(curve["counts"]) / max(1, curve["frames"])
         pale = 0.3 if name == "plain" else 0.6
-        axes.stairs(share, edges, fill=True, color=PREDICTOR if name == "predictor" else TARGET, alpha=pale, lw=0)
+        axes.stairs(share, edges, fill=True, color=COLOURS[name], alpha=pale, lw=0)
         if "density" in curve:
             centres = (edges[:-1] + edges[1:]) / 2
             axes.plot(centres, np.array(curve["density"]) * (edges[1] - edges[0]), color=INK, lw=1)
@@ -165,22 +177,22 @@ def draw_histograms(fig: Any, found: Found, most: float) -> None:
         words = {"transform": axes.transAxes, "ha": "right", "va": "top", "color": MUTED, "fontsize": 8}
         axes.text(0.995, 0.97, textwrap.fill(verdict(curve["modality"]), 56), **words)
     rows[-1].set_xlabel("entropy of a frame in bits; dashed: 0.5, 1 (a tie of two) and 2 (of four)")
-    fig.supylabel(f"share of {curves['predictor']['frames']:,} frames", color=MUTED, fontsize=9)
+    fig.supylabel(f"share of {curves['target']['frames']:,} frames", color=MUTED, fontsize=9)
 
 
-def draw_joint(fig: Any, found: Found, most: float) -> None:
+def draw_joint(fig: Any, found: Found, path: str, most: float) -> None:
     from matplotlib.colors import LogNorm
 
     axes = fig.subplots()
-    joint, bins = np.array(found["joint"]["counts"]), np.array(found["joint"]["edges"])
+    joint, bins = (np.array(found["joint"][path][name]) for name in ("counts", "edges"))
     drawn = np.ma.masked_equal(joint, 0).T
     image = axes.pcolormesh(bins, bins, drawn, cmap="cividis_r", norm=LogNorm(1, max(2, joint.max())), rasterized=True)
     axes.axline((0, 0), slope=1, color=RULE, lw=0.8)
     for mark in found["marks"]:
         axes.axvline(mark, color=GRID, lw=0.8, zorder=0)
         axes.axhline(mark, color=GRID, lw=0.8, zorder=0)
-    axes.set(xlabel="target (bits)", ylabel="predictor (bits)", xlim=(0, most), ylim=(0, most), aspect="equal")
-    axes.set_title("Frame by frame")
+    axes.set(xlabel="target (bits)", ylabel="path (bits)", xlim=(0, most), ylim=(0, most), aspect="equal")
+    axes.set_title(LABELS[path].capitalize())
     bar = fig.colorbar(image, cax=axes.inset_axes((1.03, 0, 0.04, 1)), label="frames")  # as tall as the plot
     ticks = [10**power for power in range(7) if 10**power <= joint.max()]
     bar.set_ticks(ticks, labels=[f"{tick:,}" for tick in ticks])

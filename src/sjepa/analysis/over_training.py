@@ -65,7 +65,8 @@ def restore_at(folder: RunFolder, step: int) -> Run:
     config = dataclasses.replace(config, train=dataclasses.replace(config.train, compile=False))
     run = Run.start(config, torch.device("cpu"))
     parts, state = checkpoint.load(folder.checkpoint(step))
-    run.step, run.layer.smoothed = state["step"], state["ranks"]
+    run.step = state["step"]
+    run.layer.load(state)
     run.install(run.make_targets(config.schedule()[state["phase"] - 1]), state["phase"])
     run.model.load_state_dict(parts["model"])
     run.targets.load_state_dict(parts["targets"])

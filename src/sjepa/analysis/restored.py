@@ -1,10 +1,10 @@
-"""A run as one of its checkpoints left it: predictions and targets of any waveform, nothing masked or learned."""
+"""A run as one of its checkpoints left it: predictions and targets of any waveform, nothing learned."""
 
 import dataclasses
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -13,19 +13,21 @@ from torch import Tensor
 from sjepa.device import Device, choose_device
 from sjepa.errors import UserError
 from sjepa.model.frontend import RECEPTIVE_FIELD, STRIDE, frame_count
+from sjepa.model.masked_prediction import draw_passes, predict_masked
 from sjepa.progress import say
 from sjepa.runs.checkpoint import refuse_unfit
 from sjepa.runs.folder import RunFolder
 from sjepa.train.compute import autocast
 from sjepa.train.run import Run
 
-HeadInput = Literal["encoder", "predictor"]
-
 
 class Frames(NamedTuple):
     """Distributions over the components at consecutive frames, each (T, K)."""
 
-    predictor: Tensor
+    visible: Tensor
+    """The cluster head on the encoder's output, with nothing masked: what the paper's analysis shows."""
+    masked: Tensor
+    """The cluster head on the predictor's output, each frame masked once: what training supervises to the end."""
     target: Tensor
     plain: Tensor | None
     """The mixture's posterior at temperature 1, where the run's targets are softer or its argmax."""
@@ -34,9 +36,7 @@ class Frames(NamedTuple):
 class Restored:
     """Encoder, cluster head and targets of a run, for looking at."""
 
-    def __init__(
-        self, folder: Path, device: Device = "cpu", head_input: HeadInput = "encoder", step: int | None = None
-    ):
+    def __init__(self, folder: Path, device: Device = "cpu", step: int | None = None, seed: int = 0):
         run, place = RunFolder(folder), choose_device(device)
         config = run.config()
         # Utterances have many lengths; compiling for each would take longer than it saves.
@@ -49,10 +49,9 @@ class Restored:
         self.run.model.eval()
         self.run.targets.eval()
         self.run.targets.online = False  # an online mixture would learn from what it is shown
-        self.head_input = head_input
+        self.seed = seed  # of the passes in which frames are masked
         # The predictor knows so many positions, and attention over hours does not fit: longer audio goes in pieces.
-        longest = round(config.batches.max_seconds * 50)
-        self.longest = min(longest, config.predictor.positions) if head_input == "predictor" else longest
+        self.longest = min(round(config.batches.max_seconds * 50), config.predictor.positions)
 
     @property
     def components(self) -> int:
@@ -70,7 +69,6 @@ class Restored:
             "temperature": targets.temperature,
             "hard": targets.hard,
             "active_layer": self.run.active_layer,
-            "head_input": self.head_input,
         }
 
     def __call__(self, samples: np.ndarray) -> Iterator[Frames]:
@@ -85,17 +83,18 @@ class Restored:
 
     @torch.inference_mode()
     def distributions(self, clean: Tensor) -> Frames:
-        model, targets = self.run.model, self.run.targets
+        model, targets, mask = self.run.model, self.run.targets, self.run.config.mask
         with autocast(self.run.config, self.run.device):
-            z = model.encoder(clean).last
-            if self.head_input == "predictor":
-                z = model.predictor(z, torch.zeros(z.shape[:2], dtype=torch.bool, device=z.device))
-            predictor = torch.softmax(model.head(z).float(), -1)[0]
+            visible = torch.softmax(model.head(model.encoder(clean).last).float(), -1)[0]
+            drawn = draw_passes(len(visible), mask.ratio, mask.span, self.seed)
+            logits = predict_masked(
+                model.encoder, model.predictor, model.head, clean, torch.from_numpy(drawn).to(clean.device)
+            )
             features = targets.frame_features(clean, self.run.active_layer)
             target = targets(features)[0][0]
             differs = targets.kind.has_posteriors and (targets.hard or targets.temperature != 1.0)
             plain = targets.codebook.posterior(targets.projection(features))[0] if differs else None
-        return Frames(predictor, target, plain)
+        return Frames(visible, torch.softmax(logits.float(), -1), target, plain)
 
 
 def entropy_bits(distributions: Tensor) -> np.ndarray:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from sjepa.analysis.names import LABELS, PATHS
 from sjepa.analysis.restored import Frames, Restored, entropy_bits
 from sjepa.analysis.speech import Speech
 from sjepa.analysis.style import INK, MASKED, MUTED, PREDICTOR, RULE, TARGET, VISIBLE, Found, figure
@@ -18,6 +19,9 @@ from sjepa.model.frontend import frame_centres
 MELS, SHIFT = 80, 160  # spectrogram: bands, samples between columns
 RANGE = 12.0  # natural logarithms below the loudest point that are still shown
 TOP = 3
+PARTS = (*PATHS, "target")
+COLOURS = {"visible": VISIBLE, "masked": PREDICTOR, "target": TARGET}
+SHORT = {"visible": "head,\nvisible", "masked": "predictor,\nmasked", "target": "target"}
 RANKS = (MASKED, VISIBLE, INK)  # colours of the first, second and third posterior
 
 
@@ -36,8 +40,7 @@ def analyse_utterance(run: Restored, speech: Speech) -> Found:
         "speaker": speech.speaker,
         "phones": speech.phones,
         "words": speech.words,
-        "predictor": strongest(pieces, "predictor"),
-        "target": strongest(pieces, "target"),
+        **{part: strongest(pieces, part) for part in PARTS},
         "spectrogram": spectrogram(speech.samples),
         "audio": flac(speech.samples),
     }
@@ -91,42 +94,45 @@ def mel_ticks(hertz: list[int]) -> list[float]:
 
 
 def draw_utterance(found: Found, stem: Path) -> None:
-    """The paper's figure, with the target's clusters and entropy beside the predictor's."""
+    """The paper's figure for both paths, with the target's clusters and entropy below them."""
     labels = [kind for kind in ("words", "phones") if found[kind]]
-    seconds, frames = found["seconds"], len(found["predictor"]["entropy"])
-    heights = [2.2, *(0.32 for _ in labels), 0.34, 0.34, 1.3, 1.3, 1.1]
+    parts = [part for part in PARTS if part in found]
+    seconds, frames = found["seconds"], len(found["target"]["entropy"])
+    heights = [2.2, *(0.32 for _ in labels), *(0.34 for _ in parts), *(1.2 for _ in parts), 1.1]
     width = float(np.clip(4 + 1.6 * seconds, 8, 24))
     with figure(width, 0.8 + 1.05 * sum(heights), stem) as fig:
-        rows = fig.subplots(len(heights), 1, sharex=True, height_ratios=heights)
+        rows = list(fig.subplots(len(heights), 1, sharex=True, height_ratios=heights))
         fig.get_layout_engine().set(h_pad=0.02, hspace=0.02)
-        draw_spectrogram(rows[0], found)
-        for axes, kind in zip(rows[1:], labels, strict=False):
-            draw_segments(axes, found[kind], kind, seconds, width)
-        strips, (first, second, third) = rows[1 + len(labels) : 3 + len(labels)], rows[-3:]
-        for axes, part in zip(strips, ("predictor", "target"), strict=True):
-            draw_strip(axes, found[part]["clusters"], part, found["run"]["components"])
+        draw_spectrogram(rows.pop(0), found)
+        for kind in labels:
+            draw_segments(rows.pop(0), found[kind], kind, seconds, width)
+        for part in parts:
+            draw_strip(rows.pop(0), found[part]["clusters"], part, found["run"]["components"])
         times = frame_centres(frames)
-        above: Any = {
-            "loc": "lower right",
-            "bbox_to_anchor": (1, 1),
-            "fontsize": 7.5,
-            "borderaxespad": 0.0,
-            "borderpad": 0,
-        }
-        for axes, part in ((first, "predictor"), (second, "target")):
-            posteriors = np.array(found[part]["posteriors"])
-            for rank, colour in zip(range(posteriors.shape[1]), RANKS, strict=False):
-                axes.plot(times, posteriors[:, rank], color=colour, lw=1.3 - 0.25 * rank, label=f"rank {rank + 1}")
-            axes.set(ylim=(0, 1.05), yticks=[0, 0.5, 1])
-            axes.set_ylabel(f"top {posteriors.shape[1]}\n{part}", color=MUTED)
-        first.legend(ncols=3, **above)
-        for part, colour in (("predictor", PREDICTOR), ("target", TARGET)):
-            third.plot(times, found[part]["entropy"], color=colour, lw=1.3, label=part)
-        third.axhline(1, color=RULE, lw=0.8, ls=(0, (3, 3)))
-        third.set_ylabel("entropy\n(bits)", color=MUTED)
-        third.set_ylim(bottom=0)
-        third.legend(ncols=2, **above)
-        third.set(xlim=(0, seconds), xlabel="seconds")
+        for part in parts:
+            draw_posteriors(rows.pop(0), found, part, times)
+        (last,) = rows
+        for part in parts:
+            last.plot(times, found[part]["entropy"], color=COLOURS[part], lw=1.3, label=LABELS[part])
+        last.axhline(1, color=RULE, lw=0.8, ls=(0, (3, 3)))
+        last.set_ylabel("entropy\n(bits)", color=MUTED)
+        last.set_ylim(bottom=0)
+        last.legend(ncols=len(parts), **ABOVE)
+        last.set(xlim=(0, seconds), xlabel="seconds")
+
+
+ABOVE: Any = {"loc": "lower right", "bbox_to_anchor": (1, 1), "fontsize": 7.5, "borderaxespad": 0.0, "borderpad": 0}
+
+
+def draw_posteriors(axes: Any, found: Found, part: str, times: np.ndarray) -> None:
+    """The posteriors of the three likeliest components over time."""
+    posteriors = np.array(found[part]["posteriors"])
+    for rank, colour in zip(range(posteriors.shape[1]), RANKS, strict=False):
+        axes.plot(times, posteriors[:, rank], color=colour, lw=1.3 - 0.25 * rank, label=f"rank {rank + 1}")
+    axes.set(ylim=(0, 1.05), yticks=[0, 0.5, 1])
+    axes.set_ylabel(f"top {posteriors.shape[1]}\n{SHORT[part]}", color=MUTED)
+    if part == next(part for part in PARTS if part in found):
+        axes.legend(ncols=3, **ABOVE)
 
 
 def draw_spectrogram(axes: Any, found: Found) -> None:
@@ -153,7 +159,7 @@ def draw_strip(axes: Any, clusters: list[list[int]], part: str, components: int)
     colours = np.array([cluster_colour(k) for k in range(components)])
     extent = (0, len(best) * 0.02, 0, 1)
     axes.imshow(colours[best][None], aspect="auto", extent=extent, interpolation="nearest")
-    plain_row(axes, f"argmax\n{part}")
+    plain_row(axes, f"argmax {SHORT[part]}")
 
 
 def plain_row(axes: Any, name: str) -> None:

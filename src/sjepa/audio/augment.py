@@ -27,7 +27,7 @@ class AugmentConfig:
     """Noise and utterance mixing; the defaults are the paper's."""
 
     p_noise: Annotated[float, SHARE] = 0.25
-    """Probability of noise over an utterance."""
+    """Probability of noise: recordings cover the whole utterance, another utterance at most `mix_longest` of it."""
     p_mix: Annotated[float, SHARE] = 0.25
     """Probability of another utterance mixed in."""
     snr_low: Annotated[float, DECIBELS] = -5.0
@@ -39,7 +39,7 @@ class AugmentConfig:
     mix_high: Annotated[float, DECIBELS] = 5.0
     """Highest energy ratio of the mixed-in stretch, dB."""
     mix_longest: Annotated[float, SHARE] = 0.5
-    """Longest mixed-in stretch, as a share of the utterance."""
+    """Longest stretch of another utterance, mixed in or in place of noise, as a share of the utterance (WavLM)."""
     noise: str = ""
     """Noise recordings: a folder, an index or shards; empty for other utterances of the batch."""
     speed: Annotated[float, Bound(0, 0.5, "it should lie between 0 and 0.5")] = 0.0
@@ -62,20 +62,22 @@ class Draws(NamedTuple):
     mix_from: Tensor  # the same, in the partner
     mix_ratio: Tensor
     rate: Tensor  # samples of the utterance per sample that the encoder sees
+    noise_length: Tensor  # share of the utterance that noise covers where it is another utterance
+    noise_start: Tensor  # in [0, 1) of the places where that fits
     gains: Tensor  # (BANDS, B) of the equalizer, dB
 
     @classmethod
     def from_rows(cls, rows: Tensor) -> "Draws":
-        return cls._make([*rows[:10], rows[10:]])
+        return cls._make([*rows[:12], rows[12:]])
 
 
 def draw(generators: list[np.random.Generator], config: AugmentConfig) -> Tensor:
-    """The fields of `Draws` as rows (18, B), each utterance's from its own generator; partners are of the batch."""
-    u = np.stack([generator.random(10 + BANDS) for generator in generators])
+    """The fields of `Draws` as rows (20, B), each utterance's from its own generator; partners are of the batch."""
+    u = np.stack([generator.random(12 + BANDS) for generator in generators])
     batch = len(u)
     other = 1 + np.minimum((u[:, 4] * (batch - 1)).astype(int), max(0, batch - 2))
     rows = (
-        u[:, 0] < config.p_noise,
+        (u[:, 0] < config.p_noise) & (batch > 1 or bool(config.noise)),
         u[:, 1],
         config.snr_low + u[:, 2] * (config.snr_high - config.snr_low),
         (u[:, 3] < config.p_mix) & (batch > 1),
@@ -85,7 +87,9 @@ def draw(generators: list[np.random.Generator], config: AugmentConfig) -> Tensor
         u[:, 7],
         config.mix_low + u[:, 8] * (config.mix_high - config.mix_low),
         1.0 + config.speed * (2.0 * u[:, 9] - 1.0),
-        *(config.equalizer * (2.0 * u[:, 10:].T - 1.0)),
+        u[:, 10 + BANDS] * config.mix_longest,
+        u[:, 11 + BANDS],
+        *(config.equalizer * (2.0 * u[:, 10 : 10 + BANDS].T - 1.0)),
     )
     return torch.from_numpy(np.stack([row.astype(np.float64) for row in rows]))
 
@@ -146,28 +150,47 @@ def apply_equalizer(audio: Tensor, gains: Tensor) -> Tensor:
 
 
 def add_noise(clean: Tensor, drawn: Draws, noise: Tensor | None) -> Tensor:
-    """x + a n with a = sqrt(E_x / (10^(SNR/10) E_n)), and a = 0 where no noise is drawn."""
+    """x + a n with a = sqrt(E_x / (10^(SNR/10) E_n)), and a = 0 where no noise is drawn.
+
+    Noise recordings cover all of x. Another utterance covers a stretch, over which E_n is then the mean: targets follow
+    x, and a second voice as long as x would leave nothing that says which of the two they follow.
+    """
     batch, samples = clean.shape
     if noise is not None and len(noise) >= samples:
         start = (drawn.noise_place * (len(noise) - samples + 1)).long()
         n = noise[start[:, None] + torch.arange(samples, device=clean.device)].to(clean.dtype)
         n = n / 32768.0 if noise.dtype == torch.int16 else n
+        covered: Tensor | int = samples
     else:
         step = (drawn.noise_place * max(1, batch - 1)).long()
-        n = clean[(torch.arange(batch, device=clean.device) + 1 + step) % batch]
+        covered, start = stretch(drawn.noise_length, drawn.noise_start, samples)
+        n = clean[(torch.arange(batch, device=clean.device) + 1 + step) % batch] * is_inside(start, covered, samples)
     snr = (10.0 ** (drawn.noise_snr / 10)).to(clean.dtype)
-    scale = torch.sqrt(clean.square().mean(1) / (snr * n.square().mean(1)).clamp(min=1e-12))
+    energy = n.square().sum(1) / covered
+    scale = torch.sqrt(clean.square().mean(1) / (snr * energy).clamp(min=1e-12))
     return clean + torch.where(drawn.noisy > 0, scale, 0.0)[:, None] * n
+
+
+def stretch(share: Tensor, place: Tensor, samples: int) -> tuple[Tensor, Tensor]:
+    """Length and first sample of a stretch that is a share of the utterance, at a place in [0, 1) where it fits."""
+    length = (share * samples).long().clamp(min=1)
+    return length, (place * (samples - length + 1)).long()
+
+
+def is_inside(start: Tensor, length: Tensor, samples: int) -> Tensor:
+    """(B, samples): whether a sample lies in its utterance's stretch."""
+    t = torch.arange(samples, device=start.device) - start[:, None]
+    return (t >= 0) & (t < length[:, None])
 
 
 def mix_utterances(noisy: Tensor, clean: Tensor, drawn: Draws) -> Tensor:
     """x[t1:t2] + b y[s1:s2] with b = sqrt(E_1 10^(r/10) / E_2) over the stretches, and b = 0 where none is drawn."""
     samples = clean.shape[1]
-    length = (drawn.mix_length * samples).long().clamp(min=1)
-    start, source = ((place * (samples - length + 1)).long() for place in (drawn.mix_start, drawn.mix_from))
-    t = torch.arange(samples, device=clean.device) - start[:, None]
-    inside = (t >= 0) & (t < length[:, None])
-    y = clean[drawn.mix_partner.long()[:, None], (t + source[:, None]).clamp(0, samples - 1)] * inside
+    length, start = stretch(drawn.mix_length, drawn.mix_start, samples)
+    _, source = stretch(drawn.mix_length, drawn.mix_from, samples)
+    inside = is_inside(start, length, samples)
+    t = torch.arange(samples, device=clean.device) + (source - start)[:, None]
+    y = clean[drawn.mix_partner.long()[:, None], t.clamp(0, samples - 1)] * inside
     ratio = (10.0 ** (drawn.mix_ratio / 10)).to(clean.dtype)
     scale = torch.sqrt((noisy * inside).square().sum(1) * ratio / y.square().sum(1).clamp(min=1e-12))
     return noisy + torch.where(drawn.mixed > 0, scale, 0.0)[:, None] * y

@@ -23,6 +23,10 @@ class BadAudioError(UserError):
     """A file that cannot be used, and why."""
 
 
+class SilentAudioError(BadAudioError):
+    """Digital silence: every sample is zero."""
+
+
 class AudioInfo(NamedTuple):
     samples: int  # at 16 kHz
     rate: int

@@ -40,14 +40,12 @@ class Computed(Subject):
 
 @dataclass(frozen=True)
 class Entropy(Computed):
-    """Per-frame entropy of the predictor and of its target with masking off: shares, modes, and both together."""
+    """Per-frame entropy of the head at visible frames, of the predictor at masked ones, and of their target."""
 
     data: str | None = None
     """Audio that the run did not train on: a folder, an index or shards."""
     utterances: Annotated[int, COUNT] = 500
     """How many to read, at random."""
-    head_input: Literal["encoder", "predictor"] = "encoder"
-    """What the cluster head reads."""
     seed: Annotated[int, SEED] = 0
     """All randomness follows from it."""
 
@@ -68,8 +66,8 @@ class Utterance(Computed):
     """Second at which to begin."""
     seconds: Annotated[float, LENGTH] = 20.0
     """Longest stretch of a file."""
-    head_input: Literal["encoder", "predictor"] = "encoder"
-    """What the cluster head reads."""
+    seed: Annotated[int, SEED] = 0
+    """Of the passes in which frames are masked."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +135,7 @@ def entropy(command: Entropy, out: Path) -> None:
         return style.redraw(out / "entropy.json", draw_entropy)
     if command.data is None:
         raise UserError("--data: which audio? A folder, an index or shards, best what the run did not train on")
-    run = Restored(command.run, command.device, command.head_input, command.step)
+    run = Restored(command.run, command.device, command.step, command.seed)
     found = analyse_entropy(run, command.data, command.utterances, command.seed)
     style.keep(found, out, "entropy", draw_entropy)
     for curve in found["distributions"].values():
@@ -163,7 +161,7 @@ def utterance(command: Utterance, out: Path) -> None:
             f"as in sjepa analyze utterance --run {command.run} {command.data}"
         )
     chosen = choose(command.data, list(command.files), command.count, command.subset)
-    run = Restored(command.run, command.device, command.head_input, command.step)
+    run = Restored(command.run, command.device, command.step, command.seed)
     for path, label in track(chosen, "Utterances", len(chosen)):
         found = analyse_utterance(run, read_speech(path, label, command.start, command.seconds))
         style.keep(found, out, f"utterance-{style.file_name(found['name'])}", draw_utterance)
@@ -266,7 +264,7 @@ def progress(command: Progress, out: Path) -> None:
 
 
 SUBJECTS: dict[str, tuple[type[Any], Callable[[Any, Path], None], str]] = {
-    "entropy": (Entropy, entropy, "how sure predictor and target are, frame by frame"),
+    "entropy": (Entropy, entropy, "how sure head, predictor and target are, frame by frame"),
     "utterance": (Utterance, utterance, "an utterance frame by frame, as in the paper's figure"),
     "erank": (Erank, erank, "effective rank of every layer over training, and its calibration"),
     "pareto": (Pareto, pareto, "size against WER and emotion accuracy, reported systems and ours"),

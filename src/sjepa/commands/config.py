@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from sjepa.config import from_command_line, load_preset, to_toml, with_config
+from sjepa.config import add_phases, from_command_line, load_preset, to_toml, with_config
 from sjepa.subcommands import option, parse
 
 
@@ -15,6 +15,6 @@ class ShowConfig:
 
 
 def run(arguments: list[str]) -> None:
-    config = load_preset(option(arguments, "--preset") or "paper")
+    config = add_phases(load_preset(option(arguments, "--preset") or "paper"), arguments)
     command = parse(with_config(ShowConfig, config), "sjepa config", arguments)
     print(to_toml(from_command_line(command.config)), end="")

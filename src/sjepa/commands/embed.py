@@ -1,7 +1,8 @@
 """`sjepa embed`: what a frozen encoder makes of recordings, to files."""
 
 import json
-from dataclasses import asdict, dataclass, field
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -11,34 +12,38 @@ from sjepa.bounds import AMOUNT, INDEX
 from sjepa.embed.windows import WindowConfig
 from sjepa.errors import UserError
 from sjepa.files import is_used, read_json
-from sjepa.subcommands import parse
+from sjepa.model.stream import StreamConfig
+from sjepa.subcommands import option, parse
 
 if TYPE_CHECKING:
-    from sjepa.embed.network import Network
+    from sjepa.embed.network import Network, Reader
+    from sjepa.embed.readout import Readout
 
 SETTINGS, REFUSED = "_embed.json", "_refused.txt"  # readers of Parquet folders pass over such names
 
 
 @dataclass(frozen=True)
 class Embed:
-    """Features of any layer, cluster posteriors or unit ids of audio files, a file each, with times.
+    """Write features of any layer, posteriors or unit ids of audio files, one file each, with times.
 
     Recordings of hours go through the encoder in overlapping windows; memory stays bounded. The same command continues
-    what was stopped.
+    what was stopped. Under torchrun, ranks share the files. With --live, features of a stream come out as it arrives.
     """
 
     files: tyro.conf.Positional[tuple[Path, ...]]
-    """Audio files (wav, flac, ogg, opus or mp3 of any rate), or folders of them."""
+    """Audio files (wav, flac, ogg, opus or mp3 of any rate), or folders of them; - with --live."""
     encoder: Path
-    """A run, an encoder folder, a Hugging Face HuBERT folder, or a file of weights; posteriors and units need a run."""
+    """A run, an encoder folder, a Hugging Face HuBERT folder, a file of weights, or the name of a shipped encoder."""
     out: Path
-    """Folder of the results."""
+    """Folder of the results; with --live, - prints one JSON object per row instead."""
     step: Annotated[int | None, INDEX] = None
     """The checkpoint of a run at this step in place of its newest encoder."""
-    what: Literal["features", "posteriors", "units"] = "features"
-    """Features of a layer; or the run's cluster head on the last one: its distribution, or its most likely unit."""
+    what: Literal["features", "mixture", "head", "units"] = "features"
+    """Features of a layer; posteriors of the mixture, or of the cluster head; or units: the most likely component."""
+    source: Annotated[Literal["mixture", "head"], tyro.conf.arg(name="from")] = "head"
+    """For units: of the cluster head on the last layer, or of the mixture on its own layer."""
     layer: str = "last"
-    """For features: a layer from 0, last, or input (what layer 0 reads)."""
+    """For features: a layer from 0, last, input (what layer 0 reads), or all, with one column per layer."""
     pool: Literal["none", "mean"] = "none"
     """Every frame, or the mean over a recording."""
     deduplicate: bool = False
@@ -46,45 +51,64 @@ class Embed:
     format: Literal["npz", "safetensors", "parquet"] = "npz"
     """Format of the files."""
     window: Annotated[WindowConfig, tyro.conf.arg(name="window")] = field(default_factory=WindowConfig)
+    live: bool = False
+    """Embed one file as if it were live, or raw 16-bit samples at 16 kHz from the standard input (-)."""
+    stream: Annotated[StreamConfig, tyro.conf.arg(name="stream")] = field(default_factory=StreamConfig)
     batch_seconds: Annotated[float, AMOUNT] = 60.0
     """Recordings of at most a window go through the encoder together, up to so much audio; memory grows with it."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to run; auto takes a GPU where there is one. Always fp32."""
     force: bool = False
-    """Write anew what is there already, also where it was made with other settings."""
+    """Replace files that exist, also those that were made with other settings."""
 
 
 def run(arguments: list[str]) -> None:
+    if option(arguments, "--what") == "posteriors":
+        raise UserError("--what posteriors: say whose, --what mixture or --what head (the cluster head's)")
     command = parse(Embed, "sjepa embed", arguments)
     if not command.files:
         raise UserError("say what to embed: sjepa embed FILES... --encoder RUN --out FOLDER")
-    from sjepa.data.corpus import first_of
-    from sjepa.embed.readout import Readout
-    from sjepa.embed.recordings import Embedding, embed, find_recordings
-    from sjepa.files import write_whole
-    from sjepa.locks import lock_folder
-    from sjepa.model.formats import fingerprint
-
-    readout = Readout(command.what, command.pool == "mean", command.deduplicate)
     if command.what != "features" and command.layer != "last":
-        raise UserError("--layer is for --what features: the cluster head reads the last layer")
+        raise UserError("--layer is for --what features: the mixture and the cluster head have their own layers")
+    if command.source != "head" and command.what != "units":
+        raise UserError(f"--from is for --what units; --what {command.source} gives its posteriors")
     if command.format == "parquet":
         require_pyarrow()
-    network = load_network(command)
-    settings = {
-        "encoder": str(command.encoder) + ("" if command.step is None else f" at step {command.step}"),
-        "fingerprint": fingerprint(network.encoder),
-        **{name: getattr(command, name) for name in ("what", "layer", "pool", "deduplicate", "format")},
-        "window": asdict(command.window),
-    }
-    with lock_folder(command.out):
+    if command.live:
+        run_live(command)
+    else:
+        run_files(command)
+
+
+def run_files(command: Embed) -> None:
+    from sjepa import distributed
+    from sjepa.data.corpus import first_of
+    from sjepa.embed.recordings import Embedding, Outcome, Recording, embed, find_recordings
+    from sjepa.files import write_whole
+    from sjepa.locks import lock_folder
+
+    readout, network = prepare(command)
+    settings = describe(command, network) | {"window": asdict(command.window)}
+    found: tuple[list[Recording], list[str]] = ([], [])
+
+    def begin() -> None:
+        nonlocal found
+        holding.enter_context(lock_folder(command.out))
         check_folder(command.out, settings, command.force)
-        recordings, refused = find_recordings(command.files)
+        found = find_recordings(command.files)
         write_whole(command.out / SETTINGS, json.dumps(settings, indent=1) + "\n")
+
+    with ExitStack() as holding:
+        distributed.in_main_rank(begin)
+        recordings, refused = distributed.broadcast_object(found)
         about = {name: str(settings[name]) for name in ("encoder", "fingerprint", "what", "layer")}
         plan = Embedding(network, readout, command.window, command.format, command.batch_seconds, about)
-        outcome = embed(recordings, command.out, plan, skip=not command.force)
-        refused += outcome.refused
+        outcomes: list[Outcome] = []
+        distributed.in_all_ranks(lambda: outcomes.append(embed(recordings, command.out, plan, skip=not command.force)))
+        outcome = sum(distributed.gather_objects(outcomes[0]), Outcome())
+        if not distributed.is_main():
+            return
+        refused = refused + outcome.refused
         if refused:
             write_whole(command.out / REFUSED, "".join(f"{reason}\n" for reason in refused))
             print(f"{len(refused)} left out, listed in {command.out / REFUSED}: {first_of(refused)}")
@@ -96,17 +120,59 @@ def run(arguments: list[str]) -> None:
         print(f"{written} to {outcome.rows:,} rows of {command.what} in {command.out}{there}")
 
 
-def load_network(command: Embed) -> "Network":
-    from sjepa.device import choose_device
-    from sjepa.embed.network import Network, chosen_state, load_encoder
-    from sjepa.runs.heads import RunHeads
+def run_live(command: Embed) -> None:
+    """Embed one stream: to lines on the standard output, or to one file."""
+    from sjepa.embed.live import STDIN, embed_live, print_lines
+    from sjepa.embed.writing import write_table
+    from sjepa.locks import lock_folder
 
-    device = choose_device(command.device)
+    if len(command.files) != 1:
+        raise UserError("--live takes one file, or - for raw 16-bit samples at 16 kHz from the standard input")
+    source = command.files[0]
+    readout, network = prepare(command)
+    pieces = embed_live(source, network, readout, command.stream)
+    if command.out == STDIN:
+        print_lines(pieces)
+        return
+    name = "stdin" if source == STDIN else source.name
+    settings = describe(command, network)
+    about = {name: str(settings[name]) for name in ("encoder", "fingerprint", "what", "layer")}
+    about |= {"file": name} | {f"stream.{key}": str(value) for key, value in asdict(command.stream).items()}
+    target = command.out / f"{name}.{command.format}"
+    if target.exists() and not command.force:
+        raise UserError(f"{target} exists: choose another --out, or --force")
+    with lock_folder(command.out):
+        rows = write_table(target, command.format, pieces, about)
+    print(f"{rows:,} rows of {command.what} in {target}")
+
+
+def describe(command: Embed, network: "Network") -> dict[str, Any]:
+    """What decides the values that are written."""
+    from sjepa.model.formats import fingerprint
+
+    chosen = {name: getattr(command, name) for name in ("what", "layer", "pool", "deduplicate", "format")}
+    if command.what == "units":
+        chosen["what"] = f"units from {command.source}" if command.source != "head" else "units"
+    encoder = str(command.encoder) + ("" if command.step is None else f" at step {command.step}")
+    return {"encoder": encoder, "fingerprint": fingerprint(network.encoder)} | chosen
+
+
+def prepare(command: Embed) -> tuple["Readout", "Network"]:
+    """What is written, and the network that gives it."""
+    from sjepa import distributed
+    from sjepa.embed.network import ALL_LAYERS, load_encoder, read_by
+    from sjepa.embed.readout import Readout
+
+    whole = command.what == "features" and command.layer == ALL_LAYERS
+    readout = Readout(command.what, command.pool == "mean", command.deduplicate)
+    device = distributed.setup(command.device)
     encoder = load_encoder(command.encoder, command.step)
-    state, head = chosen_state(command.layer, encoder.config.layers), None
+    reader: Reader = "layers"
     if command.what != "features":
-        head = RunHeads(command.encoder, encoder).cluster_head().to(device)
-    return Network(encoder.to(device), state, head, device)
+        reader = command.source if command.what == "units" else command.what
+    network = read_by(encoder, reader, command.layer, device)
+    names = ("input", *map(str, range(encoder.config.layers))) if whole else ()
+    return replace(readout, names=names), network
 
 
 def check_folder(out: Path, settings: dict[str, Any], force: bool) -> None:

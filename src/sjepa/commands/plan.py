@@ -57,7 +57,7 @@ def work_of(config: Config, hours: float) -> Work:
         model = SJEPA(config.encoder, config.predictor, components, config.train.visible_path)
     parameters = sum(p.numel() for p in model.parameters())
     statistics = components * (1 + 2 * config.encoder.hidden_size)  # counts, sums and squares of each component
-    return Work(hours, config.steps, config.batches.seconds, 4 * parameters, 4 * statistics)
+    return Work(hours, config.steps, config.audio_seconds / config.steps, 4 * parameters, 4 * statistics)
 
 
 def rate_of(given: str, option: str, keys: tuple[str, ...]) -> float:

@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
-from sjepa.config import Config, from_command_line, load_preset, preset_names, with_config
+from sjepa.bounds import INDEX
+from sjepa.config import Config, add_phases, from_command_line, load_preset, preset_names, with_config
 from sjepa.errors import UserError
 from sjepa.runs.folder import RunFolder
 from sjepa.subcommands import option, parse
@@ -14,18 +16,23 @@ class Pretrain:
     """Pre-train an encoder on a folder of audio, or continue a run.
 
     Start from a preset and change any field: `sjepa pretrain --preset tiny --data audio/ --out run/ --phase2.k 500`.
-    Run the same command again to continue; `sjepa pretrain --out run/` is enough. Under torchrun it uses every GPU.
+    Run the same command again to continue; `sjepa pretrain --out run/` is enough. More steps lengthen a run, also one
+    that is complete: `sjepa pretrain --out run/ --phase2.steps 120000`. Under torchrun it uses every GPU.
     """
 
     out: Path
     """Directory of the run; a new one, or one to continue."""
     data: str = ""
-    """Folder of audio (wav, flac, ogg, opus or mp3 of any rate), an index or shards (folder or URL), or several with
-    weights: a=0.7,b=0.3. A run that continues knows its own."""
+    """Folder of audio (wav, flac, ogg, opus or mp3 of any rate), an index or shards (folder or URL), or several: a,b by
+    their size, a=0.7,b=0.3 with weights. A run that continues knows its own."""
     preset: str = ""
-    """Where settings start: tiny, half-hour, paper, or a TOML file."""
+    """Where settings start: tiny, half-hour, base, paper, or a TOML file (docs/runs.md)."""
     branch_from: Path | None = None
     """A run whose first phases the new run shares: it starts from the last checkpoint that both have in common."""
+    replace_data: bool = False
+    """Let a run that exists go on with other audio (--data) than it had."""
+    stop_after_phase: Annotated[int, INDEX] = 0
+    """Stop in good order at the end of this phase; 0 for the end of the run."""
 
 
 def starting_config(arguments: list[str]) -> Config:
@@ -40,7 +47,8 @@ def starting_config(arguments: list[str]) -> Config:
 
 
 def run(arguments: list[str]) -> None:
-    command = parse(with_config(Pretrain, starting_config(arguments)), "sjepa pretrain", arguments)
+    start = add_phases(starting_config(arguments), arguments)
+    command = parse(with_config(Pretrain, start), "sjepa pretrain", arguments)
     folder = RunFolder(command.out)
     known = folder
     if command.branch_from and not folder.exists:
@@ -53,10 +61,14 @@ def run(arguments: list[str]) -> None:
     data = command.data or known.data
     if not data:
         raise UserError("say which audio to train on: --data FOLDER")
+    config, last = from_command_line(command.config), command.stop_after_phase
+    if last > len(config.phases):
+        raise UserError(f"--stop-after-phase {last}: the run has {len(config.phases)} phases")
     from sjepa import distributed
     from sjepa.train.loop import pretrain
 
-    if not pretrain(from_command_line(command.config), data, command.out, branch_from=command.branch_from):
+    choices = {"branch_from": command.branch_from, "replace_data": command.replace_data, "last_phase": last or None}
+    if not pretrain(config, data, command.out, **choices):
         if distributed.world_size() == 1:  # torchrun would take it for a failure
             raise SystemExit(130)  # stopped in good order, but what follows in a script should not start
         return

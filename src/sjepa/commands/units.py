@@ -13,7 +13,7 @@ class Units:
     """Purity, PNMI and perplexity of discrete units against phone labels; ABX of the features where asked for."""
 
     encoder: str
-    """A run, for the units of its cluster head; any other encoder, or mfcc or logmel, for k-means on a layer."""
+    """A run, or an exported or shipped encoder; any other encoder, or mfcc or logmel, for k-means on a layer."""
     data: Path
     """LibriSpeech with phones-SUBSET.jsonl.gz beside it, or a corpus with phones in labels.jsonl."""
     out: Path | None = None
@@ -22,10 +22,9 @@ class Units:
     """Subset of LibriSpeech."""
     alignments: Path | None = None
     """Phones and words with times, for any corpus and language: a folder of TextGrids, CTM files or tables."""
-    units: Literal["head", "kmeans"] = "head"
-    """The cluster head's argmax with nothing masked, or k-means."""
-    head_input: Literal["encoder", "predictor"] = "encoder"
-    """What the cluster head reads."""
+    units: Literal["head", "predictor", "mixture", "kmeans"] = "head"
+    """The argmax of the cluster head at visible frames, with nothing masked; of the predictor at masked frames, with
+    each frame masked once; of the mixture on its own layer; or k-means."""
     layer: str = "last"
     """Layer for k-means and ABX: from 0, or last."""
     clusters: Annotated[int, SIZE] = 100
@@ -57,9 +56,10 @@ def run(arguments: list[str]) -> None:
     from sjepa.evaluate.labelled import corpus_name, read_labelled
     from sjepa.evaluate.probing import chosen_states, extract, state_name
     from sjepa.evaluate.results import results_folder, write_results
-    from sjepa.evaluate.units import HeadUnits, kmeans_units
+    from sjepa.evaluate.units import HeadUnits, PredictorUnits, clusters_of, kmeans_units, mixture_units
     from sjepa.evaluate.upstream import frozen, load_upstream
     from sjepa.locks import lock_folder
+    from sjepa.progress import track
 
     if command.items is not None:
         run_items(command)
@@ -71,11 +71,19 @@ def run(arguments: list[str]) -> None:
     with lock_folder(out):
         if command.layer == "all":
             raise UserError("--layer all: units are of one layer")
-        if command.units == "head" and command.layer != "last":
+        if command.units != "kmeans" and command.layer != "last":
             raise UserError("the cluster head reads the last layer; --layer is for --units kmeans")
-        head = HeadUnits(Path(command.encoder), upstream, command.head_input) if command.units == "head" else None
+        if command.units == "mixture" and command.layer != "last":
+            raise UserError("the mixture reads its own layer; --layer is for --units kmeans")
+        head = HeadUnits(upstream) if command.units == "head" else None
+        clusters = clusters_of(upstream) if command.units == "mixture" else None
+        predictor = None
+        if command.units == "predictor":
+            predictor = PredictorUnits(Path(command.encoder), upstream, command.seed)
         corpus = read_labelled(command.data, command.subset, alignments=command.alignments)
         states = chosen_states(upstream, command.layer)
+        if clusters is not None and clusters.state is not None:
+            states = [clusters.state]
         with frozen(upstream) as encoder:
             found = extract(upstream, corpus, states, command.frames, command.seed, means=False)
         features = [x[0] for x in found.frames]
@@ -83,7 +91,15 @@ def run(arguments: list[str]) -> None:
             corpus[i].frame_phones(len(x), upstream.frame_centres(len(x)))
             for i, x in zip(found.framed, features, strict=True)
         ]
-        units = head(features) if head else kmeans_units(features, command.clusters, command.seed, upstream.device)
+        if head is not None:
+            units = head(features)
+        elif predictor is not None:
+            framed = track(found.framed, "Masked frames", len(found.framed))
+            units = np.concatenate([predictor(corpus[i].utterance.read()) for i in framed])
+        elif clusters is not None:
+            units = mixture_units(clusters, (corpus[i].utterance for i in found.framed), features, upstream.device)
+        else:
+            units = kmeans_units(features, command.clusters, command.seed, upstream.device)
         scores = agreement(units, np.concatenate(phones))
         if command.abx:
             scores |= abx_errors(
@@ -97,9 +113,10 @@ def run(arguments: list[str]) -> None:
             "precision": upstream.precision,
             "units": {
                 "kind": command.units,
-                "layer": state_name(upstream, states[0]),
-                "clusters": None if head else command.clusters,
-                "head_input": command.head_input if head else None,
+                "layer": clusters.info.targets
+                if clusters and clusters.state is None
+                else state_name(upstream, states[0]),
+                "clusters": command.clusters if command.units == "kmeans" else None,
             },
             "metrics": scores,
             "data": {"utterances": len(features), "of_utterances": len(corpus), "frames": total},
@@ -151,7 +168,7 @@ def run_items(command: Units) -> None:
         "corpus": f"ABX items {command.items.name}",
         "encoder": encoder,
         "precision": upstream.precision,
-        "units": {"kind": "features", "layer": layer, "clusters": None, "head_input": None},
+        "units": {"kind": "features", "layer": layer, "clusters": None},
         "metrics": scores,
         "data": {"utterances": len(names), "of_utterances": len(names)},
         "seed": command.seed,

@@ -10,11 +10,23 @@ from pathlib import Path
 
 import numpy as np
 
-from sjepa.audio.io import EXTENSIONS, SAMPLE_RATE, AudioInfo, BadAudioError, read_header, read_int16, shown
+from sjepa.audio.io import (
+    EXTENSIONS,
+    SAMPLE_RATE,
+    AudioInfo,
+    BadAudioError,
+    SilentAudioError,
+    read_header,
+    read_int16,
+    shown,
+)
+from sjepa.data.shard_cache import ShardCache
 from sjepa.data.storage import Place, is_url, read_bytes
 from sjepa.errors import UserError
 from sjepa.model.frontend import RECEPTIVE_FIELD
 from sjepa.progress import track
+
+REQUESTS = 32  # at a time while a corpus behind URLs is decoded into memory: most of them wait for an answer
 
 
 @dataclass(frozen=True)
@@ -34,9 +46,12 @@ class Corpus:
     refused: list[str] = field(default_factory=list)
     """Why each unusable file was left out, or some of its pieces: a file and a reason, once."""
     audio: list[np.ndarray | str] | None = None
-    """Decoded int16 samples of each utterance, or why there are none, where the corpus is held in memory."""
+    """Decoded int16 samples of each utterance, or why there are none, where the corpus is held in memory. Digital
+    silence is no samples at all."""
     identity: str = ""
     """The fingerprint that an index was written with."""
+    shard_cache: ShardCache | None = None
+    """Where shards behind URLs are kept."""
 
     def __len__(self) -> int:
         return len(self.length)
@@ -71,12 +86,16 @@ class Corpus:
         path = self.paths[self.file[utterance]]
         if self.byte_offset is None or self.byte_size is None:
             return Place(path)
-        return Place(path, int(self.byte_offset[utterance]), int(self.byte_size[utterance]))
+        size = int(self.byte_size[utterance])
+        if self.shard_cache is not None and size and is_url(path):
+            path = self.shard_cache.find(path, self.identity)
+        return Place(path, int(self.byte_offset[utterance]), size)
 
     def name(self, utterance: int) -> str:
         """Where an utterance is, in words."""
-        place = self.place(utterance)
-        return f"{shown(place.path)} (utterance {utterance})" if place.size else shown(place.path)
+        path = shown(self.paths[self.file[utterance]])
+        inside = self.byte_size is not None and self.byte_size[utterance]
+        return f"{path} (utterance {utterance})" if inside else path
 
     def read(self, utterance: int, start: int = 0, samples: int | None = None) -> np.ndarray:
         """Int16 samples of an utterance, or of a stretch of it; refuses digital silence."""
@@ -90,8 +109,13 @@ class Corpus:
         else:
             decoded = self.decode(utterance, int(self.start[utterance]) + start, samples)
         if not decoded.any():
-            raise BadAudioError(f"{self.name(utterance)}: silence, every sample is zero")
+            raise SilentAudioError(f"{self.name(utterance)}: silence, every sample is zero")
         return decoded[:samples] if len(decoded) >= samples else np.pad(decoded, (0, samples - len(decoded)))
+
+    def is_piece(self, utterance: int) -> bool:
+        """Whether the recording goes on in the utterance before or after, so that this is only a piece of it."""
+        neighbours = [other for other in (utterance - 1, utterance + 1) if 0 <= other < len(self)]
+        return any(self.place(other) == self.place(utterance) for other in neighbours)
 
     def decode(self, utterance: int, start: int, samples: int) -> np.ndarray:
         place = self.place(utterance)
@@ -181,15 +205,19 @@ def check_header(path: str) -> AudioInfo | str:
 def decode(corpus: Corpus, show: bool = True) -> Corpus:
     """The corpus with every utterance decoded in memory; what cannot be decoded is named and keeps its place."""
 
-    def attempt(utterance: int) -> np.ndarray | str:
+    def attempt(utterance: int) -> tuple[np.ndarray | str, str]:
+        """What memory holds of an utterance, and why it cannot be used if it cannot."""
         try:
-            return corpus.read(utterance)
+            return corpus.read(utterance), ""
+        except SilentAudioError as error:
+            return np.zeros(0, np.int16), str(error)
         except BadAudioError as error:
-            return str(error)
+            return str(error), str(error)
 
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        audio = list(track(pool.map(attempt, range(len(corpus))), "Decoding audio", len(corpus), show))
-    refused = list(dict.fromkeys(result for result in audio if isinstance(result, str)))  # pieces share their file's
-    if all(isinstance(result, str) for result in audio):
+    remote = is_url(corpus.paths[0])
+    with ThreadPoolExecutor(REQUESTS if remote else os.cpu_count()) as pool:
+        found = list(track(pool.map(attempt, range(len(corpus))), "Decoding audio", len(corpus), show))
+    refused = list(dict.fromkeys(reason for _, reason in found if reason))  # pieces share their file's
+    if all(reason for _, reason in found):
         raise UserError(f"no usable audio: {first_of(refused)}")
-    return replace(corpus, refused=corpus.refused + refused, audio=audio)
+    return replace(corpus, refused=corpus.refused + refused, audio=[samples for samples, _ in found])

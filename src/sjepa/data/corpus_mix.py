@@ -72,6 +72,10 @@ class CorpusMix:
         corpus, local = self.find(utterance)
         return corpus.name(local)
 
+    def is_piece(self, utterance: int) -> bool:
+        corpus, local = self.find(utterance)
+        return corpus.is_piece(local)
+
     def read(self, utterance: int, start: int = 0, samples: int | None = None) -> np.ndarray:
         corpus, local = self.find(utterance)
         return corpus.read(local, start, samples)

@@ -25,10 +25,11 @@ import numpy as np
 from sjepa.audio.io import SAMPLE_RATE, BadAudioError, one_line, printable, shown
 from sjepa.data.corpus import Corpus
 from sjepa.data.layouts import cache_folder
-from sjepa.data.storage import Place, is_url, read_bytes
+from sjepa.data.storage import Place, download, file_size, is_url, read_bytes
 from sjepa.errors import UserError
 from sjepa.fields import NUMBER, TEXT, WHOLE, check_fields, one_of, require, table_of
 from sjepa.files import atomic_file, write_whole
+from sjepa.locks import hold_lock
 
 FORMAT = "sjepa index 1"
 AUDIO = {"file": "int32", "byte_offset": "int64", "byte_size": "int64", "start": "int64", "length": "int32"}
@@ -47,6 +48,7 @@ FACTS = {
     "durations": table_of(WHOLE),
     "refused": WHOLE,
 }
+TRAINING = ("audio.arrow", "files.arrow")  # the columns that training reads
 BLOCK = 16  # neighbours in a shard that a batch reads together
 
 
@@ -253,7 +255,7 @@ def read_facts(where: str) -> dict[str, Any]:
 def open_index(where: str) -> Corpus:
     """The corpus of an index or of shards, in a folder or behind a URL."""
     facts = read_facts(where)
-    folder = download(where, facts["fingerprint"]) if is_url(where) else Path(where)
+    folder = fetch_columns(where, facts["fingerprint"], TRAINING) if is_url(where) else Path(where)
     numbers, files = read_table(folder / "audio.arrow"), read_table(folder / "files.arrow")
     kinds = {name: str(kind) for name, kind in zip(numbers.schema.names, numbers.schema.types, strict=True)}
     counted = (len(numbers), len(files)) == (facts["utterances"], facts["files"])
@@ -280,18 +282,24 @@ def open_index(where: str) -> Corpus:
 def read_labels(where: str) -> Any:
     """Ids and labels of an index, as an Arrow table in the order of the utterances."""
     facts = read_facts(where)
-    return read_table((download(where, facts["fingerprint"]) if is_url(where) else Path(where)) / "labels.arrow")
+    folder = fetch_columns(where, facts["fingerprint"], ("labels.arrow",)) if is_url(where) else Path(where)
+    return read_table(folder / "labels.arrow")
 
 
-def download(url: str, fingerprint: str) -> Path:
-    """The columns of an index behind a URL, kept in the user's cache."""
+def fetch_columns(url: str, fingerprint: str, names: Sequence[str]) -> Path:
+    """The folder in the user's cache with columns of an index behind a URL. One process of a machine downloads them."""
     folder = cache_folder() / hashlib.sha256(f"{url} {fingerprint}".encode()).hexdigest()[:16]
     folder.mkdir(parents=True, exist_ok=True)
-    for name in ("audio.arrow", "files.arrow", "labels.arrow"):
-        if not (folder / name).exists():
+    for name in names:
+        if (folder / name).exists():
+            continue
+        with hold_lock(folder / f"{name}.lock", "", sweep=False, wait=True):
+            if (folder / name).exists():
+                continue
+            source = f"{url.rstrip('/')}/{name}"
             try:
                 with atomic_file(folder / name) as partial:
-                    partial.write_bytes(read_bytes(Place(f"{url.rstrip('/')}/{name}")))
+                    download(source, partial, file_size(source))
             except BadAudioError as error:
                 raise UserError(str(error)) from None
     return folder

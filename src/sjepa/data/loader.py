@@ -4,28 +4,33 @@ import copy
 import os
 import queue
 import threading
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from itertools import islice
 from multiprocessing.process import BaseProcess
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from sjepa.audio.augment import AugmentConfig, draw, student_samples
-from sjepa.audio.io import SAMPLE_RATE, BadAudioError
-from sjepa.bounds import NOT_NEGATIVE, POSITIVE, SHARE, WORKERS
+from sjepa.audio.io import SAMPLE_RATE, BadAudioError, SilentAudioError
+from sjepa.bounds import GIGABYTES, NOT_NEGATIVE, POSITIVE, SHARE, WORKERS
 from sjepa.data.corpus import Corpus
 from sjepa.data.corpus_mix import CorpusMix
 from sjepa.data.masking import MaskConfig, block_mask
+from sjepa.data.prefetch import Prefetch
 from sjepa.data.sampler import BatchPlan, BatchSpec, split_evenly
-from sjepa.data.storage import fetch_ahead
-from sjepa.data.workers import describe_end, find_ended, ignore_stop_signals, record_processes, was_stopped
+from sjepa.data.storage import Place
+from sjepa.data.workers import choose_workers, describe_end, find_ended, ignore_stop_signals, record_processes
 from sjepa.errors import UserError
 from sjepa.model.frontend import frame_count
+from sjepa.torch_private import end_workers
 
+AHEAD = 3  # batches whose audio each process fetches from URLs while it makes another
 OTHERS = 20  # utterances tried in place of a batch that is damaged as a whole
 
 
@@ -43,8 +48,12 @@ class BatchConfig:
     """Decode the whole corpus once into memory, or decode as it is needed; auto decides by `memory_gb`."""
     memory_gb: Annotated[float, NOT_NEGATIVE] = 8.0
     """Largest decoded corpus that auto holds in memory, per rank."""
-    workers: Annotated[int, WORKERS] = 4
-    """Decoding processes per rank where the corpus is not held in memory."""
+    workers: Annotated[int | None, WORKERS] = None
+    """Decoding processes per rank if the corpus is not in memory; None: as many as the machine needs, at most 8."""
+    shard_cache: str = ""
+    """Folder on each machine's own disk where shards that are read from URLs are kept; empty keeps none."""
+    shard_cache_gb: Annotated[float, GIGABYTES] = 500.0
+    """Most that this folder may hold, for all ranks of a machine together."""
     bad_share: Annotated[float, SHARE] = 0.05
     """Share of utterances that may turn out damaged before the run stops."""
 
@@ -55,7 +64,7 @@ class Batch:
 
     waveforms: Tensor  # (B, N) int16
     mask: Tensor  # (B, T) True where masked
-    draws: Tensor  # (18, B) of the augmentation
+    draws: Tensor  # (20, B) of the augmentation
     position: tuple[int, int]  # epoch and index of the batch after this one
     available: float  # seconds of audio in the utterances of the global batch
     cropped: float  # seconds of it that the crop left out; nothing is padded
@@ -103,21 +112,35 @@ class BatchReader(torch.utils.data.Dataset):
         self.in_memory = corpus.audio is not None
         self.reading: Tensor | None = None
         """Process and utterance that each worker is at: shared memory, read when a worker has died."""
+        self.prefetch = Prefetch()
+
+    def fetch_ahead(self, spec: BatchSpec, following: Sequence[BatchSpec]) -> None:
+        """Fetch the audio of a batch from URLs, and begin with that of those that follow."""
+        self.prefetch.keep_only({(each.epoch, each.index) for each in (spec, *following)})
+        for each in (spec, *following):
+            self.prefetch.start((each.epoch, each.index), self.stretches(each))
+
+    def stretches(self, spec: BatchSpec) -> list[Place]:
+        """Where this rank's audio of a batch lies."""
+        if self.in_memory:
+            return []
+        return [self.corpus.place(u) for u in spec.utterances[spec.places(self.rank, self.world_size)].tolist()]
 
     def __getitem__(self, spec: BatchSpec) -> Batch:
         places = spec.places(self.rank, self.world_size)
         generators = [np.random.default_rng((self.seed, spec.epoch, spec.index, place)) for place in places]
         utterances = spec.utterances[places].tolist()
-        if not self.in_memory:
-            fetch_ahead(self.corpus.place(utterance) for utterance in utterances)
         waveforms: list[np.ndarray | None] = []
         bad: list[str] = []
-        for utterance, generator in zip(utterances, generators, strict=True):
-            try:
-                waveforms.append(self.crop(utterance, spec.samples, generator))
-            except BadAudioError as error:
-                bad.append(str(error))
-                waveforms.append(None)
+        with self.prefetch.hold((spec.epoch, spec.index), self.stretches(spec)):
+            for utterance, generator in zip(utterances, generators, strict=True):
+                try:
+                    waveforms.append(self.crop(utterance, spec.samples, generator))
+                except BadAudioError as error:
+                    # A silent piece of a longer recording is no damage; a silent recording has lost its sound.
+                    if not isinstance(error, SilentAudioError) or not self.corpus.is_piece(utterance):
+                        bad.append(str(error))
+                    waveforms.append(None)
         # A damaged utterance's place is taken by another of the batch, so that shapes stay as planned.
         sound = [waveform for waveform in waveforms if waveform is not None] or [self.any_other(spec, bad)]
         stacked = np.stack([sound[i % len(sound)] if w is None else w for i, w in enumerate(waveforms)])
@@ -139,12 +162,19 @@ class BatchReader(torch.utils.data.Dataset):
         return split_evenly(count, self.accumulate)
 
     def crop(self, utterance: int, samples: int, generator: np.random.Generator) -> np.ndarray:
-        """A random stretch of an utterance."""
+        """A random stretch of an utterance. Digital silence is not one, unless the utterance holds nothing else."""
         worker = torch.utils.data.get_worker_info()
         if self.reading is not None and worker is not None:
             self.reading[worker.id] = torch.tensor([os.getpid(), utterance])
         start = int(generator.integers(int(self.corpus.length[utterance]) - samples + 1))
-        return self.corpus.read(utterance, start, samples)
+        try:
+            return self.corpus.read(utterance, start, samples)
+        except SilentAudioError:
+            whole = self.corpus.read(utterance)
+        sound = np.flatnonzero(whole)
+        middle = int(sound[generator.integers(len(sound))])
+        start = min(max(0, middle - samples // 2), len(whole) - samples)
+        return whole[start : start + samples]
 
     def any_other(self, spec: BatchSpec, bad: list[str]) -> np.ndarray:
         """A stretch of some utterance elsewhere: a shard that is gone may have held the whole batch."""
@@ -154,7 +184,8 @@ class BatchReader(torch.utils.data.Dataset):
                 return self.crop(utterance, spec.samples, generator)
             except BadAudioError:
                 continue
-        raise UserError(f"every file of a batch is damaged, and so are {OTHERS} others: {bad[0]}")
+        first = bad[0] if bad else f"{self.corpus.name(int(spec.utterances[0]))} and others are silent"
+        raise UserError(f"every file of a batch is damaged, and so are {OTHERS} others: {first}")
 
     def last_read(self, dead: Sequence[BaseProcess]) -> str:
         """What these worker processes were reading."""
@@ -164,15 +195,31 @@ class BatchReader(torch.utils.data.Dataset):
         return ", ".join(names) or "the first file"
 
 
+class Order(NamedTuple):
+    """A batch to make, and those that the same process makes next."""
+
+    spec: BatchSpec
+    following: tuple[BatchSpec, ...]
+
+
+def place_orders(specs: Iterator[BatchSpec], processes: int) -> Iterator[Order]:
+    """Orders for processes that take turns."""
+    window = deque(islice(specs, processes * AHEAD))
+    for last in specs:
+        window.append(last)
+        yield Order(window.popleft(), tuple(islice(window, processes - 1, None, processes)))
+
+
 class Messages(torch.utils.data.Dataset):
-    """A reader whose errors come as values: torch would wrap their text in a traceback."""
+    """A reader that takes orders. Its errors come as values: torch would wrap their text in a traceback."""
 
     def __init__(self, reader: BatchReader):
         self.reader = reader
 
-    def __getitem__(self, spec: BatchSpec) -> Batch | UserError:
+    def __getitem__(self, order: Order) -> Batch | UserError:
         try:
-            return self.reader[spec]
+            self.reader.fetch_ahead(*order)
+            return self.reader[order.spec]
         except UserError as error:
             return error
 
@@ -194,27 +241,43 @@ def plan_batches(
 
 
 def load(
-    reader: BatchReader, plan: BatchPlan, position: tuple[int, int], workers: int, device: torch.device
+    reader: BatchReader, plan: BatchPlan, position: tuple[int, int], workers: int | None, device: torch.device
 ) -> Generator[Batch, None, None]:
     """Endless batches from a position on, prepared in the background; close it to end them."""
-    specs = plan.batches(*position)
-    if workers and not reader.in_memory:
-        source = from_workers(reader, specs, workers)
+    ended = torch.zeros(1, dtype=torch.bool).share_memory_()
+    reader = copy.copy(reader)  # with requests of its own: frames for a phase's targets are read beside training
+    reader.prefetch = Prefetch(ended, reports=reader.rank == 0)
+    specs, processes = plan.batches(*position), choose_workers(workers, device.type)
+    if processes and not reader.in_memory:
+        source = from_workers(reader, specs, processes)
     else:
-        source = (reader[spec] for spec in specs)
-    return prefetched(source, depth=3) if device.type == "cpu" else on_device(source, device)
+        source = in_this_process(reader, specs)
+    ready = prefetched(source, depth=3) if device.type == "cpu" else on_device(source, device)
+    try:
+        while True:
+            yield next(ready)
+    finally:
+        ended.fill_(True)  # first, so that requests stop waiting for a server
+        ready.close()
 
 
-def on_device(batches: Iterable[Batch], device: torch.device) -> Generator[Batch, None, None]:
+def in_this_process(reader: BatchReader, specs: Iterator[BatchSpec]) -> Generator[Batch, None, None]:
+    for order in place_orders(specs, 1):
+        reader.fetch_ahead(*order)
+        yield reader[order.spec]
+
+
+def on_device(batches: Generator[Batch, None, None], device: torch.device) -> Generator[Batch, None, None]:
     """Batches copied to a GPU ahead of time on a stream of their own, beside the steps."""
     stream = torch.cuda.Stream(device)
 
-    def copied() -> Iterator[Batch]:
-        for batch in batches:
-            with torch.cuda.stream(stream):
-                moved = batch.to(device)
-            stream.synchronize()  # the thread that prefetches waits, not the step
-            yield moved
+    def copied() -> Generator[Batch, None, None]:
+        with closing(batches):
+            for batch in batches:
+                with torch.cuda.stream(stream):
+                    moved = batch.to(device)
+                stream.synchronize()  # the thread that prefetches waits, not the step
+                yield moved
 
     with closing(prefetched(copied(), depth=3)) as ready:
         for batch in ready:
@@ -223,19 +286,20 @@ def on_device(batches: Iterable[Batch], device: torch.device) -> Generator[Batch
             yield batch
 
 
-def from_workers(reader: BatchReader, specs: Iterator[BatchSpec], workers: int) -> Iterator[Batch]:
+def from_workers(reader: BatchReader, specs: Iterator[BatchSpec], workers: int) -> Generator[Batch, None, None]:
     """Batches made in worker processes; one that dies is reported with what it was reading."""
-    reader = copy.copy(reader)  # with a table of its own: frames for a phase's targets are read beside training
     reader.reading = torch.zeros(workers, 2, dtype=torch.int64).share_memory_()
     context, processes = record_processes()
-    batches = torch.utils.data.DataLoader(
-        Messages(reader),
-        sampler=specs,
-        batch_size=None,
-        num_workers=workers,
-        prefetch_factor=4,
-        multiprocessing_context=context,
-        worker_init_fn=ignore_stop_signals,
+    batches = iter(
+        torch.utils.data.DataLoader(
+            Messages(reader),
+            sampler=place_orders(specs, workers),
+            batch_size=None,
+            num_workers=workers,
+            prefetch_factor=4,
+            multiprocessing_context=context,
+            worker_init_fn=ignore_stop_signals,
+        )
     )
     try:
         for batch in batches:
@@ -248,23 +312,23 @@ def from_workers(reader: BatchReader, specs: Iterator[BatchSpec], workers: int) 
         if not ended:
             raise
         raise worker_error(reader, ended) from None
+    finally:
+        end_workers(batches)
+        for process in processes:
+            if process.is_alive():
+                process.kill()  # the loader sends SIGTERM, which they ignore
 
 
 def worker_error(reader: BatchReader, ended: Sequence[BaseProcess]) -> UserError:
-    """Why there are no more batches: workers crashed, or were asked to end together with the run."""
-    crashed = [process for process in ended if not was_stopped(process)]
-    if not crashed:
-        return UserError(
-            "the processes that read audio were told to end (SIGTERM or SIGINT); the same command continues"
-        )
-    ends = ", ".join(sorted({describe_end(process) for process in crashed}))
+    """Why there are no more batches: which workers crashed, and how."""
+    ends = ", ".join(sorted({describe_end(process) for process in ended}))
     return UserError(
-        f"a process that reads audio died at {reader.last_read(crashed)}: it ended with {ends}. Remove that file if it "
+        f"a process that reads audio died at {reader.last_read(ended)}: it ended with {ends}. Remove that file if it "
         "is to blame, or lower batches.workers if memory ran out; the same command continues"
     )
 
 
-def prefetched(items: Iterable[Batch], depth: int) -> Generator[Batch, None, None]:
+def prefetched(items: Generator[Batch, None, None], depth: int) -> Generator[Batch, None, None]:
     """Run an iterator ahead in a thread; its errors surface here."""
     ready: queue.Queue[Batch | BaseException] = queue.Queue(depth)
     stopped = threading.Event()
@@ -285,6 +349,8 @@ def prefetched(items: Iterable[Batch], depth: int) -> Generator[Batch, None, Non
                     return
         except BaseException as error:
             put(error)
+        finally:
+            items.close()
 
     thread = threading.Thread(target=run, daemon=True, name="batches")
     thread.start()

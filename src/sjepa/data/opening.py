@@ -1,6 +1,7 @@
 """Opening a corpus by its place: a folder of audio, an index or shards, or several of them with weights."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ import numpy as np
 from sjepa.data.corpus import Corpus, decode, scan_folder
 from sjepa.data.corpus_mix import CorpusMix
 from sjepa.data.layouts import find_layout
+from sjepa.data.shard_cache import ShardCache
 from sjepa.data.storage import is_url
 from sjepa.errors import UserError
 from sjepa.progress import say
@@ -16,19 +18,26 @@ LISTS = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".arrow", ".tar")
 
 
 def open_corpus(
-    data: str | Path, max_seconds: float, cache: str, memory_gb: float, show: bool = True
+    data: str | Path,
+    max_seconds: float,
+    cache: str,
+    memory_gb: float,
+    show: bool = True,
+    shard_cache: ShardCache | None = None,
 ) -> Corpus | CorpusMix:
     """The corpus of a folder of audio, an index or shards (folder or URL), a source in any layout that `sjepa index`
-    reads, or of several as `a=0.7,b=0.3`.
+    reads, or of several: `a=0.7,b=0.3` with weights, `a,b` by their size.
 
     It is decoded in memory where it fits, and what was left out is said. Only a plain folder's long files are cut
-    to `max_seconds` here; an index was cut when it was made.
+    to `max_seconds` here; an index was cut when it was made. `shard_cache` keeps shards that are read from URLs.
     """
     parts = weighted(str(data))
     corpora = [open_one(where, max_seconds, show) for where, _ in parts]
     size = sum(float(corpus.length.sum(dtype=np.int64)) for corpus in corpora) * 2 / 2**30
     if cache == "memory" or (cache == "auto" and size <= memory_gb):
         corpora = [decode(corpus, show) for corpus in corpora]
+    elif shard_cache is not None:
+        corpora = [replace(corpus, shard_cache=shard_cache) for corpus in corpora]
     for corpus, (where, _) in zip(corpora, parts, strict=True):
         left_out = f"; {len(corpus.refused)} left out, whole or in part:" if corpus.refused else ""
         say(f"{f'{where}: ' if len(parts) > 1 else ''}{amount(corpus, max_seconds)}{left_out}")
@@ -38,7 +47,8 @@ def open_corpus(
             say(f"  and {len(corpus.refused) - 5} more")
     if len(corpora) == 1:
         return corpora[0]
-    return CorpusMix.of(corpora, [weight for _, weight in parts])
+    weights = [weight or corpus.hours for corpus, (_, weight) in zip(corpora, parts, strict=True)]
+    return CorpusMix.of(corpora, weights)
 
 
 def amount(corpus: Corpus, max_seconds: float) -> str:
@@ -49,19 +59,28 @@ def amount(corpus: Corpus, max_seconds: float) -> str:
     return f"{held}, {corpus.hours:.2f} hours"
 
 
-def weighted(data: str) -> list[tuple[str, float]]:
-    """`a=0.7,b=0.3` as pairs; anything without weights is one place with weight 1."""
-    if "=" not in data or (is_url(data) and "," not in data) or os.path.exists(data):
+def weighted(data: str) -> list[tuple[str, float | None]]:
+    """`a=0.7,b=0.3` as pairs; `a,b` without weights, which stand for their sizes; else one place of weight 1."""
+    if os.path.exists(data) or (is_url(data) and "," not in data):
         return [(data, 1.0)]
-    parts = []
-    for item in data.split(","):
-        where, _, weight = item.strip().rpartition("=")
+    items = [item.strip() for item in data.split(",")]
+    if "=" not in data:
+        found = [is_url(item) or (item != "" and os.path.exists(item)) for item in items]
+        several = all(found) or (any(found) and not is_url(data))  # a comma may be part of one URL
+        return [(item, None) for item in items] if several else [(data, 1.0)]
+    parts: list[tuple[str, float | None]] = []
+    for item in items:
+        where, _, given = item.rpartition("=")
         try:
-            parts.append((where, float(weight)))
+            weight = float(given)
         except ValueError:
-            where = ""
-        if not where or not 0 < parts[-1][1] < float("inf"):
-            raise UserError(f"--data {data}: {item!r} is not PLACE=WEIGHT with a weight above 0, as in a=0.7,b=0.3")
+            where, weight = "", 0.0
+        if not where or not 0 < weight < float("inf"):
+            raise UserError(
+                f"--data {data}: {item!r} is not PLACE=WEIGHT with a weight above 0, as in a=0.7,b=0.3; without any "
+                "weight, as in a,b, each counts by its size"
+            )
+        parts.append((where, weight))
     return parts
 
 

@@ -7,6 +7,11 @@ GPUS_PER_NODE = 8
 LINKS = {"NVLink, 450 GB/s": 450e9, "400 Gb/s per GPU": 50e9}  # bytes a second in one direction
 FLAC_BYTES, INT16_BYTES = 17_000, 32_000  # a second of 16 kHz speech; flac as measured on LibriSpeech
 
+# More epochs than this are worth a word. It is twice what our longest run used: 101 epochs of 13.2 hours, where phones
+# still gained from more steps (docs/study.md). The paper's run has 7.7. HuBERT and wav2vec 2.0 repeat 960 hours several
+# hundred times, so such a run is no mistake, but nothing here measures what the later epochs still bring.
+MANY_EPOCHS = 200
+
 
 @dataclass(frozen=True)
 class Machine:
@@ -40,6 +45,18 @@ class Work:
     @property
     def epochs(self) -> float:
         return self.audio_seconds / (self.hours * 3600)
+
+
+def describe_repetition(audio_seconds: float, steps: int, hours: float) -> str:
+    """A line about a corpus that is too small for the steps of a run; empty if it is not."""
+    epochs = audio_seconds / (hours * 3600)
+    if epochs <= MANY_EPOCHS:
+        return ""
+    enough = math.floor(steps * MANY_EPOCHS / epochs)
+    return (
+        f"{hours:,.3g} hours are few for {steps:,} steps: each is used {epochs:,.0f} times (the paper: 7.7, our "
+        f"longest run: 101). More audio, or about {enough:,} steps ({MANY_EPOCHS} epochs), use the time better"
+    )
 
 
 def all_reduce_seconds(size: float, gpus: int, bandwidth: float) -> float:
@@ -98,7 +115,8 @@ def table(work: Work, machine: Machine, shard_hours: float) -> list[str]:
     }
     for name, rate in limits.items():
         lines.append(f"  {name:<26}{rate:>12,.0f}  {details[name]}{'  <- the bottleneck' if name == slowest else ''}")
-    return [*lines, "", *scaling(work, machine)]
+    repeated = describe_repetition(work.audio_seconds, work.steps, work.hours)
+    return [*lines, "", *scaling(work, machine), *(["", repeated] if repeated else [])]
 
 
 def clock(seconds: float) -> str:

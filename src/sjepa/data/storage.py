@@ -4,8 +4,9 @@ import importlib
 import os
 import threading
 import time
-from collections.abc import Iterable
-from itertools import pairwise
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -13,16 +14,26 @@ from sjepa.audio.io import BadAudioError, one_line, shown
 from sjepa.errors import UserError
 
 TRIES = 5
-FIRST_WAIT = 0.5  # seconds before the second try; each further wait is twice as long
-# The S3 client's own retries would multiply with these: a server that is gone took 8 s a try.
-OPTIONS: dict[str, dict[str, Any]] = {"s3": {"config_kwargs": {"retries": {"total_max_attempts": 1}}}}
-GAP = 65_536  # bytes between two stretches that are cheaper to fetch than a request of their own
-given_up: set[str] = set()  # URLs that failed every try: a broken shard must not cost every utterance in it the waits
-ahead = threading.local()  # .held: stretches of URLs fetched before they are asked for
+FIRST_WAIT = 0.5  # seconds before the second try; each further wait is twice as long, up to the longest
+LONGEST_WAIT = 10.0
+CONNECT, STALL = 5.0, 10.0  # seconds that a server may take to accept a connection, and to send its next bytes
+PART = 8 * 2**20  # bytes of a request while a whole file is downloaded
+DOWNLOADS = 4  # such requests at a time
+FINAL = frozenset(range(400, 500)) - {408, 429}  # answers of a server that works: waiting does not change them
+failing: set[str] = set()  # URLs that failed every try: until one succeeds they cost one try each, and no waits
+ahead = threading.local()  # .held: stretches of URLs fetched before they are asked for, or why they could not be
 
 
 PROTOCOLS = frozenset({"http", "https", "s3"})
 ALLOWED = "SJEPA_ALLOW_PROTOCOLS"  # set by --allow-protocols; worker processes inherit it
+
+
+class UnreachableError(BadAudioError):
+    """A URL that did not answer. It may do so later."""
+
+
+class CutShortError(BadAudioError):
+    """A file with fewer bytes than its index says."""
 
 
 class Place(NamedTuple):
@@ -32,23 +43,30 @@ class Place(NamedTuple):
     offset: int = 0
     size: int = 0  # 0: the whole file
 
+    def holds(self, other: "Place") -> bool:
+        if self.path != other.path or not self.size or not other.size:
+            return self == other
+        return self.offset <= other.offset and other.offset + other.size <= self.offset + self.size
+
 
 def is_url(path: str) -> bool:
     return "://" in path
 
 
 def read_bytes(place: Place) -> bytes:
-    """The bytes of a place; a URL is tried again where it fails on the way."""
-    path, offset, size = place
-    if not is_url(path):
+    """The bytes of a place. A URL that fails is tried again."""
+    if not is_url(place.path):
         content = read_local(place)
     else:
-        for held, content in getattr(ahead, "held", []):
-            if held.path == path and held.offset <= offset and size and offset + size <= held.offset + held.size:
-                return content[offset - held.offset : offset - held.offset + size]
+        for held, found in getattr(ahead, "held", []):
+            if held.holds(place):
+                if isinstance(found, BadAudioError):
+                    raise found
+                start = place.offset - held.offset
+                return found[start : start + place.size] if place.size else found
         content = fetch(place)
-    if len(content) < size:
-        raise BadAudioError(f"{shown(path)}: cut short, it holds fewer bytes than its index says")
+    if len(content) < place.size:
+        raise CutShortError(f"{shown(place.path)}: cut short, it holds fewer bytes than its index says")
     return content
 
 
@@ -83,12 +101,27 @@ def read_local(place: Place) -> bytes:
         raise BadAudioError(f"{shown(place.path)}: cannot be read ({reason})") from error
 
 
-def fetch(place: Place) -> bytes:
+def never() -> bool:
+    return False
+
+
+def fetch(
+    place: Place,
+    patience: float = 0.0,
+    is_stopped: Callable[[], bool] = never,
+    report: Callable[[str], None] | None = None,
+) -> bytes:
+    """The bytes of a place behind a URL, tried several times.
+
+    If the server does not answer at all, tries go on for `patience` seconds, and `report` receives one line about it.
+    A URL that failed every try costs one try each time, until one succeeds: it is never given up for good.
+    """
     url, offset, size = place
     filesystem, path = filesystem_of(url)
-    for attempt in range(1 if url in given_up else TRIES):
-        if attempt:
-            time.sleep(FIRST_WAIT * 2 ** (attempt - 1))
+    began = time.monotonic()
+    tries, short = 1 if url in failing else TRIES, False
+    for attempt in range(1, 1_000_000):
+        final = False
         try:
             # By name, because the protocols order these differently.
             stretch = {"start": offset, "end": offset + size} if size else {}
@@ -96,46 +129,77 @@ def fetch(place: Place) -> bytes:
         except FileNotFoundError:
             raise BadAudioError(f"{shown(url)}: there is no such file") from None
         except Exception as error:  # every protocol has its own kinds of failure
-            reason = one_line(error)
-            continue
-        if not size or len(content) == size:
-            return content
-        if len(content) > size:
-            raise UserError(f"{url}: the server does not serve parts of files (HTTP ranges): download the folder")
-        reason = f"{len(content)} of {size} bytes came"
-    given_up.add(url)
-    raise BadAudioError(f"{shown(url)}: cannot be read, tried {TRIES} times ({reason})")
+            reason, short = one_line(error) or type(error).__name__, False
+            final = isinstance(error, PermissionError) or getattr(error, "status", None) in FINAL
+        else:
+            if not size or len(content) == size:
+                failing.discard(url)
+                return content
+            if len(content) > size:
+                raise UserError(f"{url}: the server does not serve parts of files (HTTP ranges): download the folder")
+            reason, short = f"{len(content)} of {size} bytes came", True
+        lasting = tries > 1 and not short and not final and time.monotonic() - began < patience
+        if is_stopped() or (attempt >= tries and not lasting):
+            break
+        if attempt == TRIES and report is not None:
+            report(f"{shown(url)}: no answer ({reason}); trying for {patience / 60:g} minutes")
+        pause(min(LONGEST_WAIT, FIRST_WAIT * 2 ** (attempt - 1)), is_stopped)
+    failing.add(url)
+    refusal = CutShortError if short else UnreachableError
+    raise refusal(f"{shown(url)}: cannot be read, tried {max(attempt, TRIES)} times ({reason})")
 
 
-def fetch_ahead(places: Iterable[Place]) -> None:
-    """Fetch what lies side by side behind a URL in one request; `read_bytes` in this thread then has it."""
-    ahead.held = []
-    for run in runs(sorted(place for place in places if place.size and is_url(place.path))):
-        try:
-            ahead.held.append((run, fetch(run)))
-        except BadAudioError:
-            continue  # then each is read, and refused, by itself
+def pause(seconds: float, is_stopped: Callable[[], bool]) -> None:
+    """Sleep, but not on after work was stopped."""
+    until = time.monotonic() + seconds
+    while (left := until - time.monotonic()) > 0 and not is_stopped():
+        time.sleep(min(0.1, left))
 
 
-def runs(places: list[Place]) -> list[Place]:
-    """Neighbouring places joined, from sorted ones."""
-    starts = [0] + [
-        index
-        for index, (a, b) in enumerate(pairwise(places), 1)
-        if a.path != b.path or b.offset > a.offset + a.size + GAP
-    ]
-    joined = []
-    for first, end in pairwise([*starts, len(places)]):
-        if first < end:
-            stop = max(place.offset + place.size for place in places[first:end])
-            joined.append(Place(places[first].path, places[first].offset, stop - places[first].offset))
-    return joined
+def file_size(url: str) -> int | None:
+    """Bytes of a file behind a URL; None if the server does not tell."""
+    filesystem, path = filesystem_of(url)
+    try:
+        size = filesystem.size(path)
+    except Exception:  # every protocol has its own kinds of failure; reading it will name this one
+        return None
+    return int(size) if size else None
+
+
+def download(url: str, path: Path, size: int | None) -> None:
+    """Write a file behind a URL to a path; a large one in parts, with several requests at a time."""
+    if size is None or size <= PART:
+        path.write_bytes(fetch(Place(url)))
+        return
+    path.touch()
+    turn = threading.Lock()
+    with path.open("r+b") as file, ThreadPoolExecutor(DOWNLOADS) as pool:
+
+        def write(offset: int) -> None:
+            content = fetch(Place(url, offset, min(PART, size - offset)))
+            with turn:
+                file.seek(offset)
+                file.write(content)
+
+        list(pool.map(write, range(0, size, PART)))
+
+
+def client_options(protocol: str) -> dict[str, Any]:
+    """Time limits of seconds for the client of a protocol."""
+    if protocol in ("http", "https"):
+        timeout = importlib.import_module("aiohttp").ClientTimeout(total=None, sock_connect=CONNECT, sock_read=STALL)
+        return {"client_kwargs": {"timeout": timeout}}
+    if protocol == "s3":
+        # The client's own retries would multiply with ours.
+        limits = {"retries": {"total_max_attempts": 1}, "connect_timeout": CONNECT, "read_timeout": STALL}
+        return {"config_kwargs": limits}
+    return {}
 
 
 def filesystem_of(url: str) -> tuple[Any, str]:
     check_protocol(url)
     try:
-        options = OPTIONS.get(url.partition("://")[0], {})
+        options = client_options(url.partition("://")[0])
         return importlib.import_module("fsspec.core").url_to_fs(url, **options)
     except ImportError as error:
         extra = "s3" if url.startswith("s3://") else "corpora"

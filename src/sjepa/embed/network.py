@@ -1,54 +1,98 @@
-"""The frozen encoder, and the run's cluster head where units or posteriors are asked for."""
+"""The frozen encoder, with its mixture or cluster head if units or posteriors are asked for."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from operator import itemgetter
 from pathlib import Path
-from typing import cast
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from sjepa.embed.loudness import Moments, norm_for
 from sjepa.errors import UserError
 from sjepa.evaluate.upstream import ARCHITECTURES
 from sjepa.model.encoder import Encoder
 from sjepa.model.formats import OtherNetworkError
-from sjepa.model.predictor import ClusterHead
+from sjepa.model.frontend import Moments
 from sjepa.model.utterances import encode
 from sjepa.runs.steps import encoder_at
+
+ALL_LAYERS = "all"
+Reader = Literal["layers", "mixture", "head"]
 
 
 @dataclass(frozen=True)
 class Network:
     encoder: Encoder
-    state: int
-    """Which hidden state is taken: 0 is the input of layer 0, then each layer's output."""
-    head: ClusterHead | None
+    states: tuple[int, ...]
+    """Which hidden states are taken, side by side: 0 is the input of layer 0, then each layer's output."""
     device: torch.device
+    reader: Reader = "layers"
+    """What reads the frames: nothing (features), the mixture, or the cluster head."""
+
+    def take(self, hidden_states: Sequence[Tensor]) -> Tensor:
+        chosen = [hidden_states[state] for state in self.states]
+        return chosen[0] if len(chosen) == 1 else torch.cat(chosen, dim=-1)
+
+    @property
+    def until(self) -> int:
+        """The last layer that is needed."""
+        return max(self.states) - 1
 
     @torch.inference_mode()
     def features(self, waveforms: Sequence[np.ndarray]) -> list[Tensor]:
-        """The state's frames (T, D) of each waveform; none depends on the others."""
-        return encode(self.encoder, waveforms, self.device, itemgetter(self.state), until=self.state - 1)
+        """Frames (T, D) of each waveform; none depends on the others."""
+        encoded: Sequence[Tensor | None] = [None] * len(waveforms)
+        if self.states:
+            encoded = encode(self.encoder, waveforms, self.device, self.take, until=self.until)
+        return [self.frames(torch.from_numpy(w), x) for w, x in zip(waveforms, encoded, strict=True)]
 
     @torch.inference_mode()
     def window_features(self, samples: np.ndarray, recording: Moments) -> Tensor:
-        """The state's frames (T, D) of a window, computed as part of its recording."""
-        waveform = torch.from_numpy(samples)[None].to(self.device)
-        norm = norm_for(self.encoder, waveform, recording)
-        output = torch.func.functional_call(self.encoder, norm, (waveform,), {"until": self.state - 1})
-        return cast(Tensor, output.hidden_states[self.state][0])
+        """Frames (T, D) of a window, computed as part of its recording."""
+        waveform = torch.from_numpy(samples)
+        if not self.states:
+            return self.frames(waveform, None)
+        moments = Moments(*(moment.to(self.device) for moment in recording))
+        convolved = self.encoder.convolve(waveform[None].to(self.device), moments=moments)
+        return self.frames(waveform, self.take(self.encoder.transform(convolved, until=self.until).hidden_states)[0])
+
+    def frames(self, samples: Tensor, taken: Tensor | None) -> Tensor:
+        """The states that were taken; for a mixture, the features that it was fitted on."""
+        if self.reader == "mixture":
+            return self.encoder.clusters.space(samples.to(self.device), taken)
+        assert taken is not None
+        return taken
 
     @torch.inference_mode()
-    def posteriors(self, features: Tensor) -> Tensor:  # (T, D) -> (T, K)
-        assert self.head is not None
-        return self.head(features).softmax(-1)
+    def posteriors(self, frames: Tensor) -> Tensor:  # (T, D) -> (T, K)
+        clusters = self.encoder.clusters
+        return clusters.mixture_posteriors(frames) if self.reader == "mixture" else clusters.head_posteriors(frames)
+
+    @torch.inference_mode()
+    def units(self, frames: Tensor) -> Tensor:  # (T, D) -> (T,)
+        if self.reader == "mixture":
+            return self.encoder.clusters.mixture_units(frames)
+        return self.posteriors(frames).argmax(-1)
+
+
+def read_by(encoder: Encoder, reader: Reader, layer: str, device: torch.device) -> Network:
+    """The network that gives what a reader needs: chosen layers, the mixture's, or the head's."""
+    layers = encoder.config.layers
+    encoder = encoder.to(device)
+    if reader == "layers":
+        states = tuple(range(layers + 1)) if layer == ALL_LAYERS else (chosen_state(layer, layers),)
+    elif reader == "mixture":
+        state = encoder.clusters.state
+        states = () if state is None else (state,)
+    else:
+        states = (layers,)
+        encoder.clusters.head_posteriors(torch.zeros(1, encoder.config.hidden_size, device=device))  # or refuse now
+    return Network(encoder, states, device, reader)
 
 
 def load_encoder(source: Path, step: int | None = None) -> Encoder:
-    """An encoder by path, or that of a run's checkpoint; of another network, what takes it."""
+    """An encoder by path or name, or that of a run's checkpoint; of another network, what takes it."""
     if step is not None:
         return encoder_at(source, step).requires_grad_(False)
     try:
@@ -69,4 +113,6 @@ def chosen_state(layer: str, layers: int) -> int:
         return 0
     if layer.isdigit() and int(layer) < layers:
         return int(layer) + 1
-    raise UserError(f"--layer {layer}: the encoder has layers 0 to {layers - 1}; also input (of layer 0) and last")
+    raise UserError(
+        f"--layer {layer}: the encoder has layers 0 to {layers - 1}; also input (of layer 0), last and {ALL_LAYERS}"
+    )

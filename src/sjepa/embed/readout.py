@@ -1,4 +1,4 @@
-"""From frames of the encoder to what is written, as they come: columns of features, posteriors or units, with times."""
+"""From frames of the encoder to columns of features, posteriors or units with times, as they come."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -13,7 +13,8 @@ from sjepa.embed.network import Network
 from sjepa.errors import UserError
 from sjepa.model.frontend import RECEPTIVE_FIELD, STRIDE, frame_centres
 
-What = Literal["features", "posteriors", "units"]
+What = Literal["features", "mixture", "head", "units"]
+"""Features of layers; posteriors of the mixture or of the cluster head; or the most likely component of either."""
 Columns = dict[str, np.ndarray]
 
 
@@ -27,47 +28,54 @@ class Readout:
 
     what: What
     mean: bool
-    """One row a recording: the mean over its frames."""
+    """One row per recording: the mean over its frames."""
     deduplicate: bool
     """One row for each run of equal units."""
+    names: tuple[str, ...] = ()
+    """Names of several states that lie side by side in a frame; each gets a column of its own."""
 
     def __post_init__(self) -> None:
         if self.deduplicate and self.what != "units":
             raise UserError("--deduplicate is for --what units")
         if self.mean and self.what == "units":
-            raise UserError("--pool mean: units are names and have no mean; posteriors do")
+            raise UserError("--pool mean: units are names and have no mean; posteriors do (--what mixture or head)")
 
     def __call__(self, network: Network, frames: Iterable[Tensor]) -> Iterator[Columns]:
         pieces = self.values(network, frames)
         if self.mean:
-            return mean(self.what, pieces)
+            return self.average(pieces)
         if self.deduplicate:
             return deduplicated(pieces)
-        return timed(self.what, pieces)
+        return self.timed(pieces)
 
     def values(self, network: Network, frames: Iterable[Tensor]) -> Iterator[np.ndarray]:
         for x in frames:
-            values = x if self.what == "features" else network.posteriors(x)
-            if not bool(torch.isfinite(values).all()):
+            if not bool(torch.isfinite(x).all()):
                 raise BadAudioError("the encoder gives features that are not finite numbers")
             if self.what == "units":
-                values = values.argmax(-1).to(torch.int32)
-            yield (values if self.what == "units" else values.float()).cpu().numpy()
+                yield network.units(x).to(torch.int32).cpu().numpy()
+            else:
+                yield (x if self.what == "features" else network.posteriors(x)).float().cpu().numpy()
 
+    def columns(self, values: np.ndarray) -> Columns:
+        """Values under their names, several states apart."""
+        if self.names:
+            apart = np.split(values, len(self.names), axis=1)
+            return {f"features_{name}": part for name, part in zip(self.names, apart, strict=True)}
+        return {self.what if self.what in ("features", "units") else "posteriors": values}
 
-def timed(name: str, pieces: Iterable[np.ndarray]) -> Iterator[Columns]:
-    done = 0
-    for values in pieces:
-        yield {name: values, "time": frame_centres(len(values), done)}
-        done += len(values)
+    def timed(self, pieces: Iterable[np.ndarray]) -> Iterator[Columns]:
+        done = 0
+        for values in pieces:
+            yield self.columns(values) | {"time": frame_centres(len(values), done)}
+            done += len(values)
 
-
-def mean(name: str, pieces: Iterable[np.ndarray]) -> Iterator[Columns]:
-    total, frames = np.zeros(1), 0
-    for values in pieces:
-        total, frames = total + values.sum(0, dtype=np.float64), frames + len(values)
-    seconds = ((frames - 1) * STRIDE + RECEPTIVE_FIELD) / SAMPLE_RATE
-    yield {name: (total / frames).astype(np.float32)[None], "seconds": np.array([seconds])}
+    def average(self, pieces: Iterable[np.ndarray]) -> Iterator[Columns]:
+        total, frames = np.zeros(1), 0
+        for values in pieces:
+            total, frames = total + values.sum(0, dtype=np.float64), frames + len(values)
+        seconds = ((frames - 1) * STRIDE + RECEPTIVE_FIELD) / SAMPLE_RATE
+        yield self.columns((total / frames).astype(np.float32)[None]) | {"seconds": np.array([seconds])}
 
 
 def deduplicated(pieces: Iterable[np.ndarray]) -> Iterator[Columns]:

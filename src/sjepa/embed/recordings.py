@@ -5,20 +5,24 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from torch import Tensor
 
+from sjepa import distributed
 from sjepa.audio.io import SAMPLE_RATE, BadAudioError, read_audio, shown
 from sjepa.audio.stream import stream_audio
 from sjepa.data.corpus import audio_files, check_header, first_of
-from sjepa.embed.loudness import moments_of
 from sjepa.embed.network import Network
 from sjepa.embed.readout import Readout
 from sjepa.embed.windows import WindowConfig, cut, join
 from sjepa.embed.writing import Format, write_table
 from sjepa.errors import UserError
 from sjepa.model.frontend import STRIDE, frame_count
+from sjepa.model.moments import moments_of
 from sjepa.progress import Bar, bar, track
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,14 @@ class Outcome:
     seconds: float = 0.0
     refused: list[str] = field(default_factory=list)
 
+    def __add__(self, other: "Outcome") -> "Outcome":
+        return Outcome(
+            self.recordings + other.recordings,
+            self.rows + other.rows,
+            self.seconds + other.seconds,
+            self.refused + other.refused,
+        )
+
 
 def find_recordings(given: Sequence[Path], show: bool = True) -> tuple[list[Recording], list[str]]:
     """Audio of files and folders with its length, and why some cannot be used; each gets a name of its own."""
@@ -89,16 +101,28 @@ def find_recordings(given: Sequence[Path], show: bool = True) -> tuple[list[Reco
 
 
 def embed(recordings: Sequence[Recording], out: Path, plan: Embedding, skip: bool, show: bool = True) -> Outcome:
-    """Write a file for each recording below `out`; with `skip`, those that are there already are left as they are."""
+    """Write a file for each recording below `out`; with `skip`, those that are there already are left as they are.
+
+    Ranks share the batches and the long recordings, so that each file is written once and does not depend on their
+    number. The outcome is this rank's.
+    """
     outcome = Outcome()
 
     def target(recording: Recording) -> Path:
         return out / f"{recording.name}.{plan.kind}"
 
-    left = {r.name: r for r in recordings if not (skip and target(r).is_file())}
+    # The main rank looks before any rank writes.
+    done = distributed.broadcast_object({r.name for r in recordings if skip and target(r).is_file()})
+    left = {r.name for r in recordings} - done
     short = [r for r in recordings if frame_count(r.samples) <= plan.window.frames]
-    long = [r for r in left.values() if frame_count(r.samples) > plan.window.frames]
-    seconds = sum(r.samples for r in left.values()) // SAMPLE_RATE
+    long = sorted(
+        (r for r in recordings if r.name in left and frame_count(r.samples) > plan.window.frames),
+        key=lambda r: (-r.samples, r.name),
+    )
+    # What is there already stays in its batch: sums of a batch of another size differ in the last bit.
+    batches = [b for b in batches_by_length(short, plan.batch_seconds) if any(r.name in left for r in b)]
+    batches, long = share(batches), share(long)
+    seconds = sum(r.samples for batch in (*batches, long) for r in batch if r.name in left) // SAMPLE_RATE
     with bar("Seconds embedded", seconds, show=show) as progress:
         clock = Clock(progress)
 
@@ -118,10 +142,7 @@ def embed(recordings: Sequence[Recording], out: Path, plan: Embedding, skip: boo
             outcome.refused.append(reason)
             progress.say(f"left out: {reason}")
 
-        for batch in batches_by_length(short, plan.batch_seconds):
-            # What is there already stays in its batch: sums of a batch of another size differ in the last bit.
-            if not any(r.name in left for r in batch):
-                continue
+        for batch in batches:
             waveforms, read = [], []
             for recording in batch:
                 try:
@@ -142,6 +163,11 @@ def embed(recordings: Sequence[Recording], out: Path, plan: Embedding, skip: boo
         for recording in long:
             write(recording, lambda r=recording: frames_of(r, plan, clock))  # type: ignore[misc]
     return outcome
+
+
+def share(items: list[T]) -> list[T]:
+    """This rank's share of a list that is ordered by size."""
+    return items[distributed.rank() :: distributed.world_size()]
 
 
 def batches_by_length(recordings: Sequence[Recording], seconds: float) -> Iterator[list[Recording]]:

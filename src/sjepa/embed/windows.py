@@ -3,7 +3,7 @@
 Frames count as for the whole recording: frame t sees samples [320 t, 320 t + 400). A recording of at most one window is
 encoded whole. A longer one is encoded in windows that overlap; the last is moved back to be as long as the others.
 Where two windows overlap, frames near their edges are dropped, because the position encoding sees zeros there, and
-between those the first window fades into the second. How loud a window is within its recording: `loudness.py`.
+between those the first window fades into the second. How loud a window is within its recording: `model/moments.py`.
 """
 
 from collections.abc import Iterable, Iterator
@@ -16,9 +16,8 @@ from torch import Tensor
 
 from sjepa.bounds import LENGTH, check_bounds
 from sjepa.errors import UserError
-from sjepa.model.frontend import RECEPTIVE_FIELD, STRIDE, frame_count
+from sjepa.model.frontend import FRAMES_PER_SECOND, STRIDE, frame_count, samples_of
 
-FRAMES_A_SECOND = 50
 MARGIN = 75  # frames dropped at an inner edge; the paper's position encoding reaches 64
 
 
@@ -42,12 +41,12 @@ class WindowConfig:
 
     @property
     def frames(self) -> int:
-        return round(self.seconds * FRAMES_A_SECOND)
+        return round(self.seconds * FRAMES_PER_SECOND)
 
     @property
     def shared(self) -> int:
         """Frames that neighbouring windows share."""
-        return round(self.overlap * FRAMES_A_SECOND)
+        return round(self.overlap * FRAMES_PER_SECOND)
 
     @property
     def samples(self) -> int:
@@ -59,10 +58,6 @@ class Window(NamedTuple):
     start: int
     """Its first frame in the recording."""
     samples: np.ndarray
-
-
-def samples_of(frames: int) -> int:
-    return (frames - 1) * STRIDE + RECEPTIVE_FIELD
 
 
 def cut(blocks: Iterable[np.ndarray], config: WindowConfig) -> Iterator[Window]:

@@ -1,21 +1,25 @@
-"""Discrete units: the cluster head's choice at each frame, or k-means on a layer."""
+"""Discrete units: the choice of the cluster head, the predictor or the mixture at each frame, or k-means on a layer."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import torch
 from torch import nn
 
+from sjepa.data.sampler import split_evenly
 from sjepa.errors import UserError
+from sjepa.evaluate.superb.records import Utterance
 from sjepa.evaluate.upstream import Upstream
+from sjepa.model.encoder import Encoder
+from sjepa.model.frontend import RECEPTIVE_FIELD, STRIDE, frame_count
+from sjepa.model.masked_prediction import draw_passes, predict_masked
 from sjepa.runs.heads import RunHeads
+from sjepa.targets.clusters import Clusters
 from sjepa.targets.kmeans import kmeans, nearest
 
 KMEANS_PASSES = 20
 BATCH = 65_536  # frames that the head takes at once
-HeadPath = Literal["encoder", "predictor"]
 
 
 def kmeans_units(features: Sequence[np.ndarray], clusters: int, seed: int, device: torch.device) -> np.ndarray:
@@ -28,24 +32,68 @@ def kmeans_units(features: Sequence[np.ndarray], clusters: int, seed: int, devic
     return nearest(frames - offset, centres - offset).cpu().numpy()
 
 
-class HeadUnits(nn.Module):
-    """The cluster head of a run, on the encoder's output or on the predictor's, with nothing masked."""
+def clusters_of(upstream: Upstream) -> Clusters:
+    """The mixture and the cluster head that belong to an encoder of ours."""
+    if not isinstance(upstream.network, Encoder):
+        raise UserError(
+            f"{upstream.name} is not an encoder of sjepa, and only those have a cluster head and a mixture: "
+            "take --units kmeans"
+        )
+    return upstream.network.clusters
 
-    def __init__(self, run: Path, upstream: Upstream, path: HeadPath):
+
+class HeadUnits(nn.Module):
+    """The cluster head of an encoder on its output, with nothing masked."""
+
+    def __init__(self, upstream: Upstream):
         super().__init__()
-        heads = RunHeads(run, upstream.network)
-        self.head = heads.cluster_head()
-        self.predictor = heads.predictor() if path == "predictor" else None
+        self.clusters = clusters_of(upstream)
         self.to(upstream.device)
         self.device = upstream.device
 
     @torch.inference_mode()
     def forward(self, features: Sequence[np.ndarray]) -> np.ndarray:
         """Units of all frames of the utterances, each (T, D)."""
-        pieces = [torch.from_numpy(frames).float().to(self.device) for frames in features]
-        if self.predictor is not None:
-            # The predictor knows so many positions; longer utterances are taken in pieces.
-            pieces = [part for piece in pieces for part in piece.split(self.predictor.positions.shape[0])]
-            nothing = (torch.zeros(1, len(piece), dtype=torch.bool, device=self.device) for piece in pieces)
-            pieces = [self.predictor(piece[None], mask)[0] for piece, mask in zip(pieces, nothing, strict=True)]
-        return torch.cat([self.head(part).argmax(-1) for part in torch.cat(pieces).split(BATCH)]).cpu().numpy()
+        frames = torch.cat([torch.from_numpy(each).float() for each in features])
+        parts = (self.clusters.head_posteriors(part.to(self.device)) for part in frames.split(BATCH))
+        return torch.cat([posteriors.argmax(-1).cpu() for posteriors in parts]).numpy()
+
+
+class PredictorUnits(nn.Module):
+    """The cluster head of a run on the predictor's output, with every frame masked once over several passes."""
+
+    def __init__(self, run: Path, upstream: Upstream, seed: int):
+        super().__init__()
+        heads = RunHeads(run, upstream.network)
+        if not isinstance(upstream.network, Encoder):
+            raise UserError(f"{run} is not a run: only those have a predictor")
+        self.mask, self.seed = heads.run.config().mask, seed
+        self.encoder, self.predictor = upstream.network, heads.predictor()
+        self.head = clusters_of(upstream).require_head()
+        self.predictor.to(upstream.device)
+        self.head.to(upstream.device)
+        self.device = upstream.device
+
+    def forward(self, waveform: np.ndarray) -> np.ndarray:
+        """Units of all frames of an utterance (N,); one with more frames than the predictor has positions in pieces."""
+        total, longest = frame_count(len(waveform)), len(self.predictor.positions)
+        units = []
+        for frames in split_evenly(total, -(-total // longest)):
+            piece = waveform[frames.start * STRIDE : (frames.stop - 1) * STRIDE + RECEPTIVE_FIELD]
+            clean = torch.from_numpy(piece).float()[None].to(self.device)
+            passes = draw_passes(len(frames), self.mask.ratio, self.mask.span, self.seed)
+            masks = torch.from_numpy(passes).to(self.device)
+            units.append(predict_masked(self.encoder, self.predictor, self.head, clean, masks).argmax(-1).cpu().numpy())
+        return np.concatenate(units)
+
+
+@torch.inference_mode()
+def mixture_units(
+    clusters: Clusters, utterances: Iterable[Utterance], features: Sequence[np.ndarray], device: torch.device
+) -> np.ndarray:
+    """The mixture's most likely component at each frame of utterances, given their hidden states (T, D)."""
+    found = []
+    for utterance, states in zip(utterances, features, strict=True):
+        samples = torch.from_numpy(utterance.read()).to(device) if clusters.state is None else None
+        found.append(clusters.mixture_units(clusters.space(samples, torch.from_numpy(states).to(device))))
+    return torch.cat(found).cpu().numpy()

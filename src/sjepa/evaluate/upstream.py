@@ -24,6 +24,7 @@ from sjepa.model.encoder import Encoder
 from sjepa.model.encoder_config import EncoderConfig
 from sjepa.model.formats import fingerprint, from_hugging_face
 from sjepa.model.frontend import RECEPTIVE_FIELD, STRIDE, frame_count
+from sjepa.model.named import resolve_encoder
 from sjepa.model.utterances import encode
 from sjepa.runs.folder import RunFolder, find_run, name_encoder, suggest_run_inside
 from sjepa.runs.steps import encoder_at
@@ -147,12 +148,14 @@ def load_upstream(
 
 
 def encoder_folder(path: Path) -> Path:
-    """The folder with config.json: the path itself, or the encoder of a run; or one of Whisper's weights."""
+    """The folder with config.json: the path itself, or the encoder of a run; or one of Whisper's weights.
+
+    An encoder that ships with the package is found by its name.
+    """
+    path = resolve_encoder(path, ", ".join(FLOORS))
     for folder in (path, RunFolder(path).encoder):
         if (folder / "config.json").is_file() or (folder / WEIGHTS).is_file():
             return folder
-    if not path.exists():
-        raise UserError(f"there is no encoder {path}: give a run, a folder with config.json, or {', '.join(FLOORS)}")
     hint = suggest_run_inside(path)
     raise UserError(f"{path} holds no encoder: neither config.json nor encoder/config.json is there{hint}")
 

@@ -1,18 +1,17 @@
-"""The model card, written from what a run's directory says."""
+"""The model card, written from what is known of an encoder's training."""
 
 import json
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
-from sjepa.config import Config
 from sjepa.evaluate.tabular import escape_markdown
+from sjepa.export.facts import TrainingFacts
 from sjepa.model.encoder import Encoder
 from sjepa.phases import PhaseConfig
-from sjepa.runs.events import select_events
-from sjepa.runs.folder import RunFolder
 
-Format = Literal["hf", "onnx", "torch"]
+Format = Literal["hf", "release", "onnx", "torch"]
+FOLDERS = ("hf", "release")
+"""Formats that `Encoder.from_pretrained` loads."""
+LIBRARIES = {"hf": "transformers", "release": "transformers", "onnx": "onnx", "torch": "pytorch"}
 UNKNOWN = "unknown"
 CITATION = """@article{ioannides-sjepa,
   title  = {{S-JEPA}: Soft Clustering Anchors for Self-Supervised Speech Representation Learning},
@@ -50,55 +49,22 @@ states = encoder(waveforms)                                    # float32 (batch,
 It gives a tuple of hidden states; batch and length are free from 720 samples on. Utterances of one batch have one
 length: there is no mask for padding.""",
 }
-
-
-@dataclass(frozen=True)
-class RunFacts:
-    """What a run's directory says of itself."""
-
-    config: Config
-    run: dict[str, Any]
-    """run.json: data, versions, command."""
-    data: dict[str, Any]
-    """Hours and utterances, from the log."""
-    step: int
-    """Of the newest checkpoint, with which the encoder was written; of the last line where no checkpoint was kept."""
-    components: dict[int, int]
-    """Components of each phase's targets."""
-
-
-def read_facts(run: Path) -> RunFacts:
-    """Facts of a run; says what is missing and what makes it."""
-    folder = RunFolder(run)
-    folder.require(folder.facts_file, folder.log, folder.encoder / "model.safetensors")
-    events = folder.events()
-    data: dict[str, Any] = next(iter(select_events(events, "data")), {})
-    components = {event["phase"]: event["k"] for event in select_events(events, "phase")}
-    return RunFacts(folder.config(), folder.facts, data, folder.step, components)
+USES["release"] = USES["hf"]
 
 
 def model_card(
-    name: str, facts: RunFacts, encoder: Encoder, *, to: Format, licence: str, results: str, check: str
+    name: str, facts: TrainingFacts | None, encoder: Encoder, *, to: Format, licence: str, results: str, check: str
 ) -> str:
     """Markdown with the front matter that model hubs read."""
-    size, batches = encoder.config, facts.config.batches
+    size = encoder.config
     parameters = sum(p.numel() for p in encoder.parameters())
-    hours = facts.data.get("hours")
-    amount = (
-        f"{facts.data['utterances']:,} utterances, {hours:,.1f} hours" if hours is not None else "length not logged"
-    )
-    said = {key: cell(facts.run.get(key, UNKNOWN)) for key in ("data", "corpus", "sjepa", "torch", "started")}
-    processes = cell(facts.run.get("world_size", facts.run.get("ranks", UNKNOWN)))  # ranks: in an older run.json
-    phases = "\n".join(
-        f"| phase {n} | {phase(settings, facts.components.get(n))} |"
-        for n, settings in enumerate(facts.config.phases, 1)
-    )
     licensed = f"These weights: {cell(licence)}."
     if licence == UNKNOWN:
         licensed = "None is stated for these weights yet: that depends on the audio they were trained on."
+    trained_with = "" if facts is None else f"sjepa {cell(facts.run.get('sjepa', UNKNOWN))}, "
     return f"""---
 license: {json.dumps(licence)}
-library_name: {"transformers" if to == "hf" else "onnx" if to == "onnx" else "pytorch"}
+library_name: {LIBRARIES[to]}
 pipeline_tag: feature-extraction
 tags: [speech, audio, self-supervised, s-jepa, hubert]
 ---
@@ -112,18 +78,10 @@ A speech encoder pre-trained with S-JEPA: HuBERT's architecture, {size.layers} t
 ## Use it
 
 {USES[to].replace("FOLDER", quotable(name))} {check}
-
+{clusters_section(encoder) if to in FOLDERS else ""}
 ## Training
 
-| | |
-| --- | --- |
-| data | {said["data"]} ({amount}; fingerprint {said["corpus"]}) |
-| start | {f"the encoder {cell(facts.config.init_from)}" if facts.config.init_from else "random weights"} |
-| steps | {facts.step:,} of {facts.config.steps:,} |
-{phases}
-| batches | {batches.seconds:,.0f} s of audio, utterances of at most {batches.max_seconds:g} s |
-| seed | {facts.config.seed} |
-| made with | sjepa {said["sjepa"]}, torch {said["torch"]}, processes: {processes}, started {said["started"]} |
+{training_table(facts)}
 
 ## Results
 
@@ -141,8 +99,60 @@ The method:
 {CITATION}
 ```
 
-The encoder was trained with sjepa {said["sjepa"]}, an independent implementation.
+The encoder was trained with {trained_with}an independent implementation.
 """
+
+
+def clusters_section(encoder: Encoder) -> str:
+    """What the mixture and the cluster head beside the encoder apply to; nothing without them."""
+    if not encoder.held_clusters:
+        return ""
+    clusters = encoder.clusters
+    info = clusters.info
+    reads = f"layer {info.layer}" if info.layer is not None else "the audio itself"
+    projected = f", {clusters.projection.components} principal components" if clusters.projection.components else ""
+    centred = ", each utterance's mean subtracted" if info.centred else ""
+    mixture = (
+        f"the {info.targets} targets of phase {info.phase}, K = {clusters.components}, on {reads}{projected}{centred}"
+    )
+    head = "the cluster head on the last layer" if clusters.head is not None else "no cluster head"
+    return f"""
+## Clusters
+
+`clusters.safetensors` holds {mixture},
+and {head}. With `encoder` loaded by `sjepa.Encoder.from_pretrained`:
+
+```python
+q = encoder.posteriors(waveforms)                              # of the mixture, (batch, frames, {clusters.components})
+p = encoder.head_posteriors(waveforms)                         # of the cluster head
+units = encoder.units(waveforms, source="mixture")
+```
+"""
+
+
+def training_table(facts: TrainingFacts | None) -> str:
+    """What is known of the training, as a table."""
+    if facts is None:
+        return "The folder that these weights come from says nothing of their training."
+    batches, hours = facts.config.batches, facts.data.get("hours")
+    amount = (
+        f"{facts.data['utterances']:,} utterances, {hours:,.1f} hours" if hours is not None else "length not logged"
+    )
+    known = {key: cell(facts.run.get(key, UNKNOWN)) for key in ("data", "corpus", "sjepa", "torch", "started")}
+    processes = cell(facts.run.get("world_size", facts.run.get("ranks", UNKNOWN)))  # ranks: in an older run.json
+    phases = "\n".join(
+        f"| phase {n} | {phase(settings, facts.components.get(n))} |"
+        for n, settings in enumerate(facts.config.phases, 1)
+    )
+    return f"""| | |
+| --- | --- |
+| data | {known["data"]} ({amount}; fingerprint {known["corpus"]}) |
+| start | {f"the encoder {cell(facts.config.init_from)}" if facts.config.init_from else "random weights"} |
+| steps | {facts.step:,} of {facts.config.steps:,} |
+{phases}
+| batches | {batches.seconds:,.0f} s of audio, utterances of at most {batches.max_seconds:g} s |
+| seed | {facts.config.seed} |
+| made with | sjepa {known["sjepa"]}, torch {known["torch"]}, processes: {processes}, started {known["started"]} |"""
 
 
 def phase(settings: PhaseConfig, components: int | None) -> str:

@@ -1,28 +1,38 @@
-"""A folder that `transformers.AutoModel.from_pretrained` loads as a HubertModel."""
+"""A folder that `transformers.AutoModel.from_pretrained` loads as a HubertModel, and `sjepa` with its clusters."""
 
-import json
+import copy
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
-from sjepa.audio.io import SAMPLE_RATE
+import torch
+
+from sjepa.errors import UserError
+from sjepa.export.facts import TrainingFacts
 from sjepa.files import write_whole
-from sjepa.model import formats
 from sjepa.model.encoder import Encoder
+from sjepa.runs.checkpoint import digest
 
-# Our encoder hears waveforms as they are. It knows which frames are padding, so the mask is worth having.
-PREPROCESSOR: dict[str, Any] = {
-    "feature_extractor_type": "Wav2Vec2FeatureExtractor",
-    "feature_size": 1,
-    "sampling_rate": SAMPLE_RATE,
-    "padding_side": "right",
-    "padding_value": 0.0,
-    "do_normalize": False,
-    "return_attention_mask": True,
-}
+SUMS_FILE = "SHA256SUMS"
 
 
-def write_hugging_face(encoder: Encoder, folder: Path) -> None:
-    """config.json, model.safetensors and preprocessor_config.json."""
-    settings = formats.to_hugging_face(encoder.config) | {"dtype": "float32"}
-    formats.save_folder(folder, encoder.state_dict(), settings)
-    write_whole(folder / "preprocessor_config.json", json.dumps(PREPROCESSOR, indent=2) + "\n")
+def write_hugging_face(encoder: Encoder, folder: Path, facts: TrainingFacts | None, half: bool = False) -> Encoder:
+    """Write the weights, in fp16 if `half`, with mixture and head, and what is known of the training.
+
+    Returns the encoder as the folder has it.
+    """
+    with suppress(UserError):  # an encoder may have no clusters
+        _ = encoder.clusters
+    written = copy.deepcopy(encoder).half() if half else encoder
+    broken = [name for name, weight in written.state_dict().items() if not bool(torch.isfinite(weight).all())]
+    if broken:
+        raise UserError(f"weights that fp16 cannot hold: {', '.join(broken[:3])}")
+    written.save_pretrained(folder)
+    if facts is not None:
+        facts.save(folder)
+    return written.float() if half else written
+
+
+def write_checksums(folder: Path) -> None:
+    """SHA-256 of all files, as `sha256sum -c SHA256SUMS` reads them."""
+    files = sorted(path for path in folder.iterdir() if path.is_file() and path.name != SUMS_FILE)
+    write_whole(folder / SUMS_FILE, "".join(f"{digest(path)}  {path.name}\n" for path in files))

@@ -1,4 +1,4 @@
-"""GELU that costs little: inside a compiled GPU kernel, in a CPU's memory, and in its gradient on ARM."""
+"""Fast GELU: a short formula for compiled GPU kernels, in-place on a CPU, and a faster gradient on ARM."""
 
 import math
 import platform
@@ -8,16 +8,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-# Abramowitz and Stegun 7.1.26 for erf(u / sqrt 2), each coefficient halved: within 7.5e-8 of Phi(u) everywhere, below
-# what bf16 or even fp32 keeps of GELU. It shares its exponential with the slope; a library's erf takes three times as
-# many instructions.
+# Abramowitz and Stegun 7.1.26 for erf(u / sqrt 2), with each coefficient halved. The error of Phi(u) is at most 7.5e-8,
+# below the precision of GELU in fp32. The slope uses the same exponential. A library's erf takes three times as many
+# instructions.
 RECIPROCAL = 0.2316418881  # 0.3275911 / sqrt 2
 COEFFICIENTS = (0.127414796, -0.142248368, 0.7107068705, -0.7265760135, 0.5307027145)
 BELL = 0.3989422804014327  # 1 / sqrt(2 pi)
 
 
-def share_and_bell(u: Tensor) -> tuple[Tensor, Tensor]:
-    """Phi(u), the share of GELU that lets u through, and exp(-u^2 / 2)."""
+def cdf_and_exp(u: Tensor) -> tuple[Tensor, Tensor]:
+    """Return Phi(u), the normal distribution function, and exp(-u^2 / 2)."""
     bell = torch.exp(-0.5 * u * u)
     t = 1.0 / (1.0 + RECIPROCAL * u.abs())
     tail = torch.zeros_like(t)
@@ -28,31 +28,31 @@ def share_and_bell(u: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class ShortGelu(torch.autograd.Function):
-    """GELU and its slope by the short formula; the compiler fuses it with what is around."""
+    """GELU and its slope by the short formula. The compiler fuses it with neighbouring operations."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
         ctx.save_for_backward(x)
         u = x.float()
-        y = u * share_and_bell(u)[0]
-        # A conversion to the same type returns y itself, and torch 2.11 then compiles a gradient of zero.
+        y = u * cdf_and_exp(u)[0]
+        # Converting to the same type returns y itself, for which torch 2.11 compiles a gradient of zero.
         return y if y.dtype == x.dtype else y.to(x.dtype)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         (x,) = ctx.saved_tensors
         u = x.float()
-        share, bell = share_and_bell(u)
-        return (gradient.float() * (share + u * bell * BELL)).to(x.dtype)
+        cdf, bell = cdf_and_exp(u)
+        return (gradient.float() * (cdf + u * bell * BELL)).to(x.dtype)
 
 
-# torch's gradient of GELU takes twelve times as long as GELU itself on ARM, where it is not vectorised.
+# On ARM, torch's gradient of GELU is not vectorised and takes twelve times as long as GELU itself.
 OWN_GRADIENT = platform.machine().lower() in ("aarch64", "arm64")
-BLOCK = 65_536  # elements: all operands of a block fit a core's cache, and two threads still share one
+BLOCK = 65_536  # elements: all operands of a block fit in a core's cache, and it still splits between two threads
 
 
 class BlockGelu(torch.autograd.Function):
-    """GELU whose gradient is computed in blocks that stay in a CPU's cache, by operations that are vectorised."""
+    """GELU whose gradient uses vectorised operations on blocks that fit in a CPU's cache."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -74,7 +74,7 @@ class BlockGelu(torch.autograd.Function):
 
 
 class Gelu(nn.Module):
-    """GELU that keeps its input, by torch except for gradients on ARM."""
+    """GELU that leaves its input unchanged. It uses torch, except for gradients on ARM."""
 
     def forward(self, x: Tensor) -> Tensor:
         if OWN_GRADIENT and x.device.type == "cpu" and x.requires_grad and not torch.compiler.is_compiling():
@@ -86,11 +86,11 @@ plain_gelu = Gelu()
 
 
 def gelu(x: Tensor) -> Tensor:
-    """GELU of a tensor that is not needed afterwards."""
+    """Apply GELU to a tensor that is not used afterwards. It may be overwritten."""
     if x.is_cuda and torch.compiler.is_compiling():
         return ShortGelu.apply(x)
     if x.is_cuda or x.requires_grad or torch.compiler.is_compiling():
         return plain_gelu(x)
-    # In place, because on a CPU fresh memory costs more than GELU.
+    # In place: on a CPU, allocating memory costs more than GELU.
     activated: Tensor = torch.ops.aten.gelu_(x)
     return activated

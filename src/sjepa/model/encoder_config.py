@@ -6,27 +6,27 @@ from typing import Annotated
 from sjepa.bounds import LAYERS, NOT_NEGATIVE, SHARE, SIZE, check_bounds
 from sjepa.errors import UserError
 
-MOST_WEIGHTS = 2e10
+MAX_WEIGHTS = 2e10
 
 
 @dataclass(frozen=True)
 class EncoderConfig:
-    """Size and regularisation of the encoder; the defaults are the paper's."""
+    """Size and regularisation of the encoder. The defaults are the paper's."""
 
     hidden_size: Annotated[int, SIZE] = 768
     """Width of the transformer."""
     layers: Annotated[int, LAYERS] = 6
     """Transformer layers."""
     heads: Annotated[int, SIZE] = 12
-    """Attention heads; divides the width."""
+    """Attention heads. Must divide the width."""
     inner_size: Annotated[int, SIZE] = 3072
     """Width inside the feed-forward blocks."""
     conv_channels: Annotated[int, SIZE] = 512
-    """Channels of the convolutional front end."""
+    """Channels of the convolutional feature extractor."""
     position_kernel: Annotated[int, SIZE] = 128
-    """Frames that the convolutional position encoding sees; even."""
+    """Kernel size of the convolutional position encoding, in frames. Must be even."""
     position_groups: Annotated[int, SIZE] = 16
-    """Groups of the position convolution; divides the width."""
+    """Groups of the position convolution. Must divide the width."""
     dropout: Annotated[float, SHARE] = 0.1
     """Dropout on residual branches and embeddings."""
     attention_dropout: Annotated[float, SHARE] = 0.1
@@ -36,15 +36,16 @@ class EncoderConfig:
     layerdrop: Annotated[float, SHARE] = 0.05
     """Probability that a transformer layer is skipped in a training step."""
     attention_start: Annotated[float, NOT_NEGATIVE] = 0.0
-    """Above 0 (try 1), queries and keys start as one rotation times this: a frame attends to itself and to its like."""
+    """If positive (try 1), queries and keys start as one rotation with this gain: a frame first attends to itself and
+    to similar frames."""
     feature_gradient_scale: Annotated[float, NOT_NEGATIVE] = 0.1
-    """Scale on gradients that flow back into the convolutional front end."""
+    """Scale of the gradients that reach the convolutional feature extractor."""
 
     def __post_init__(self) -> None:
         check_bounds(self, "encoder.")
         weights = self.layers * self.hidden_size * (4 * self.hidden_size + 2 * self.inner_size)
-        if weights > MOST_WEIGHTS:
-            raise UserError(f"encoder: its layers have {weights:.1e} weights; at most {MOST_WEIGHTS:.0e} are possible")
+        if weights > MAX_WEIGHTS:
+            raise UserError(f"encoder: the layers have {weights:.1e} weights; the limit is {MAX_WEIGHTS:.0e}")
         if self.hidden_size % self.heads:
             raise UserError(f"encoder.heads: {self.heads} does not divide hidden_size {self.hidden_size}")
         if self.hidden_size % self.position_groups:

@@ -1,7 +1,7 @@
-"""Names and sizes of HuBERT weights as fairseq, torchaudio and Hugging Face spell them, mapped to ours.
+"""Convert HuBERT weight names from fairseq, torchaudio and Hugging Face to ours, and infer sizes from weights.
 
-Every name must find its place. What only pre-training or a task needed (mask and label embeddings, output layers) is
-left out by name; anything else that is left over is an error when the weights are loaded.
+Weights that only pre-training or a task needs (mask and label embeddings, output layers) are ignored by name. Any
+other unknown weight is an error when the weights are loaded.
 """
 
 import re
@@ -12,21 +12,21 @@ from torch import Tensor
 from sjepa.errors import UserError
 
 HUGGING_FACE, FAIRSEQ, TORCHAUDIO = "Hugging Face", "fairseq", "torchaudio"
-# A weight that only this family has under this name.
-MARKS = {
+# A weight name that only this family uses.
+SIGNATURES = {
     FAIRSEQ: "post_extract_proj.weight",
     TORCHAUDIO: "encoder.feature_projection.projection.weight",
     HUGGING_FACE: "feature_projection.projection.weight",
 }
-# What a fine-tuned or wrapped model puts before all names of the encoder.
+# Prefixes of encoder weights in fine-tuned or wrapped models.
 PREFIXES = ("module.", "hubert.", "wav2vec2.", "w2v_encoder.w2v_model.", "encoder.w2v_model.")
-# Parts that are no part of the encoder.
-LEFT_OUT = {
+# Weights that do not belong to the encoder.
+IGNORED = {
     HUGGING_FACE: r"masked_spec_embed|lm_head\..*|projector\..*|classifier\..*|layer_weights",
     FAIRSEQ: r"mask_emb|label_embs_concat|final_proj\..*|w2v_encoder\.proj\..*|encoder\.proj\..*",
     TORCHAUDIO: r"mask_generator\.mask_embedding|logit_generator\..*|aux\..*",
 }
-# Their name, as a pattern for its beginning, and ours; the first that fits is taken.
+# Pattern for the start of their name, and our name. The first match applies.
 NAMES: dict[str, list[tuple[str, str]]] = {
     HUGGING_FACE: [],
     FAIRSEQ: [
@@ -45,29 +45,29 @@ NAMES: dict[str, list[tuple[str, str]]] = {
         (r"encoder\.transformer\.", "encoder."),
     ],
 }
-# Spellings of the position convolution's weight norm before torch had parametrizations.
+# Older names of the position convolution's weight norm, from before torch had parametrizations.
 WEIGHT_NORM = {
     "encoder.pos_conv_embed.conv.weight_g": "encoder.pos_conv_embed.conv.parametrizations.weight.original0",
     "encoder.pos_conv_embed.conv.weight_v": "encoder.pos_conv_embed.conv.parametrizations.weight.original1",
 }
-HEAD_SIZE = 64  # of every released HuBERT: weights do not tell how many heads share them
+HEAD_SIZE = 64  # in every released HuBERT; weights do not determine the number of heads
 
 
-def to_our_names(weights: dict[str, Tensor], source: str) -> dict[str, Tensor]:
-    """The encoder's weights under our names; names that fit no rule stay as they are."""
+def rename_weights(weights: dict[str, Tensor], source: str) -> dict[str, Tensor]:
+    """Return the encoder's weights under our names. Names without a rule stay unchanged."""
     for prefix in PREFIXES:
         weights = {name.removeprefix(prefix): tensor for name, tensor in weights.items()}
-    family = next((family for family, mark in MARKS.items() if mark in weights), None)
+    family = next((family for family, mark in SIGNATURES.items() if mark in weights), None)
     if family is None:
         raise UserError(
-            f"{source}: no HuBERT encoder under names of {', '.join(NAMES)}: neither {' nor '.join(MARKS.values())} is "
-            f"among its {len(weights)} weights, which begin {', '.join(sorted(weights)[:3]) or 'nowhere'}"
+            f"{source}: not a HuBERT encoder of {', '.join(NAMES)}: neither {' nor '.join(SIGNATURES.values())} is "
+            f"among its {len(weights)} weights; the first are {', '.join(sorted(weights)[:3]) or 'missing'}"
         )
-    left_out = re.compile(LEFT_OUT[family])
-    return {our_name(name, family): tensor for name, tensor in weights.items() if not left_out.fullmatch(name)}
+    ignored = re.compile(IGNORED[family])
+    return {rename_weight(name, family): tensor for name, tensor in weights.items() if not ignored.fullmatch(name)}
 
 
-def our_name(name: str, family: str) -> str:
+def rename_weight(name: str, family: str) -> str:
     for pattern, ours in NAMES[family]:
         renamed, found = re.subn(f"^{pattern}", ours, name)
         if found:
@@ -76,19 +76,20 @@ def our_name(name: str, family: str) -> str:
     return WEIGHT_NORM.get(name, name)
 
 
-def fields_from_shapes(weights: dict[str, Tensor], source: str) -> dict[str, Any]:
-    """Sizes of our EncoderConfig, read from weights under our names; heads are of 64, as in all released HuBERTs."""
-    found = sizes_from_shapes(weights, source)
+def infer_config_fields(weights: dict[str, Tensor], source: str) -> dict[str, Any]:
+    """Infer the fields of EncoderConfig from weights under our names, assuming heads of size 64."""
+    found = infer_sizes(weights, source)
     hidden = found["hidden_size"]
     if hidden % HEAD_SIZE:
         raise UserError(
-            f"{source}: a width of {hidden} is not made of heads of {HEAD_SIZE}: put the model's config.json beside it"
+            f"{source}: the width {hidden} is not a multiple of the head size {HEAD_SIZE}: "
+            "put the model's config.json in the same folder"
         )
     return found | {"heads": hidden // HEAD_SIZE}
 
 
-def sizes_from_shapes(weights: dict[str, Tensor], source: str) -> dict[str, Any]:
-    """Every size that the weights tell: all but the number of heads."""
+def infer_sizes(weights: dict[str, Tensor], source: str) -> dict[str, Any]:
+    """Infer every size that the weights determine: all except the number of heads."""
     try:
         hidden, channels = weights["feature_projection.projection.weight"].shape
         position = weights["encoder.pos_conv_embed.conv.parametrizations.weight.original1"]
@@ -98,7 +99,7 @@ def sizes_from_shapes(weights: dict[str, Tensor], source: str) -> dict[str, Any]
     except KeyError as error:
         raise UserError(f"{source}: weights do not fit: missing {error.args[0]}") from error
     except (ValueError, IndexError, ZeroDivisionError) as error:
-        raise UserError(f"{source}: weights do not fit: their shapes are of no encoder") from error
+        raise UserError(f"{source}: weights do not fit: their shapes are not those of an encoder") from error
     numbers = [int(found[1]) for name in weights if (found := re.match(r"encoder\.layers\.(\d+)\.", name))]
     return {
         "hidden_size": hidden,

@@ -12,12 +12,15 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
+from sjepa.audio.io import SAMPLE_RATE
 from sjepa.errors import UserError
 from sjepa.fields import NUMBER, WHOLE, brief, check_fields, list_of
 from sjepa.files import read_json, save_tensors, write_whole
 from sjepa.model.encoder_config import EncoderConfig
-from sjepa.model.foreign import fields_from_shapes, sizes_from_shapes, to_our_names
+from sjepa.model.foreign import infer_config_fields, infer_sizes, rename_weights
 from sjepa.model.frontend import KERNELS, STRIDES
+from sjepa.model.named import resolve_encoder
+from sjepa.model.position import HALVES
 from sjepa.runs.folder import RunFolder, suggest_run_inside
 
 # Our config field -> Hugging Face's.
@@ -49,6 +52,18 @@ FIXED: dict[str, Any] = {
 }
 SIZES = ("hidden_size", "layers", "heads", "inner_size", "position_kernel", "position_groups")
 KINDS = {theirs: WHOLE if name in SIZES else NUMBER for name, theirs in FIELDS.items()} | {"conv_dim": list_of(WHOLE)}
+# Our encoder reads waveforms as they are. It knows which frames are padding, so the mask is worth having.
+PREPROCESSOR: dict[str, Any] = {
+    "feature_extractor_type": "Wav2Vec2FeatureExtractor",
+    "feature_size": 1,
+    "sampling_rate": SAMPLE_RATE,
+    "padding_side": "right",
+    "padding_value": 0.0,
+    "do_normalize": False,
+    "return_attention_mask": True,
+}
+CLUSTERS_FILE = "clusters.safetensors"
+"""The mixture and the cluster head, next to the weights of their encoder; `targets.clusters` reads and writes it."""
 # Files of weights in a Hugging Face folder, the first that is there.
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
 # Where training programs put the weights in a file that holds more.
@@ -92,28 +107,42 @@ def from_hugging_face(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def save_folder(folder: Path, weights: dict[str, Tensor], settings: dict[str, Any]) -> None:
+    """Write a folder for transformers' AutoModel and AutoFeatureExtractor, in the precision of the weights."""
     folder.mkdir(parents=True, exist_ok=True)
+    dtype = str(next(iter(weights.values())).dtype).removeprefix("torch.")
     save_tensors(folder / "model.safetensors", weights, metadata={"format": "pt"})
-    write_whole(folder / "config.json", json.dumps(settings, indent=2, sort_keys=True) + "\n")
+    write_json(folder / "config.json", settings | {"dtype": dtype})
+    write_json(folder / "preprocessor_config.json", PREPROCESSOR)
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    write_whole(path, json.dumps(content, indent=2, sort_keys=True) + "\n")
+
+
+def encoder_folder(path: Path) -> Path:
+    """The encoder folder of a run; any other path as it is, and the folder of a file."""
+    run = RunFolder(path)
+    if path.is_file():
+        return path.parent
+    return run.encoder if (run.encoder / "config.json").is_file() else path
 
 
 def read_encoder(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Weights under our names, and fields of our EncoderConfig.
 
-    From a run, a Hugging Face HuBERT folder, or one file of weights (safetensors, or torch without pickled objects)
-    under names of Hugging Face, fairseq or torchaudio. Sizes come from config.json, or from the weights without one.
+    From a run, a Hugging Face HuBERT folder, a shipped encoder's name, or one file of weights (safetensors, or torch
+    without pickled objects) under names of Hugging Face, fairseq or torchaudio. Sizes come from config.json, or from
+    the weights without one.
     """
+    path = resolve_encoder(path)
     if path.is_file():
-        weights = to_our_names(read_weights(path), str(path))
+        weights = rename_weights(read_weights(path), str(path))
         beside = path.parent / "config.json"
         settings = read_json(beside) if beside.is_file() else {}
         known = settings.get("model_type") == FIXED["model_type"]
-        return weights, from_hugging_face(settings) if known else fields_from_shapes(weights, str(path))
-    if not path.exists():
-        raise UserError(f"there is no encoder {path}: give a run, a Hugging Face folder, or a file of weights")
-    run = RunFolder(path)
-    folder = run.encoder if (run.encoder / "config.json").is_file() else path
-    if run.exists and folder == path:
+        return weights, from_hugging_face(settings) if known else infer_config_fields(weights, str(path))
+    folder = encoder_folder(path)
+    if RunFolder(path).exists and folder == path:
         raise UserError(
             f"{path} is a run without an encoder yet: its first checkpoint brings one; `sjepa pretrain --out {path}` "
             "continues it"
@@ -128,14 +157,14 @@ def read_encoder(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     file = next((folder / name for name in WEIGHT_FILES if (folder / name).is_file()), None)
     if file is None:
         raise UserError(f"{folder} is not an encoder folder: it has no {' or '.join(WEIGHT_FILES)}")
-    weights = to_our_names(read_weights(file), str(file))
+    weights = rename_weights(read_weights(file), str(file))
     check_sizes(weights, fields, folder)
     return weights, fields
 
 
 def check_sizes(weights: dict[str, Tensor], fields: dict[str, Any], folder: Path) -> None:
     """Refuse a config of another size than the weights, before a network of its size is made."""
-    for name, size in sizes_from_shapes(weights, str(folder)).items():
+    for name, size in infer_sizes(weights, str(folder)).items():
         given = fields.get(name, getattr(EncoderConfig, name))
         if given != size:
             raise UserError(
@@ -189,8 +218,14 @@ def load_strictly(module: nn.Module, weights: dict[str, Tensor], source: str) ->
 
 def fingerprint(module: nn.Module) -> str:
     """A hash of all weights."""
+    return fingerprint_weights(module.state_dict())
+
+
+def fingerprint_weights(weights: dict[str, Tensor]) -> str:
+    """A hash of tensors by name; those in half precision count as the fp32 numbers they are loaded as."""
     digest = hashlib.sha256()
-    for name, tensor in sorted(module.state_dict().items()):
+    for name, tensor in sorted(weights.items()):
+        tensor = tensor.float() if tensor.dtype in HALVES else tensor
         digest.update(name.encode())
         digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()[:16]

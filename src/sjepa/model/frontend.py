@@ -1,11 +1,10 @@
-"""The convolutional front end: waveform to 50 frames a second, written as plain matrix products.
+"""The convolutional feature extractor: waveform to 50 frames per second, computed as matrix products.
 
-Activations lie as rows (time, channels), all utterances one after the other. A stride-2 convolution then reads
-pairs of rows, which is a reshape, and needs no copy; `tests/test_encoder.py` holds it against Hugging Face's
-convolutions.
+Activations are rows (time, channels), with all utterances concatenated. A stride-2 convolution reads pairs of rows,
+which is a reshape without a copy. `tests/test_encoder.py` compares the result with Hugging Face's convolutions.
 """
 
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
 import torch
@@ -18,28 +17,42 @@ from sjepa.model.activation import gelu
 KERNELS = (10, 3, 3, 3, 3, 2, 2)
 STRIDES = (5, 2, 2, 2, 2, 2, 2)
 STRIDE = 320  # samples between frames: 20 ms at 16 kHz
-RECEPTIVE_FIELD = 400  # samples that one frame sees: frame t covers [320 t, 320 t + 400)
-# Frames of a piece without gradients on a CPU: at 512 channels no buffer exceeds 32 MB, above which the C library gives
-# memory back to the system each time, and getting it again costs more than GELU.
+FRAMES_PER_SECOND = 50
+RECEPTIVE_FIELD = 400  # samples per frame: frame t covers [320 t, 320 t + 400)
+# Frames per piece for CPU inference. At 512 channels, no buffer exceeds 32 MB. The C library returns larger buffers to
+# the system after each use, and allocating them again costs more than GELU.
 CPU_FRAMES = 240
 
 
 def frame_count(samples: int) -> int:
-    """Frames that the front end makes of a waveform, 0 if it is shorter than one receptive field."""
+    """Return the number of frames for a number of samples: 0 if shorter than one receptive field."""
     return max(0, (samples - RECEPTIVE_FIELD) // STRIDE + 1)
 
 
+def samples_of(frames: int) -> int:
+    """Samples that so many frames see, at least one."""
+    return (frames - 1) * STRIDE + RECEPTIVE_FIELD
+
+
 def frame_centres(frames: int, first: int = 0) -> np.ndarray:
-    """Seconds at the middle of what each of so many frames sees."""
+    """Return the centre of each frame's receptive field, in seconds."""
     return (STRIDE * np.arange(first, first + frames) + RECEPTIVE_FIELD // 2) / SAMPLE_RATE
 
 
 def frame_counts(samples: Tensor) -> Tensor:
+    """Compute `frame_count` for a tensor of lengths."""
     return ((samples - RECEPTIVE_FIELD) // STRIDE + 1).clamp(min=0)
 
 
+class Moments(NamedTuple):
+    """Of the stretches of ten samples that the first convolution reads: what its norm needs to know of a recording."""
+
+    mean: Tensor  # (B, 10)
+    covariance: Tensor  # (B, 10, 10)
+
+
 class ConvLayer(nn.Module):
-    """Holds one convolution's weight under its Hugging Face name."""
+    """One convolution, with the weight names of Hugging Face."""
 
     def __init__(self, in_channels: int, out_channels: int, kernel: int, stride: int, norm: bool):
         super().__init__()
@@ -50,6 +63,8 @@ class ConvLayer(nn.Module):
 
 
 class FeatureExtractor(nn.Module):
+    """Seven strided convolutions from samples to frames."""
+
     def __init__(self, channels: int):
         super().__init__()
         self.conv_layers = nn.ModuleList(
@@ -57,10 +72,13 @@ class FeatureExtractor(nn.Module):
             for i, (kernel, stride) in enumerate(zip(KERNELS, STRIDES, strict=True))
         )
 
-    def forward(self, waveforms: Tensor, lengths: Tensor | None = None) -> Tensor:  # (B, N) -> (B, T, C)
+    def forward(
+        self, waveforms: Tensor, lengths: Tensor | None = None, moments: Moments | None = None
+    ) -> Tensor:  # (B, N) -> (B, T, C)
+        """Features of waveforms. With `moments`, the first norm uses these statistics instead of the waveforms' own."""
         batch, samples = waveforms.shape
         first, *others = cast(list[ConvLayer], list(self.conv_layers))
-        weight = normalized_weight(first, waveforms, lengths)
+        weight = normalized_weight(first, *(moments or window_moments(waveforms, lengths)))
         by_tap = [layer.conv.weight.permute(2, 1, 0) for layer in others]  # (taps, C, C') each
         if waveforms.is_cuda or torch.is_grad_enabled() or torch.compiler.is_compiling():
             return convolve(waveforms, weight, by_tap)
@@ -72,42 +90,41 @@ class FeatureExtractor(nn.Module):
 
 
 def convolve(waveforms: Tensor, weight: Tensor, by_tap: list[Tensor]) -> Tensor:
-    """All layers: the first by a weight an utterance, (B, 16, C), the others by a matrix a tap, (taps, C, C')."""
+    """Run all layers. `weight` (B, 16, C) is the first, per utterance. `by_tap` has (taps, C, C') for each other."""
     batch, samples = waveforms.shape
     frames = frame_count(samples)
-    rows = 64 * (frames + 1)  # one spare frame an utterance keeps every layer's rows even
-    x = first_layer(waveforms, weight, rows).flatten(0, 1)
+    rows = 64 * (frames + 1)  # one spare frame per utterance keeps the row count of every layer even
+    x = first_layer(waveforms, weight, rows, by_tap[0].dtype).flatten(0, 1)
     for matrices in by_tap:
         x = gelu(halve(x, matrices))
-    # The last utterance's spare frame has been eaten by the 3-tap layers; put a row back so that all are alike.
+    # The 3-tap layers consume the spare frame of the last utterance. Pad one row, so all utterances have equal length.
     return F.pad(x, (0, 0, 0, 1)).view(batch, frames + 1, -1)[:, :frames]
 
 
 def halve(x: Tensor, by_tap: Tensor) -> Tensor:
-    """A stride-2 convolution with 2 or 3 taps over rows: (R, C), (taps, C, C') -> about (R / 2, C')."""
+    """Apply a stride-2 convolution with 2 or 3 taps to rows: (R, C), (taps, C, C') -> about (R / 2, C')."""
     channels, taps = x.shape[1], len(by_tap)
     rows = (x.shape[0] - taps) // 2 + 1
     y = x[: 2 * rows].view(rows, 2 * channels) @ by_tap[:2].flatten(0, 1)
     if taps == 3:
         third = x[2 : 2 * rows + 1 : 2]
         if x.is_cuda:
-            # The views keep the compiler from making the sum part of the product, which would copy y first.
+            # The views prevent the compiler from fusing the sum into the product, which would copy y first.
             y = (y.view(rows, 1, -1) + (third @ by_tap[2]).view(rows, 1, -1)).view(rows, -1)
         else:
             y = torch.addmm(y, third, by_tap[2]) if y.requires_grad else y.addmm_(third, by_tap[2].to(y.dtype))
     return y
 
 
-def normalized_weight(layer: ConvLayer, waveforms: Tensor, lengths: Tensor | None) -> Tensor:
-    """Convolution 0 and its GroupNorm (a group is a channel) as one weight an utterance: (B, 16, C).
+def normalized_weight(layer: ConvLayer, mean: Tensor, covariance: Tensor) -> Tensor:
+    """Fold convolution 0 and its GroupNorm (one group per channel) into one weight per utterance: (B, 16, C).
 
-    The convolution is linear in windows of 10 samples, so the mean and variance of each of its channels follow
-    from the windows' mean and 10 x 10 covariance. The norm becomes a scale of the taps (rows 0 to 9) and a shift
-    (row 10); rows up to 16 are zero. Windows beyond an utterance's length do not count.
+    The convolution is linear in windows of 10 samples. The mean and variance of each channel therefore follow from
+    the mean and the 10 x 10 covariance of the windows. The norm scales the taps (rows 0 to 9) and adds a shift
+    (row 10). Rows 11 to 15 are zero.
     """
     norm, taps = layer.layer_norm, layer.conv.weight[:, 0]  # (C, 10)
-    with torch.autocast(waveforms.device.type, enabled=False):
-        mean, covariance = window_moments(waveforms, lengths)
+    with torch.autocast(mean.device.type, enabled=False):
         taps = taps.float()
         variance = ((taps @ covariance) * taps).sum(2)  # (B, C)
         scale = norm.weight * torch.rsqrt(variance.clamp(min=0) + norm.eps)
@@ -115,8 +132,8 @@ def normalized_weight(layer: ConvLayer, waveforms: Tensor, lengths: Tensor | Non
         return F.pad(torch.cat([taps.t() * scale.unsqueeze(1), shift.unsqueeze(1)], dim=1), (0, 0, 0, 5))
 
 
-def window_moments(waveforms: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Mean (B, 10) and covariance (B, 10, 10) of the windows that convolution 0 reads."""
+def window_moments(waveforms: Tensor, lengths: Tensor | None) -> Moments:
+    """Return the moments of the input windows of convolution 0, without windows beyond an utterance's length."""
     batch = waveforms.shape[0]
     windows = waveforms.float().unfold(1, KERNELS[0], STRIDES[0])  # (B, W, 10)
     if lengths is None:
@@ -129,13 +146,17 @@ def window_moments(waveforms: Tensor, lengths: Tensor | None) -> tuple[Tensor, T
         inside = (torch.arange(windows.shape[1], device=waveforms.device) < valid[:, None]).unsqueeze(2)
         mean = (windows * inside).sum(1) / valid[:, None]
         centred = (windows - mean[:, None]) * inside
-    # In chunks, because one long product with a 10 x 10 result keeps a GPU idle.
+    # In chunks: one long product with a 10 x 10 result would leave most of a GPU idle.
     centred = F.pad(centred, (0, 0, 0, -centred.shape[1] % 512)).view(batch, -1, 512, KERNELS[0])
-    return mean, (centred.transpose(2, 3) @ centred).sum(1) / count
+    with torch.autocast(waveforms.device.type, enabled=False):
+        return Moments(mean, (centred.transpose(2, 3) @ centred).sum(1) / count)
 
 
-def first_layer(waveforms: Tensor, weight: Tensor, rows: int) -> Tensor:
-    """GELU of each window of ten samples times the utterance's weight: (B, N), (B, 16, C) -> (B, rows, C)."""
+def first_layer(waveforms: Tensor, weight: Tensor, rows: int, dtype: torch.dtype) -> Tensor:
+    """Apply the utterance's weight and GELU to each window of ten samples: (B, N), (B, 16, C) -> (B, rows, C).
+
+    Compute in fp32 and return `dtype`: the type of the next layer's weights, or of autocast on a GPU.
+    """
     kernel, stride, device = KERNELS[0], STRIDES[0], waveforms.device.type
     needed = stride * (rows - 1) + kernel
     padded = F.pad(waveforms.float(), (0, needed - waveforms.shape[1]))
@@ -144,6 +165,8 @@ def first_layer(waveforms: Tensor, weight: Tensor, rows: int) -> Tensor:
     if device == "cuda" and tiles and not waveforms.requires_grad:  # the kernel has no gradient for the samples
         from sjepa.model import kernels
 
-        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else torch.float32
+        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else dtype
         return kernels.first_layer(padded, weight, rows, dtype)
-    return gelu(torch.baddbmm(weight[:, kernel : kernel + 1], padded.unfold(1, kernel, stride), weight[:, :kernel]))
+    windows = padded.unfold(1, kernel, stride)
+    y = gelu(torch.baddbmm(weight[:, kernel : kernel + 1], windows, weight[:, :kernel]))
+    return y if dtype == torch.float32 else y.to(dtype)

@@ -1,7 +1,7 @@
-"""GPU kernels for what a compiler leaves slow: the first layer, and GELU with dropout.
+"""GPU kernels for the operations that a compiler leaves slow: the first layer, and GELU with dropout.
 
-Each has a plain twin that runs everywhere else and is chosen beside it: `frontend.first_layer` and
-`transformer.gelu_dropout`. `benchmarks/gpu_kernels.py` holds the twins against each other on a GPU.
+Each kernel has a plain PyTorch equivalent for other devices. `frontend.first_layer` and `transformer.gelu_dropout`
+choose between the two. `benchmarks/gpu_kernels.py` compares them on a GPU.
 """
 # mypy: disallow-untyped-defs=False
 
@@ -12,8 +12,8 @@ from torch import Tensor
 
 
 @triton.jit
-def share_and_bell(u):
-    """Phi(u), the share of GELU that lets u through, and exp(-u^2 / 2); see `activation.share_and_bell`."""
+def cdf_and_exp(u):
+    """Return Phi(u) and exp(-u^2 / 2), as `activation.cdf_and_exp`."""
     bell = tl.exp(-0.5 * u * u)
     t = 1.0 / (1.0 + 0.2316418881 * tl.abs(u))
     tail = t * (0.127414796 + t * (-0.142248368 + t * (0.7107068705 + t * (-0.7265760135 + t * 0.5307027145)))) * bell
@@ -22,26 +22,26 @@ def share_and_bell(u):
 
 @triton.jit
 def gelu(u):
-    share, _ = share_and_bell(u)
-    return u * share
+    cdf, _ = cdf_and_exp(u)
+    return u * cdf
 
 
 @triton.jit
 def gelu_slope(u):
-    share, bell = share_and_bell(u)
-    return share + u * bell * 0.3989422804014327
+    cdf, bell = cdf_and_exp(u)
+    return cdf + u * bell * 0.3989422804014327
 
 
-# ---- The first layer. Its weight has 16 rows an utterance: taps 0 to 9, the shift as row 10, then zeros.
+# ---- The first layer. Its weight has 16 rows per utterance: taps 0 to 9, the shift as row 10, then zeros.
 
-# Rows and channels of a tile, warps, and rows that one program works through: the fastest tried on an H200.
+# Rows and channels per tile, warps, and rows per program: the fastest combination tried on an H200.
 FORWARD_TILE = (64, 128, 4, 1024)
 BACKWARD_TILE = (32, 128, 4, 1024)
 
 
 @triton.jit
-def windows_of(x, row, rows):
-    """(R, 16): the ten samples that each row sees, a one for the shift, zeros."""
+def load_windows(x, row, rows):
+    """Load (R, 16): the ten samples of each row's window, a one for the shift, and zeros."""
     tap = tl.arange(0, 16)
     inside = (row[:, None] < rows) & (tap[None, :] < 10)
     window = tl.load(x + 5 * row[:, None] + tap[None, :], mask=inside, other=0.0)
@@ -58,7 +58,7 @@ def first_layer_forward(
     w = tl.load(weight + (utterance * 16 + tl.arange(0, 16)[:, None]) * CHANNELS + column[None, :])
     for start in range(0, SPAN, ROWS):
         row = tl.program_id(1) * SPAN + start + tl.arange(0, ROWS)
-        u = tl.dot(windows_of(x + utterance * samples, row, rows), w, input_precision=PRECISION)
+        u = tl.dot(load_windows(x + utterance * samples, row, rows), w, input_precision=PRECISION)
         place = out + (utterance * rows + row[:, None]) * CHANNELS + column[None, :]
         tl.store(place, gelu(u).to(out.dtype.element_ty), mask=row[:, None] < rows)
 
@@ -75,7 +75,7 @@ def first_layer_weight_gradient(
     total = tl.zeros((16, COLUMNS), dtype=tl.float32)
     for start in range(0, SPAN, ROWS):
         row = tl.program_id(1) * SPAN + start + tl.arange(0, ROWS)
-        window = windows_of(x + utterance * samples, row, rows)
+        window = load_windows(x + utterance * samples, row, rows)
         u = tl.dot(window, w, input_precision=PRECISION)
         place = gradient + (utterance * rows + row[:, None]) * CHANNELS + column[None, :]
         g = gelu_slope(u) * tl.load(place, mask=row[:, None] < rows, other=0.0).to(tl.float32)
@@ -84,20 +84,20 @@ def first_layer_weight_gradient(
     tl.store(partial + block * CHANNELS + column[None, :], total)
 
 
-def precision_for(dtype: torch.dtype) -> str:
-    """Activations that are kept in bf16 lose nothing in a TF32 product."""
+def input_precision(dtype: torch.dtype) -> str:
+    """Return Triton's input precision. TF32 is enough for activations stored in bf16."""
     return "tf32x3" if dtype == torch.float32 else "tf32"
 
 
 @torch.library.custom_op("sjepa::first_layer", mutates_args=())
 def first_layer(x: Tensor, weight: Tensor, rows: int, dtype: torch.dtype) -> Tensor:
-    """GELU of windows of ten samples times the utterance's own weight: (B, N), (B, 16, C) -> (B, rows, C)."""
+    """Apply the utterance's weight and GELU to windows of ten samples: (B, N), (B, 16, C) -> (B, rows, C)."""
     batch, channels = x.shape[0], weight.shape[2]
     out = torch.empty(batch, rows, channels, dtype=dtype, device=x.device)
     tile, columns, warps, span = FORWARD_TILE
     columns = min(columns, channels)
     first_layer_forward[(channels // columns, triton.cdiv(rows, span), batch)](
-        x, weight, out, x.shape[1], rows, channels, tile, columns, span, precision_for(dtype), num_warps=warps
+        x, weight, out, x.shape[1], rows, channels, tile, columns, span, input_precision(dtype), num_warps=warps
     )
     return out
 
@@ -114,7 +114,7 @@ def first_layer_backward(gradient: Tensor, x: Tensor, weight: Tensor) -> Tensor:
     columns = min(columns, channels)
     partial = torch.empty(batch, triton.cdiv(rows, span), 16, channels, dtype=torch.float32, device=x.device)
     first_layer_weight_gradient[(channels // columns, partial.shape[1], batch)](
-        x, weight, gradient, partial, x.shape[1], rows, channels, tile, columns, span, precision_for(gradient.dtype),
+        x, weight, gradient, partial, x.shape[1], rows, channels, tile, columns, span, input_precision(gradient.dtype),
         num_warps=warps,
     )  # fmt: skip
     return partial.sum(1)
@@ -125,27 +125,27 @@ def _(gradient: Tensor, x: Tensor, weight: Tensor) -> Tensor:
     return torch.empty_like(weight)
 
 
-def keep_first_layer(ctx, inputs, output):
+def save_first_layer_inputs(ctx, inputs, output):
     x, weight, _, _ = inputs
     ctx.save_for_backward(x, weight)
 
 
-def first_layer_gradients(ctx, gradient):
+def backpropagate_first_layer(ctx, gradient):
     x, weight = ctx.saved_tensors
     return None, first_layer_backward(gradient.contiguous(), x, weight), None, None
 
 
-first_layer.register_autograd(first_layer_gradients, setup_context=keep_first_layer)
+first_layer.register_autograd(backpropagate_first_layer, setup_context=save_first_layer_inputs)
 
 
-# ---- GELU and dropout. One Philox call serves eight elements, and the mask is drawn again in the backward pass.
+# ---- GELU and dropout. One Philox call serves eight elements. The backward pass draws the same mask again.
 
 BLOCK = 4096
 
 
 @triton.jit
-def kept(seed, index, threshold, EIGHTHS: tl.constexpr):
-    """(N, 8) True where an element stays, from 16 random bits each."""
+def draw_mask(seed, index, threshold, EIGHTHS: tl.constexpr):
+    """Draw an (N, 8) mask that is True for elements to keep, from 16 random bits each."""
     a, b, c, d = tl.randint4x(seed, index)
     bits = tl.reshape(tl.join(tl.join(a, b), tl.join(c, d)), (EIGHTHS, 4)).to(tl.uint32, bitcast=True)
     sixteen = tl.reshape(tl.join(bits & 0xFFFF, bits >> 16), (EIGHTHS, 8))
@@ -162,7 +162,7 @@ def gelu_dropout_kernel(x, gradient, out, seed, size, threshold, scale, BACKWARD
         value = gelu_slope(u) * tl.load(gradient + place, mask=inside, other=0.0).to(tl.float32)
     else:
         value = gelu(u)
-    value = tl.where(kept(tl.load(seed), index, threshold, EIGHTHS), value * scale, 0.0)
+    value = tl.where(draw_mask(tl.load(seed), index, threshold, EIGHTHS), value * scale, 0.0)
     tl.store(out + place, value.to(out.dtype.element_ty), mask=inside)
 
 
@@ -178,7 +178,7 @@ def launch(x: Tensor, gradient: Tensor | None, seed: Tensor, p: float) -> Tensor
 
 @torch.library.custom_op("sjepa::gelu_dropout", mutates_args=())
 def gelu_dropout(x: Tensor, seed: Tensor, p: float) -> Tensor:
-    """dropout(gelu(x)) with the mask that `seed` (one integer on the device) says."""
+    """Compute dropout(gelu(x)). `seed`, one integer on the device, determines the mask."""
     return launch(x.contiguous(), None, seed, p)
 
 
@@ -197,14 +197,14 @@ def _(gradient: Tensor, x: Tensor, seed: Tensor, p: float) -> Tensor:
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
-def keep_gelu_dropout(ctx, inputs, output):
+def save_gelu_dropout_inputs(ctx, inputs, output):
     x, seed, ctx.p = inputs
     ctx.save_for_backward(x, seed)
 
 
-def gelu_dropout_gradients(ctx, gradient):
+def backpropagate_gelu_dropout(ctx, gradient):
     x, seed = ctx.saved_tensors
     return gelu_dropout_backward(gradient, x, seed, ctx.p), None, None
 
 
-gelu_dropout.register_autograd(gelu_dropout_gradients, setup_context=keep_gelu_dropout)
+gelu_dropout.register_autograd(backpropagate_gelu_dropout, setup_context=save_gelu_dropout_inputs)

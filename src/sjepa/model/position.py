@@ -1,4 +1,4 @@
-"""Relative position from a wide grouped convolution, computed as matrix products."""
+"""Relative position encoding by a wide grouped convolution, computed as matrix products."""
 
 import math
 from typing import Any
@@ -10,9 +10,11 @@ from torch.nn.utils.parametrizations import weight_norm
 
 from sjepa.model.activation import gelu
 
+HALVES = (torch.float16, torch.bfloat16)
+
 
 class ConvPosition(nn.Module):
-    """Relative position from a wide grouped convolution, weight-normalised over each tap."""
+    """Relative position encoding by a wide grouped convolution with weight norm over each tap."""
 
     def __init__(self, hidden_size: int, kernel: int, groups: int):
         super().__init__()
@@ -23,19 +25,25 @@ class ConvPosition(nn.Module):
         self.conv = weight_norm(conv, dim=2)
 
     def forward(self, x: Tensor) -> Tensor:  # (B, T, D)
-        weights = self.conv.parametrizations.weight
+        weights, bias = self.conv.parametrizations.weight, self.conv.bias
+        assert bias is not None
         gain, direction = weights.original0, weights.original1
-        # torch's own weight norm over the last dimension is slow, and so is its vector norm on a CPU.
+        if bias.dtype in HALVES:  # squares of a tap underflow
+            gain, direction = gain.float(), direction.float()
+        # torch's weight norm over the last dimension is slow, and its vector norm is slow on a CPU.
         weight = direction * (gain / direction.square().sum((0, 1), keepdim=True).sqrt())
-        convolve = convolve_by_blocks if x.is_cuda else convolve_by_fourier
-        return gelu(convolve(x, weight, self.conv.groups) + self.conv.bias)
+        if x.is_cuda:
+            return gelu(convolve_by_blocks(x, weight, self.conv.groups) + bias)
+        if bias.dtype in HALVES:  # and so do the products of short transforms
+            return gelu(convolve_by_fourier(x.float(), weight, self.conv.groups) + bias).to(x.dtype)
+        return gelu(convolve_by_fourier(x, weight, self.conv.groups) + bias)
 
 
 def convolve_by_blocks(x: Tensor, weight: Tensor, groups: int, block: int = 16) -> Tensor:
-    """Same-length grouped convolution along time as one batched product, for GPUs.
+    """Compute a same-length grouped convolution along time as one batched product, for GPUs.
 
     x is (B, T, D), weight (D, D / groups, kernel) with an even kernel. A block of 16 output frames reads
-    16 + kernel - 1 input frames; one matrix a group holds the kernel at all 16 places.
+    16 + kernel - 1 input frames. One matrix per group holds the kernel at all 16 offsets.
     """
     batch, frames, hidden = x.shape
     width, kernel = weight.shape[1], weight.shape[2]
@@ -45,7 +53,7 @@ def convolve_by_blocks(x: Tensor, weight: Tensor, groups: int, block: int = 16) 
     pieces = padded.view(batch, blocks + reach, block, groups, width)
     windows = torch.stack([pieces[:, m : m + blocks] for m in range(reach)], dim=2)  # (B, blocks, reach, 16, G, width)
     windows = windows.permute(4, 0, 1, 2, 3, 5).reshape(groups, batch * blocks, reach * block * width)
-    # Each row of a (16, span + 1) table that is cut to (16, span) starts one place later than the row before.
+    # Viewing the first 16 * span elements of a (16, span + 1) table as (16, span) shifts each row by one more place.
     span = reach * block
     table = F.pad(weight.to(x.dtype), (0, span + 1 - kernel)).unsqueeze(2).expand(-1, -1, block, -1)
     table = table.reshape(hidden, width, block * (span + 1))[..., : block * span].view(
@@ -57,9 +65,9 @@ def convolve_by_blocks(x: Tensor, weight: Tensor, groups: int, block: int = 16) 
 
 
 class Products(torch.autograd.Function):
-    """Batched products (N, I, J) x (N, J, K) whose gradients too read each right operand row by row.
+    """Batched products (N, I, J) x (N, J, K) whose gradients avoid a transposed right operand.
 
-    OpenBLAS, the library of torch on ARM, computes small products with a transposed right operand ten times slower.
+    OpenBLAS, which torch uses on ARM, computes small products with a transposed right operand ten times slower.
     """
 
     @staticmethod
@@ -75,20 +83,20 @@ class Products(torch.autograd.Function):
 
 
 def convolve_by_fourier(x: Tensor, weight: Tensor, groups: int) -> Tensor:
-    """Same-length grouped convolution along time by overlap-save Fourier transforms: less arithmetic.
+    """Compute a same-length grouped convolution along time by overlap-save Fourier transforms, with less arithmetic.
 
-    x is (B, T, D), weight (D, D / groups, kernel) with an even kernel. The transforms are short enough to be matrix
-    products, which leave frequencies first, as the products of filters and spectra need them.
+    x is (B, T, D), weight (D, D / groups, kernel) with an even kernel. The transforms are short, so they are matrix
+    products. These put frequencies first, which is the layout for multiplying filters and spectra.
     """
     batch, frames, hidden = x.shape
     width, kernel = weight.shape[1], weight.shape[2]
-    size = 2 * (3 * kernel // 4)  # of the transform: `hop` frames of output from each block
+    size = 2 * (3 * kernel // 4)  # transform length; each block yields `hop` output frames
     hop = size - kernel + 1
     blocks, before, frequencies = -(-frames // hop), kernel // 2, size // 2 + 1
     time, frequency = (torch.arange(n, dtype=torch.float64, device=x.device) for n in (size, frequencies))
     angles = (2 * math.pi / size) * frequency[:, None] * time
     transform = torch.cat([angles.cos(), -angles.sin()])  # real parts, then imaginary: (2 frequencies, size)
-    # Frequencies other than 0 and the last stand for their mirror images too.
+    # All frequencies except the first and the last also stand for their mirror images.
     inverse = transform * torch.where(frequency % (size // 2) == 0, 1.0, 2.0).repeat(2)[:, None] / size
     transform, inverse = transform.to(x.dtype), inverse[:, :hop].t().to(x.dtype)
 
@@ -99,7 +107,7 @@ def convolve_by_fourier(x: Tensor, weight: Tensor, groups: int) -> Tensor:
     filters = transform[:, :kernel] @ weight.reshape(hidden * width, kernel).t()
     multiply = torch.bmm if torch.compiler.is_compiling() else Products.apply
     by_real, by_imaginary = (multiply(part, spectra) for part in filters.view(2, -1, width, width))
-    # Convolution layers correlate: the filter's conjugate multiplies.
+    # Convolution layers compute a correlation, so multiply by the conjugate of the filter.
     (rr, ri), (ir, ii) = by_real.chunk(2, dim=2), by_imaginary.chunk(2, dim=2)
     y = inverse @ torch.stack([rr + ii, ri - ir]).view(2 * frequencies, hidden * batch * blocks)
     y = y.view(hop, hidden, batch, blocks).permute(2, 3, 0, 1)

@@ -1,4 +1,4 @@
-"""The predictor h and the cluster head g: used in training only, discarded afterwards."""
+"""The predictor h and the cluster head g, which only training uses."""
 
 import math
 from dataclasses import dataclass
@@ -16,27 +16,27 @@ from sjepa.model.transformer import TransformerLayer
 
 @dataclass(frozen=True)
 class PredictorConfig:
-    """The JEPA predictor; the defaults are the paper's."""
+    """The JEPA predictor. The defaults are the paper's."""
 
     heads: Annotated[int, SIZE] = 8
-    """Attention heads of its one transformer layer."""
+    """Attention heads of the single transformer layer."""
     inner_size: Annotated[int, SIZE] = 1536
-    """Width inside its feed-forward block."""
+    """Width inside the feed-forward block."""
     dropout: Annotated[float, SHARE] = 0.1
-    """Dropout throughout the layer."""
+    """Dropout rate of the whole layer."""
     positions: Annotated[int, COUNT] = 750
-    """Learned positions: the longest utterance in frames (750 are 15 s)."""
+    """Number of learned positions: the longest utterance in frames (750 is 15 s)."""
     position_start: Literal["sinusoid", "normal"] = "sinusoid"
-    """What the learned positions start as: sinusoids, or noise of deviation 0.02, which says almost nothing."""
+    """Initial values of the learned positions: sinusoids, or noise with standard deviation 0.02."""
     position_base: Annotated[float, POSITIVE] = 10_000.0
-    """Longest wavelength of the sinusoids over the shortest. A small base (try 30) tells neighbours apart clearly, so
-    that a short run soon learns to look at them."""
+    """Longest wavelength of the sinusoids divided by the shortest. With a small base (try 30), neighbouring positions
+    differ clearly, and a short run soon learns to attend to them."""
     attention_start: Annotated[float, NOT_NEGATIVE] = 0.0
-    """As the encoder's; above 0 (try 1.5) a masked frame first attends to frames whose positions are near its own."""
+    """As for the encoder. If positive (try 1.5), a masked frame first attends to frames at nearby positions."""
 
 
 class Predictor(nn.Module):
-    """Fills masked positions: mask token, learned positions, one transformer layer, a projection."""
+    """Predict masked frames with a mask token, learned positions, one transformer layer and a projection."""
 
     def __init__(self, hidden_size: int, config: PredictorConfig):
         super().__init__()
@@ -47,7 +47,7 @@ class Predictor(nn.Module):
         if config.position_start == "sinusoid":
             start = sinusoids(config.positions, hidden_size, config.position_base)
         self.positions = nn.Parameter(start)
-        # ReLU, post-norm: the defaults of torch's TransformerEncoderLayer, which the paper's wording describes.
+        # ReLU and post-norm, the defaults of torch's TransformerEncoderLayer, match the paper's description.
         self.layer = TransformerLayer(
             hidden_size,
             config.heads,
@@ -60,7 +60,7 @@ class Predictor(nn.Module):
         self.projection = nn.Linear(hidden_size, hidden_size)
         self.apply(init_linear)
         if config.attention_start:
-            self.layer.attention.start_alike(config.attention_start)
+            self.layer.attention.share_queries_and_keys(config.attention_start)
 
     def forward(self, z: Tensor, mask: Tensor) -> Tensor:  # (B, T, D), True where masked -> (B, T, D)
         x = torch.where(mask.unsqueeze(2), self.mask_token.to(z.dtype), z)
@@ -68,14 +68,14 @@ class Predictor(nn.Module):
 
 
 def sinusoids(positions: int, size: int, base: float = 10_000.0) -> Tensor:
-    """Sines and cosines of falling frequency: a shift in time is a rotation, which attention learns easily."""
+    """Return sines and cosines of decreasing frequency. A shift in time is a rotation, which is easy to learn."""
     frequency = torch.exp(torch.arange(0, size, 2) * (-math.log(base) / size))
     angle = torch.arange(positions)[:, None] * frequency
     return torch.stack([angle.sin(), angle.cos()], dim=2).flatten(1)[:, :size]
 
 
 class ClusterHead(nn.Module):
-    """Three linear layers from frame features to logits over K components, shared by both paths."""
+    """Three linear layers from frame features to logits over K components, for masked and visible frames."""
 
     def __init__(self, hidden_size: int, components: int):
         super().__init__()

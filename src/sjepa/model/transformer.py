@@ -1,4 +1,4 @@
-"""Post-norm transformer layers, and the stack of them with what comes before the first."""
+"""Post-norm transformer layers, and the stack of layers with its input position encoding and norm."""
 
 from typing import Literal
 
@@ -23,8 +23,8 @@ class Attention(nn.Module):
         self.out_proj = nn.Linear(hidden_size, hidden_size)
 
     @torch.no_grad()
-    def start_alike(self, gain: float) -> None:
-        """Queries and keys become one rotation, scaled: a frame first attends to itself and to frames like it."""
+    def share_queries_and_keys(self, gain: float) -> None:
+        """Initialise queries and keys as one scaled rotation: a frame first attends to itself and similar frames."""
         nn.init.orthogonal_(self.q_proj.weight, gain)
         self.k_proj.weight.copy_(self.q_proj.weight)
 
@@ -39,15 +39,16 @@ class Attention(nn.Module):
 
 
 class LayerNorm(nn.LayerNorm):
-    """Normalises in fp32 and gives back its input's precision, so that a bf16 network moves half the bytes."""
+    """Layer norm in fp32 that returns the precision of its input, to halve memory traffic in bf16."""
 
     def forward(self, x: Tensor) -> Tensor:
         with torch.autocast(x.device.type, enabled=False):
-            return super().forward(x.float()).to(x.dtype)
+            weight, bias = self.weight.float(), self.bias.float()
+            return F.layer_norm(x.float(), self.normalized_shape, weight, bias, self.eps).to(x.dtype)
 
 
 def gelu_dropout(x: Tensor, p: float) -> Tensor:
-    """dropout(gelu(x)); on a GPU in one pass with few random numbers."""
+    """Compute dropout(gelu(x)). On a GPU, one kernel does both with few random numbers."""
     if x.is_cuda and p > 0:
         from sjepa.model import kernels
 
@@ -70,7 +71,7 @@ class FeedForward(nn.Module):
 
 
 class TransformerLayer(nn.Module):
-    """One post-norm layer, weights named as in Hugging Face's HuBERT."""
+    """One post-norm layer, with the weight names of Hugging Face's HuBERT."""
 
     def __init__(
         self,
@@ -90,12 +91,12 @@ class TransformerLayer(nn.Module):
         self.final_layer_norm = LayerNorm(hidden_size)
         self.dropout = nn.Dropout(dropout)
         self.recompute = False
-        """Compute the layer again in the backward pass instead of keeping what it needs."""
+        """Recompute the layer in the backward pass instead of storing its activations."""
 
     def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
         if self.recompute and self.training and torch.is_grad_enabled():
-            again: Tensor = checkpoint(self.compute, x, key_mask, use_reentrant=False)
-            return again
+            output: Tensor = checkpoint(self.compute, x, key_mask, use_reentrant=False)
+            return output
         return self.compute(x, key_mask)
 
     def compute(self, x: Tensor, key_mask: Tensor | None) -> Tensor:
@@ -104,7 +105,7 @@ class TransformerLayer(nn.Module):
 
 
 class TransformerStack(nn.Module):
-    """What Hugging Face calls `encoder`: position, norm and the layers."""
+    """Position encoding, norm and layers: the module that Hugging Face calls `encoder`."""
 
     def __init__(self, position: ConvPosition, hidden_size: int, dropout: float, layers: list[TransformerLayer]):
         super().__init__()
@@ -114,7 +115,7 @@ class TransformerStack(nn.Module):
         self.layers = nn.ModuleList(layers)
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        """The input of layer 0; masked frames are hidden from here on. The encoder runs the layers itself."""
+        """Return the input of layer 0, with masked frames zeroed. `Encoder` runs the layers."""
         if mask is not None:
             x = x.masked_fill(mask.unsqueeze(2), 0.0)
         return self.dropout(self.layer_norm(x + self.pos_conv_embed(x)))

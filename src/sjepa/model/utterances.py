@@ -1,4 +1,4 @@
-"""Utterances of any lengths through our encoder, as one padded batch."""
+"""Run the encoder on utterances of different lengths, as one padded batch."""
 
 from collections.abc import Callable, Sequence
 
@@ -18,13 +18,13 @@ def encode(
     take: Callable[[list[Tensor]], Tensor],
     until: int | None = None,
 ) -> list[Tensor]:
-    """What `take` makes of the hidden states, (..., T, D) of each utterance without padding; none depends on others.
+    """Return `take(hidden_states)` for each utterance, (..., T, D) without padding.
 
-    `until` is the last layer that `take` needs.
+    Batching does not change the result. `until` is the last layer that `take` needs.
     """
     padded = pad_sequence([torch.from_numpy(samples) for samples in utterances], batch_first=True).to(device)
     counts = [len(samples) for samples in utterances]
-    # Equal lengths need no mask: the result is then that of the plain encoder to the last bit.
+    # Equal lengths need no mask. The result then equals that of the plain encoder exactly.
     lengths = None if len(set(counts)) == 1 else torch.tensor(counts, device=device)
     batch = take(encoder(padded, lengths, until=until).hidden_states)
     return [x[..., : frame_count(count), :] for x, count in zip(batch, counts, strict=True)]

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
+from sjepa.analysis.names import LABELS, PATHS
 from sjepa.analysis.style import INK, MASKED, PREDICTOR, RULE, SKY, TARGET, VISIBLE, WARNING
 from sjepa.evaluate.table import build_sections
 from sjepa.report.blocks import card, duration, figure, note, section, table
@@ -176,10 +177,12 @@ def softness(reports: Sequence[Report]) -> str:
     if not known:
         return ""
     figures = ""
-    for part in ("predictor", "target"):
+    for part in (*PATHS, "target"):
         traces = []
         for index, (name, found) in enumerate(known):
-            kept = found["distributions"][part]
+            kept = found["distributions"].get(part)
+            if kept is None:  # an older analysis has one path
+                continue
             shares = [count / max(1, kept["frames"]) for count in kept["counts"]]
             traces.append(
                 {
@@ -197,13 +200,10 @@ def softness(reports: Sequence[Report]) -> str:
         layout["margin"] |= {"t": 44}
         axis_title(layout, "xaxis", "bits")
         axis_title(layout, "yaxis", "share of frames below")
-        figures += figure(f"softness-{part}", f"Entropy of the {part}", {"data": traces, "layout": layout}, "")
-    return section(
-        "softness",
-        "How soft they are",
-        "Cumulative distributions, without masking.",
-        f'<div class="grid">{figures}</div>',
-    )
+        if traces:
+            title = f"Entropy: {LABELS[part]}"
+            figures += figure(f"softness-{part}", title, {"data": traces, "layout": layout}, "")
+    return section("softness", "How soft they are", "Cumulative distributions.", f'<div class="grid">{figures}</div>')
 
 
 def results(reports: Sequence[Report]) -> str:

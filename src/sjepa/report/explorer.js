@@ -81,12 +81,12 @@
       add(hover === null ? "frame" : "pointed at", place);
       const word = item.words.length ? " in " + spoken("words", seconds) : "";
       if (item.phones.length) add("phone", spoken("phones", seconds) + word);
-      readout.replaceChildren(facts, distribution("predictor", frame), distribution("target", frame));
+      readout.replaceChildren(facts, ...tracks.parts.map(part => distribution(part, frame)));
     }
 
     function distribution(part, frame) {
       const block = element("div", "part " + part), head = element("div", "head"), {clusters, posteriors, entropy} = item[part];
-      head.append(element("span", "", part), element("b", "", entropy[frame].toFixed(2) + " bits"));
+      head.append(element("span", "", Tracks.NAMES[part]), element("b", "", entropy[frame].toFixed(2) + " bits"));
       block.append(head);
       clusters[frame].forEach((cluster, rank) => {
         const row = element("div", "bar"), share = posteriors[frame][rank], name = item.cluster_names[cluster];

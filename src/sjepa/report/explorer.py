@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
+from sjepa.analysis.names import PATHS
 from sjepa.report.blocks import as_script, section
 from sjepa.report.contents import Report
 
-KEPT = ("name", "text", "speaker", "start", "seconds", "phones", "words", "predictor", "target", "spectrogram", "audio")
+KEPT = ("name", "text", "speaker", "start", "seconds", "phones", "words", "target", "spectrogram", "audio")
 CONTROLS = """
 <div class="explorer" tabindex="0" aria-label="Utterance explorer">
 <div class="player">
@@ -40,8 +41,9 @@ def explorer(reports: Sequence[Report]) -> str:
     return section(
         "explorer",
         "Listen frame by frame",
-        "What the predictor says with nothing masked, and what its target is. Where one cluster holds all the "
-        "probability a frame is clear; where two share it, it lies between them.",
+        "What the cluster head says of visible frames, with nothing masked; what the predictor says of each frame "
+        "while it is masked; and what the target of both is. Where one cluster holds all the probability a frame is "
+        "clear; where two share it, it lies between them.",
         f'{CONTROLS}<script type="application/json" class="explorer-data">{as_script(entries)}</script>',
     )
 
@@ -49,4 +51,5 @@ def explorer(reports: Sequence[Report]) -> str:
 def entry(report: Report, utterance: dict[str, Any], name_run: bool) -> dict[str, Any]:
     names = report.found.get("clusters", {}).get("phones") or {}
     about = {"run": report.name if name_run else "", "components": utterance["run"]["components"]}
-    return {key: utterance[key] for key in KEPT} | about | {"cluster_names": names.get("names", {})}
+    paths = {path: utterance[path] for path in PATHS if path in utterance}  # an older analysis has one
+    return {key: utterance[key] for key in KEPT} | paths | about | {"cluster_names": names.get("names", {})}

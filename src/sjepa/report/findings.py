@@ -6,6 +6,7 @@ from html import escape
 
 from sjepa.analysis.clusters import occupancies
 from sjepa.analysis.entropy import verdict
+from sjepa.analysis.names import LABELS
 from sjepa.analysis.pareto import analyse_pareto
 from sjepa.evaluate.metric import SectionKind
 from sjepa.evaluate.table import Section, build_sections, place_of
@@ -92,21 +93,25 @@ def entropy(report: Report) -> str:
         "entropy-distribution",
         "How uncertain frames are",
         findings_charts.entropy_distribution(found),
-        f"Without masking, {run['utterances']:,} utterances of {run['data']}, step {run['step']:,}. Vertical lines: "
+        f"The head at visible frames with nothing masked, the predictor with every frame masked once. "
+        f"{run['utterances']:,} utterances of {run['data']}, step {run['step']:,}. Vertical lines: "
         f"0.5 bits, 1 bit (an even tie of two components) and 2 bits (of four). Maxima of the smoothed density, and "
         f"whether Hartigan's dip test rejects a single mode: {told}.",
     )
-    joint = figure(
-        "entropy-joint",
-        "Frame by frame",
-        findings_charts.entropy_joint(found),
-        "On the diagonal, prediction and target are equally uncertain. Above it, the prediction is more uncertain.",
+    joints = "".join(
+        figure(
+            f"entropy-joint-{path}",
+            f"{LABELS[path].capitalize()}, against the target",
+            findings_charts.entropy_joint(found, path),
+            "On the diagonal, prediction and target are equally uncertain. Above it, the prediction is more uncertain.",
+        )
+        for path in found["joint"]
     )
     return section(
         "softness",
         "Where the softness is",
         found["answer"],
-        f'<div class="grid uneven">{histogram}{joint}</div>',
+        f'{histogram}<div class="grid">{joints}</div>',
     )
 
 
@@ -160,7 +165,7 @@ def gaps(report: Report) -> str:
     run = shlex.quote(str(report.folder))
     made_by: dict[str, tuple[bool, str]] = {
         "Utterance explorer": (bool(report.utterances), f"sjepa report {run} --data DATA"),
-        "Entropy of predictor and target": (
+        "Entropy of both paths and of the target": (
             "entropy" in report.found,
             f"sjepa analyze entropy --run {run} --data DATA",
         ),

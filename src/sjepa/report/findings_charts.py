@@ -7,8 +7,9 @@ import numpy as np
 
 from sjepa.analysis.clusters import DEAD, borders
 from sjepa.analysis.entropy import reach
+from sjepa.analysis.names import LABELS
 from sjepa.analysis.pareto import PAPER, steps_of
-from sjepa.analysis.style import GRID, INK, MUTED, PLAIN, PREDICTOR, RULE, TARGET, WARNING, ramp
+from sjepa.analysis.style import GRID, INK, MUTED, PLAIN, PREDICTOR, RULE, TARGET, VISIBLE, WARNING, ramp
 from sjepa.report.charts import Chart, base_layout, note, vertical_line
 
 # Light to dark, so that nothing is white on the page: single hue, readable in grey.
@@ -30,7 +31,12 @@ def axis_title(layout: dict[str, Any], axis: str, text: str) -> None:
 def entropy_distribution(found: dict[str, Any]) -> Chart:
     """Overlaid histograms, on a logarithmic scale because most target frames are near zero."""
     edges, traces = found["edges"], []
-    looks = {"predictor": (PREDICTOR, "solid"), "target": (TARGET, "solid"), "plain": (TARGET, "dot")}
+    looks = {
+        "visible": (VISIBLE, "solid"),
+        "masked": (PREDICTOR, "solid"),
+        "target": (TARGET, "solid"),
+        "plain": (TARGET, "dot"),
+    }
     for name, curve in found["distributions"].items():
         colour, dash = looks[name]
         shares = [count / max(1, curve["frames"]) or None for count in curve["counts"]]
@@ -58,8 +64,9 @@ def entropy_distribution(found: dict[str, Any]) -> Chart:
     return {"data": traces, "layout": layout}
 
 
-def entropy_joint(found: dict[str, Any]) -> Chart:
-    joint = found["joint"]
+def entropy_joint(found: dict[str, Any], path: str) -> Chart:
+    """A path against its target, frame by frame."""
+    joint = found["joint"][path]
     counts, centres = np.array(joint["counts"]), np.array(joint["edges"])
     middle = ((centres[:-1] + centres[1:]) / 2).round(4).tolist()
     logs = [[float(np.log10(c)) if c else None for c in row] for row in counts.T.tolist()]
@@ -71,7 +78,7 @@ def entropy_joint(found: dict[str, Any]) -> Chart:
         "z": logs,
         "customdata": counts.T.tolist(),
         "colorscale": [[1 - place, colour] for place, colour in reversed(CIVIDIS)],
-        "hovertemplate": "target %{x:.2f}, predictor %{y:.2f} bits: %{customdata:,d} frames<extra></extra>",
+        "hovertemplate": "target %{x:.2f}, " + path + " %{y:.2f} bits: %{customdata:,d} frames<extra></extra>",
         "colorbar": {"thickness": 10, "len": 0.8, "tickvals": ticks, "ticktext": [f"{10**t:,}" for t in ticks]},
     }
     most = reach(found)
@@ -81,7 +88,7 @@ def entropy_joint(found: dict[str, Any]) -> Chart:
     layout["xaxis"]["constrain"] = "domain"
     layout["margin"] |= {"t": 26}
     axis_title(layout, "xaxis", "target (bits)")
-    axis_title(layout, "yaxis", "predictor (bits)")
+    axis_title(layout, "yaxis", f"{LABELS[path]} (bits)")
     diagonal = {"type": "line", "x0": 0, "y0": 0, "x1": most, "y1": most, "line": {"color": RULE, "width": 1}}
     return {"data": [trace], "layout": layout | {"shapes": [diagonal]}}
 

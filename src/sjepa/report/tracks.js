@@ -3,7 +3,9 @@ class Tracks {
   static SHIFT = 0.02;  // seconds between frames
   static LEGEND = 14;  // pixels above a track for the names of its curves
   static CENTRE = 0.0125;  // frame t is centred at 320 t + 200 samples
-  static COLOURS = {predictor: "#CC79A7", target: "#009E73", ranks: ["#0072B2", "#E69F00", "#1b1f24"],
+  static NAMES = {visible: "head, visible", masked: "predictor, masked", target: "target"};
+  static SHORT = {visible: "head", masked: "predictor", target: "target"};
+  static COLOURS = {visible: "#E69F00", masked: "#CC79A7", target: "#009E73", ranks: ["#0072B2", "#E69F00", "#1b1f24"],
     ink: "#1b1f24", muted: "#667079", grid: "#eef0f2"};
   static MAGMA = [[0, 0, 4], [28, 16, 68], [79, 18, 123], [129, 37, 129], [181, 54, 122], [229, 89, 100], [251, 136, 97],
     [254, 194, 135], [252, 253, 191]];
@@ -31,7 +33,8 @@ class Tracks {
   show(item, view) {
     this.item = item;
     this.view = view;
-    this.frames = item.predictor.entropy.length;
+    this.frames = item.target.entropy.length;
+    this.parts = Object.keys(Tracks.NAMES).filter(part => part in item);  // an older analysis has one path
     this.image = Tracks.spectrogram(item.spectrogram);
     this.layout();
   }
@@ -71,16 +74,16 @@ class Tracks {
   }
 
   layout() {
-    const wanted = [["spectrogram", 170], ["words", 26], ["phones", 26], ["clusters predictor", 24], ["clusters target", 24],
-      ["top predictor", 92], ["top target", 92], ["entropy", 92], ["axis", 24]];
+    const wanted = [["spectrogram", 170], ["words", 26], ["phones", 26], ...this.parts.map(part => ["clusters " + part, 24]),
+      ...this.parts.map(part => ["top " + part, 92]), ["entropy", 92], ["axis", 24]];
     let top = 0;
     this.rows = [];
     for (const [name, height] of wanted) {
       if ((name === "words" || name === "phones") && !this.item[name].length) continue;
       const [kind, part] = name.split(" ");
-      if (name === "top predictor" || name === "entropy") top += Tracks.LEGEND;
+      if (name === "top " + this.parts[0] || name === "entropy") top += Tracks.LEGEND;
       this.rows.push({kind, part, top, height});
-      top += height + (name === "words" || name === "clusters predictor" ? 2 : 9);
+      top += height + (name === "words" || (kind === "clusters" && part !== "target") ? 2 : 9);
     }
     Tracks.fit(this.canvas, this.board.clientWidth, top);
     this.board.style.height = top + "px";
@@ -190,7 +193,7 @@ class Tracks {
   }
 
   clusters(row) {
-    this.label(row, row.part + (this.narrow ? "" : " cluster"));
+    this.label(row, Tracks.SHORT[row.part] + (this.narrow ? "" : " cluster"));
     this.inside(row);
     const best = this.item[row.part].clusters.map(top => top[0]), [first, last] = this.seen();
     for (let t = first, end; t <= last; t = end) {
@@ -205,9 +208,9 @@ class Tracks {
 
   top(row) {
     const most = 1.03, values = this.item[row.part].posteriors, colours = Tracks.COLOURS.ranks, floor = row.top + row.height;
-    this.label(row, "top three", row.part);
+    this.label(row, "top three", this.narrow ? Tracks.SHORT[row.part] : Tracks.NAMES[row.part]);
     for (const [share, text] of [[0], [0.5], [1, "1"]]) this.level(row, share / most, text);
-    if (row.part === "predictor") this.legend(row, ["first", "second", "third"].slice(0, values[0].length), colours);
+    if (row.part === this.parts[0]) this.legend(row, ["first", "second", "third"].slice(0, values[0].length), colours);
     this.inside(row);
     const [first, last] = this.line(row, t => values[t][0], most, colours[0], 2);
     this.context.lineTo(this.frameX(last), floor);
@@ -218,13 +221,13 @@ class Tracks {
   }
 
   entropy(row) {
-    const {predictor, target} = this.item, most = 1.06 * Math.max(2, ...predictor.entropy, ...target.entropy);
+    const most = 1.06 * Math.max(2, ...this.parts.flatMap(part => this.item[part].entropy));
     this.label(row, "entropy", "bits");
     this.level(row, 0);
     for (let bits = 1; bits < most; bits += most > 5 ? 2 : 1) this.level(row, bits / most, bits);
-    this.legend(row, ["predictor", "target"], [Tracks.COLOURS.predictor, Tracks.COLOURS.target]);
+    this.legend(row, this.parts.map(part => Tracks.NAMES[part]), this.parts.map(part => Tracks.COLOURS[part]));
     this.inside(row);
-    for (const part of ["target", "predictor"])
+    for (const part of [...this.parts].reverse())
       this.line(row, t => this.item[part].entropy[t], most, Tracks.COLOURS[part], 2);
   }
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sjepa.errors import UserError
-from sjepa.fields import NUMBER, SURPRISES, TEXT, WHOLE, Kind, brief, check_fields, list_of, require, table_of
+from sjepa.fields import NUMBER, SURPRISES, TEXT, WHOLE, Kind, brief, check_fields, list_of, optional, require, table_of
 from sjepa.files import atomic_folder, read_json, save_tensors
 from sjepa.runs.folder import RunFolder
 
@@ -41,6 +41,7 @@ STATE = {
     "phase": WHOLE,
     "log_bytes": WHOLE,
 }
+SINCE = {"active_layer": optional(WHOLE)}  # fields that older checkpoints lack
 TRAINING_PARTS = ("model", "targets", "optimizer", "meter")
 
 
@@ -51,7 +52,7 @@ def read_state(checkpoint: Path) -> dict[str, Any]:
         state = read_json(file)
         step = require(state, "step", WHOLE, file.name)
         names = require(state, "files", table_of(TEXT), file.name)
-        check_fields(state, STATE, file.name)
+        check_fields(state, STATE | SINCE, file.name)
     except (OSError, UserError) as error:
         raise DamagedError(str(error)) from error
     if not checkpoint.name.endswith(f"-{step:08d}"):

@@ -68,6 +68,25 @@ def read_events(log: Path) -> list[Event]:
     ]
 
 
+def last_event(log: Path, kind: str) -> Event | None:
+    """The newest event of a kind, read from the end of the log; none if there is none in its last megabyte."""
+    if not log.is_file():
+        return None
+    with log.open("rb") as file:
+        size = file.seek(0, 2)
+        for tail in (2**14, 2**17, 2**20):
+            file.seek(max(0, size - tail))
+            whole, _, _ = file.read().rpartition(b"\n")
+            lines = whole.split(b"\n")[(size > tail) :]  # the first may be part of a line
+            for line in reversed([line for line in lines if f'"{kind}"'.encode() in line]):
+                event = parse_event(line.decode(errors="replace"), str(log))
+                if event["event"] == kind:
+                    return event
+            if size <= tail:
+                break
+    return None
+
+
 def parse_event(line: str, where: str) -> Event:
     try:
         event = json.loads(line, parse_constant=lambda _: None)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sjepa.errors import UserError
-from sjepa.fields import WHOLE
+from sjepa.fields import TABLE, TEXT, WHOLE, require
 from sjepa.files import contents, read_json, refuse_file, write_whole
 from sjepa.locks import lock_folder
 from sjepa.runs.events import Event, read_events, select_events
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 README = """This folder holds one S-JEPA pre-training run.
 
 config.toml            every setting of the run; `sjepa pretrain --out` with this folder continues it
-run.json               data, versions, command
+run.json               data, versions, command; every start and stop, and what each start changed
 metrics.jsonl          one JSON object per line: training intervals, layer checks, phases, fits
 tensorboard/           the same for TensorBoard, if it was installed
 checkpoints/step-N/    all state at step N (safetensors and JSON)
@@ -37,10 +37,13 @@ refused.txt            audio that was left out, in whole or in part, and why; on
 encoder/               the encoder as of the last checkpoint, for use: sjepa.Encoder.from_pretrained, or
                        transformers.HubertModel.from_pretrained
 encoder-phaseN/        the encoder at the end of phase N, for every phase but the last
+before-step-N/         the run as it was at step N, before it was lengthened or given other audio; a run of its own
 """
 README_NAME = "README.txt"
+HISTORY, PENDING = "history", "pending"  # parts of run.json beside the facts; see history.py
 STEP = re.compile(r"step-(\d{8,15})")
 PHASE = re.compile(r"phase\d+")
+EARLIER = re.compile(r"before-step-(\d{1,15})")
 
 
 class RunFolder:
@@ -76,6 +79,10 @@ class RunFolder:
     def log(self) -> Path:
         """The events, one JSON object per line."""
         return self.path / "metrics.jsonl"
+
+    @property
+    def readme(self) -> Path:
+        return self.path / README_NAME
 
     @property
     def tensorboard(self) -> Path:
@@ -116,6 +123,10 @@ class RunFolder:
         """The mixture, or another codebook, at the end of a phase."""
         return self.path / f"gmm-phase{phase}.safetensors"
 
+    def earlier(self, step: int) -> Path:
+        """The run as it was at a step, before it was changed there; a run of its own."""
+        return self.path / f"before-step-{step}"
+
     # Reading
 
     @property
@@ -125,22 +136,55 @@ class RunFolder:
 
     @property
     def name(self) -> str:
-        """The folder's name; `demo/run` is `demo`."""
+        """The folder's name; `demo/run` is `demo`, and `mine/before-step-5` is `mine-before-step-5`."""
         path = self.path.resolve()
+        if EARLIER.fullmatch(path.name) and RunFolder(path.parent).exists:
+            return f"{RunFolder(path.parent).name}-{path.name}"
         return path.parent.name if path.name == "run" else path.name
+
+    @property
+    def settings_text(self) -> str:
+        """config.toml, or what is to replace it where that was not carried out yet."""
+        pending = self.pending
+        return self.config_file.read_text("utf-8") if pending is None else str(pending["config"])
 
     @property
     def settings(self) -> dict[str, Any]:
         """config.toml as plain tables, also of a run that another version made; empty without the file."""
         try:
-            return tomllib.loads(self.config_file.read_text("utf-8")) if self.exists else {}
+            return tomllib.loads(self.settings_text) if self.exists else {}
         except (ValueError, RecursionError) as error:  # not TOML, or not even text
             raise UserError(f"{self.config_file} is not valid TOML: {error}") from error
 
     @property
-    def facts(self) -> dict[str, Any]:
-        """run.json: data, versions, command; empty without the file."""
+    def record(self) -> dict[str, Any]:
+        """run.json whole; empty without the file."""
         return read_json(self.facts_file) if self.facts_file.is_file() else {}
+
+    @property
+    def pending(self) -> dict[str, Any] | None:
+        """A change of the run that is decided and was not carried out yet."""
+        pending = self.record.get(PENDING)
+        if pending is not None:
+            where = f"{self.facts_file}: {PENDING}"
+            if not isinstance(pending, dict):
+                raise UserError(f"{where} should be an object")
+            require(pending, "config", TEXT, where)
+            require(pending, "facts", TABLE, where)
+        return pending
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """run.json without the history: data, versions, command; empty without the file."""
+        pending = self.pending
+        facts = {key: value for key, value in self.record.items() if key not in (HISTORY, PENDING)}
+        return facts | (pending["facts"] if pending is not None else {})
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """Every start of the run, the oldest first; see history.py. Empty for a run from before it was kept."""
+        found = self.record.get(HISTORY)
+        return [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list) else []
 
     @property
     def data(self) -> str:
@@ -157,6 +201,12 @@ class RunFolder:
         """Steps with a checkpoint, the newest first."""
         found = [STEP.fullmatch(path.name) for path in self.checkpoints.glob("step-*") if path.is_dir()]
         return sorted((int(match[1]) for match in found if match), reverse=True)
+
+    @property
+    def changed_steps(self) -> list[int]:
+        """Steps at which the run was lengthened or given other audio, as far as it is kept as it was there."""
+        found = [EARLIER.fullmatch(path.name) for path in self.path.glob("before-step-*") if path.is_dir()]
+        return sorted(int(match[1]) for match in found if match)
 
     @property
     def step(self) -> int:
@@ -177,14 +227,17 @@ class RunFolder:
     def is_unstarted(self) -> bool:
         """Whether the folder has at most what a kill at the very start of a run leaves: everything but the config."""
         refuse_file(self.path)
-        return {path.name for path in contents(self.path)} <= {self.facts_file.name, README_NAME}
+        return {path.name for path in contents(self.path)} <= {self.facts_file.name, self.readme.name}
 
     def config(self) -> "Config":
         """The settings, typed and checked."""
         self.require()
-        from sjepa.config import load_toml
+        from sjepa.config import from_toml
 
-        return load_toml(self.config_file)
+        try:
+            return from_toml(self.settings_text, str(self.config_file))
+        except UnicodeDecodeError as error:
+            raise UserError(f"{self.config_file} is not valid TOML: {error}") from error
 
     def events(self) -> list[Event]:
         """All events of the log."""
@@ -221,14 +274,15 @@ class RunFolder:
         from sjepa.config import to_toml
 
         write_whole(self.facts_file, json.dumps(facts, indent=1) + "\n")
-        write_whole(self.path / README_NAME, README)
+        write_whole(self.readme, README)
         write_whole(self.config_file, to_toml(config))
 
     def check_corpus(self, corpus: str) -> None:
         """Refuse audio with another fingerprint than the run was trained on."""
         if self.facts.get("corpus") != corpus:
             raise UserError(
-                f"{self} was trained on other audio ({self.data}): choose another --out, or give the same data"
+                f"{self} was trained on other audio ({self.data}): choose another --out, or give the same data; "
+                "--replace-data continues it on this audio"
             )
 
     @contextmanager

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sjepa.errors import UserError
-from sjepa.runs.checkpoint import DamagedError, load
+from sjepa.runs.checkpoint import DamagedError, load, load_latest
 from sjepa.runs.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -28,15 +28,28 @@ def load_step(path: Path, step: int) -> tuple["Parts", dict[str, Any]]:
         raise UserError(f"--step {step}: {run.checkpoint(step)} is damaged ({error})") from error
 
 
-def encoder_at(path: Path, step: int) -> "Encoder":
-    """The encoder of a run at the checkpoint of a step, for inference."""
+def encoder_at(path: Path, step: int | None, ema: bool = False) -> "Encoder":
+    """The encoder of a run at the checkpoint of a step, or at its newest, with mixture and head, for inference.
+
+    With `ema`, the target encoder: the slow copy of the encoder whose features the mixture reads.
+    """
     from sjepa.model.encoder import Encoder
     from sjepa.model.formats import load_strictly
+    from sjepa.runs.heads import clusters_at
 
-    parts, _ = load_step(path, step)
-    weights = {
-        name.removeprefix("encoder."): tensor for name, tensor in parts["model"].items() if name.startswith("encoder.")
-    }
-    encoder = Encoder(RunFolder(path).config().encoder)
-    load_strictly(encoder, weights, str(RunFolder(path).checkpoint(step)))
+    run = RunFolder(path)
+    if step is None:
+        run.require()
+    found = load_latest(run) if step is None else load_step(path, step)
+    if found is None:
+        raise UserError(f"{path} has no checkpoint yet: the first one brings its encoder")
+    parts, state = found
+    prefix = "features.encoder." if ema else "encoder."
+    part = parts["targets" if ema else "model"]
+    weights = {name.removeprefix(prefix): tensor for name, tensor in part.items() if name.startswith(prefix)}
+    if not weights:
+        raise UserError(f"{path} has no target encoder at step {state['step']}: its targets do not read one there")
+    encoder = Encoder(run.config().encoder)
+    load_strictly(encoder, weights, str(run.checkpoint(state["step"])))
+    encoder.held_clusters = [clusters_at(run, parts, state)]
     return encoder.eval()

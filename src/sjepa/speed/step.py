@@ -159,7 +159,7 @@ def time_phase(
             run.targets = WithoutMixture(run.targets, features)  # type: ignore[assignment]
         run.update_targets = lambda statistics: None
     phase = config.schedule()[number - 1]
-    source = itertools.cycle(batches)
+    source = (batch for batch in itertools.cycle(batches))
     feed = on_device(source, device) if device.type == "cuda" else source
     count, waited = 0, 0.0
 

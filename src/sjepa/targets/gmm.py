@@ -1,8 +1,7 @@
 """A Gaussian mixture with diagonal covariances: posteriors, EM and online updates as matrix products.
 
-With precisions 1/s^2 the log-density of component k is, up to x, `c_k + x . (m_k / s_k^2) - 1/2 x^2 . (1 /
-s_k^2)`: two products of (N, D) with (D, K), never a tensor of N x K x D. Features are centred first, so that
-fp32 does not cancel.
+The log-density of component k is `c_k + x . (m_k / s_k^2) - 1/2 x^2 . (1 / s_k^2)`. It needs two products of (N, D)
+with (D, K) and no tensor of size N x K x D. Features are centred first, to avoid cancellation in fp32.
 """
 
 import math
@@ -17,13 +16,15 @@ from torch import Tensor, nn
 from sjepa.errors import UserError
 from sjepa.files import save_tensors
 
-ROWS_PER_CHUNK = 16_384  # bounds memory at rows x K floats for the posteriors of one chunk
-FAINTEST = -60.0  # log of the smallest share in EM: further down lie denormal numbers, on which a CPU is far slower
+ROWS_PER_CHUNK = 16_384  # limits memory to rows x K floats for the posteriors of one chunk
+# Lower bound in EM of a component's log-joint minus the largest of the frame. Below it, the posteriors would become
+# denormal numbers, with which a CPU is far slower.
+MIN_LOG_RATIO = -60.0
 
 
 @dataclass
 class Statistics:
-    """Sufficient statistics of features under their posteriors, about the mixture's centre."""
+    """Sufficient statistics of features under their posteriors, relative to the mixture's centre."""
 
     count: Tensor  # (K,)   sum of q
     first: Tensor  # (K, D) sum of q x
@@ -32,17 +33,18 @@ class Statistics:
     frames: Tensor  # ()
 
     def flat(self) -> Tensor:
-        """All of it as one vector, so that ranks sum it in one all-reduce."""
+        """Concatenate all fields into one vector, for a single all-reduce."""
         parts = (self.count, self.first.flatten(), self.second.flatten(), self.log_likelihood[None], self.frames[None])
         return torch.cat(parts)
 
     @staticmethod
     def size(components: int, dimension: int) -> int:
-        """Length of the vector that `flat` gives."""
+        """Return the length of the vector from `flat`."""
         return components * (1 + 2 * dimension) + 2
 
     @staticmethod
     def from_flat(vector: Tensor, components: int, dimension: int) -> "Statistics":
+        """Invert `flat`."""
         size = components * dimension
         count, first, second, log_likelihood, frames = vector.split([components, size, size, 1, 1])
         shape = (components, dimension)
@@ -52,16 +54,21 @@ class Statistics:
         return Statistics.from_flat(self.flat() + other.flat(), *self.first.shape)
 
 
-def shares(joint: Tensor) -> tuple[Tensor, Tensor]:
-    """Posteriors (N, K) and log-evidence (N,) of log-joints, whose memory they take."""
+def posteriors_and_evidence(joint: Tensor) -> tuple[Tensor, Tensor]:
+    """Return posteriors (N, K) and log-evidence (N,) of log-joints (N, K), which are overwritten."""
     top = joint.amax(1, keepdim=True)
-    q = joint.sub_(top).clamp_(min=FAINTEST).exp_()
+    q = joint.sub_(top).clamp_(min=MIN_LOG_RATIO).exp_()
     total = q.sum(1, keepdim=True)
     return q.div_(total), (top + total.log()).squeeze(1)
 
 
 class DiagonalGMM(nn.Module):
-    """K diagonal Gaussians over D features; buffers only, nothing here is trained by gradients."""
+    """K diagonal Gaussians over D features. All tensors are buffers: EM fits them, not gradients.
+
+    >>> gmm = DiagonalGMM.from_parameters(torch.ones(2), torch.tensor([[-1.0], [1.0]]), torch.ones(2, 1))
+    >>> gmm.posterior(torch.tensor([[0.0], [9.0]])).round(decimals=3).tolist()
+    [[0.5, 0.5], [0.0, 1.0]]
+    """
 
     weights: Tensor
     means: Tensor
@@ -74,7 +81,7 @@ class DiagonalGMM(nn.Module):
         self.register_buffer("weights", torch.full((components,), 1.0 / components))
         self.register_buffer("means", torch.zeros(components, dimension))
         self.register_buffer("variances", torch.ones(components, dimension))
-        # Subtracted from features before any product; means are stored in the features' own coordinates.
+        # Subtracted from features before any product. `means` is not centred.
         self.register_buffer("centre", torch.zeros(dimension))
         self.register_buffer("floor", torch.full((dimension,), 1e-6))
 
@@ -82,6 +89,7 @@ class DiagonalGMM(nn.Module):
     def from_parameters(
         cls, weights: Tensor, means: Tensor, variances: Tensor, floor: Tensor | float = 1e-6
     ) -> "DiagonalGMM":
+        """Make a mixture from weights (K,), means (K, D), variances (K, D) and a variance floor."""
         gmm = cls(*means.shape).to(means.device)
         gmm.floor.copy_(torch.as_tensor(floor, dtype=torch.float32))
         gmm.weights.copy_(weights / weights.sum())
@@ -99,7 +107,7 @@ class DiagonalGMM(nn.Module):
         return self.means.shape[1]
 
     def coefficients(self) -> tuple[Tensor, Tensor]:
-        """Constant (1, K) and factors (2 D, K): log pi_k N(x; k) = constant + [x, x^2] . factors, x centred."""
+        """Return constant (1, K) and factors (2 D, K): log pi_k N(x; k) = constant + [x, x^2] . factors, x centred."""
         means = self.means - self.centre
         precisions = 1.0 / self.variances
         constant = torch.log(self.weights.clamp(min=1e-30)) - 0.5 * (
@@ -108,32 +116,32 @@ class DiagonalGMM(nn.Module):
         return constant[None], torch.cat([(means * precisions).t(), -0.5 * precisions.t()])
 
     def relative_coefficients(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """`coefficients` without a term that depends on the frame alone, and that term as its constant and factors.
+        """Split `coefficients` into a part per component and a part common to all components.
 
-        The term is the frame's log-density under one Gaussian about the centre with the components' mean variance.
-        Posteriors do not change without it, and what is left is smaller, so that fp32 loses less of it.
+        The common part is the log-density of the frame under one Gaussian at the centre, with the mean variance of
+        the components. It does not affect posteriors. Without it, the values are smaller and fp32 is more accurate.
         """
         constant, factors = self.coefficients()
-        variance = self.variances.mean(0)  # a component of hardly any variance does not weigh here
+        variance = self.variances.mean(0)  # a component with tiny variance has little effect on the mean
         one = -0.5 * (self.dimension * math.log(2 * math.pi) + torch.log(variance).sum())
         slopes = F.pad(-0.5 / variance, (self.dimension, 0))[:, None]  # (2 D, 1)
         return constant - one, factors - slopes, one, slopes
 
     def powers(self, features: Tensor) -> Tensor:
-        """[x, x^2] of centred features: (N, D) -> (N, 2 D), in fp32."""
+        """Return [x, x^2] of the centred features in fp32: (N, D) -> (N, 2 D)."""
         x = features.float() - self.centre
         return torch.cat([x, x.square()], dim=1)
 
     @torch.no_grad()
     def log_joint(self, powers: Tensor) -> Tensor:
-        """log pi_k N(x; k) of every frame and component, up to a term of the frame alone: (N, 2 D) -> (N, K)."""
+        """Return log pi_k N(x; k), up to a constant per frame: (N, 2 D) -> (N, K)."""
         with torch.autocast(powers.device.type, enabled=False):
             constant, factors, _, _ = self.relative_coefficients()
             return torch.addmm(constant, powers, factors)
 
     @torch.no_grad()
     def posterior(self, features: Tensor) -> Tensor:
-        """q_k of every frame: (..., D) -> (..., K)."""
+        """Return the posterior of every frame: (..., D) -> (..., K)."""
         shape = features.shape[:-1]
         chunks = features.reshape(-1, self.dimension).split(ROWS_PER_CHUNK)
         q = torch.cat([torch.softmax(self.log_joint(self.powers(chunk)), dim=1) for chunk in chunks])
@@ -141,9 +149,9 @@ class DiagonalGMM(nn.Module):
 
     @torch.no_grad()
     def statistics(self, powers: Tensor, posteriors: Tensor) -> Statistics:
-        """Sums of q, q x and q x^2 over frames (x centred)."""
+        """Sum q, q x and q x^2 over frames (x centred)."""
         with torch.autocast(powers.device.type, enabled=False):
-            # Denormal numbers, far below what a sum keeps, make a CPU's products thirty times slower.
+            # Denormal numbers make a CPU's products thirty times slower and do not change the sums.
             q = (posteriors if posteriors.is_cuda else F.threshold(posteriors, 1e-30, 0.0)).t()
             first, second = (q @ powers).chunk(2, dim=1)
             frames = torch.full((), float(len(powers)), device=powers.device)
@@ -151,7 +159,7 @@ class DiagonalGMM(nn.Module):
 
     @torch.no_grad()
     def expect(self, features: Tensor) -> Statistics:
-        """The E-step over all frames, in chunks that share their memory: statistics and log-likelihood."""
+        """Run the E-step over all frames in chunks: return statistics and log-likelihood."""
         if not len(features):
             raise UserError("cannot fit a mixture to no frames")
         rows, size = min(ROWS_PER_CHUNK, len(features)), 2 * self.dimension
@@ -166,10 +174,10 @@ class DiagonalGMM(nn.Module):
                 x = torch.sub(chunk.float(), self.centre, out=powers[:, : self.dimension])
                 torch.square(x, out=powers[:, self.dimension : size])
                 torch.addmm(constant, powers[:, :size], factors, out=joint)
-                # FAINTEST keeps the shares clear of denormal numbers, so they go into the product as they are.
-                posteriors, log_evidence = shares(joint)
+                # MIN_LOG_RATIO excludes denormal numbers, so the posteriors need no threshold here.
+                posteriors, log_evidence = posteriors_and_evidence(joint)
                 sums.addmm_(posteriors.t(), powers)
-                # What is the same for all components joins the evidence alone, not every one of its terms.
+                # The part common to all components is added once per frame.
                 log_likelihood += (log_evidence + (powers[:, :size] @ slopes).squeeze(1) + one).sum()
         first, second, count = sums.split([self.dimension, self.dimension, 1], dim=1)
         frames = torch.full((), float(len(features)), device=features.device)
@@ -177,37 +185,37 @@ class DiagonalGMM(nn.Module):
 
     @torch.no_grad()
     def estimates(self, statistics: Statistics) -> tuple[Tensor, Tensor, Tensor]:
-        """Maximum-likelihood weights, means and variances of given statistics; variances may lie below the floor."""
+        """Return maximum-likelihood weights, means and variances. Variances may be below the floor."""
         count = statistics.count.clamp(min=1e-10)[:, None]
-        mean = statistics.first / count  # about the centre
+        mean = statistics.first / count  # relative to the centre
         variance = statistics.second / count - mean.square()
         return statistics.count / statistics.count.sum().clamp(min=1e-10), mean + self.centre, variance
 
     @torch.no_grad()
     def maximize(self, statistics: Statistics) -> None:
-        """The M-step; a component that holds less than a ten-thousandth of a frame keeps its place."""
+        """Run the M-step. A component with a count of at most 1e-4 frames keeps its mean and variance."""
         weights, means, variances = self.estimates(statistics)
-        held = (statistics.count > 1e-4)[:, None]
+        occupied = (statistics.count > 1e-4)[:, None]
         self.weights.copy_(weights.clamp(min=1e-10) / weights.clamp(min=1e-10).sum())
-        self.means.copy_(torch.where(held, means, self.means))
-        self.variances.copy_(torch.where(held, torch.maximum(variances, self.floor), self.variances))
+        self.means.copy_(torch.where(occupied, means, self.means))
+        self.variances.copy_(torch.where(occupied, torch.maximum(variances, self.floor), self.variances))
         self.centre.copy_(self.weights @ self.means)
 
     @torch.no_grad()
     def update_online(
         self, statistics: Statistics, decay: float, minimum_count: float, by_frames: bool = False
     ) -> None:
-        """theta <- decay theta + (1 - decay) theta_hat, except for components that hold less than `minimum_count`.
+        """Update theta <- decay theta + (1 - decay) theta_hat for components with a count of at least `minimum_count`.
 
-        `by_frames` averages the sums behind theta instead (stepwise EM), so that a component moves by as much as it has
-        frames in the batch: its rate is (1 - decay) times its share of the batch over its weight.
+        `by_frames` averages the sufficient statistics instead (stepwise EM). The rate of a component is then
+        (1 - decay) times its share of the batch, divided by its weight.
         """
         weights, means, variances = (torch.nan_to_num(part) for part in self.estimates(statistics))
-        # A batch with anything that is not finite teaches nothing.
-        sound = torch.isfinite(statistics.second).all() & (statistics.frames > 0)
-        seen = (statistics.count >= minimum_count) & sound
-        rate = torch.where(seen, 1.0 - decay, 0.0)
-        # A component that is not seen keeps its weight too; the rest are then normalised again.
+        # Skip a batch with values that are not finite.
+        valid = torch.isfinite(statistics.second).all() & (statistics.frames > 0)
+        updated = (statistics.count >= minimum_count) & valid
+        rate = torch.where(updated, 1.0 - decay, 0.0)
+        # A component without an update keeps its weight too, until all weights are normalised.
         moved = self.weights + rate * (weights - self.weights)
         rate = (rate * weights / moved if by_frames else rate)[:, None]
         self.weights.copy_(moved / moved.sum())
@@ -219,10 +227,14 @@ class DiagonalGMM(nn.Module):
         self.means.add_(rate * step)
         self.variances.add_(rate * spread)
         self.variances.copy_(torch.maximum(self.variances, self.floor))
+        # The features drift, and so does the point about which fp32 computes. Statistics of the next batch are taken
+        # about the new one. Nothing that is stored is relative to it.
+        drift = torch.nan_to_num(statistics.first.sum(0) / statistics.frames.clamp(min=1.0))  # of the batch's mean
+        self.centre.add_(torch.where(valid, 1.0 - decay, 0.0) * drift)
 
     @torch.no_grad()
     def restart(self, components: Tensor, features: Tensor) -> None:
-        """Start some components (indices) anew, each at a frame, with an even weight and the mean variance of all."""
+        """Reset components (indices) to frames (N, D), with weight 1/K and the mean variance of all components."""
         self.means[components] = features.float()
         self.variances[components] = self.variances.mean(0)
         self.weights[components] = 1.0 / self.components
@@ -233,7 +245,8 @@ class DiagonalGMM(nn.Module):
 
     @classmethod
     def load(cls, path: Path) -> "DiagonalGMM":
+        """The mixture of a file of `save`, or of a run's `gmm-phaseN.safetensors`, which also has what is around it."""
         tensors = safetensors.torch.load_file(path)
         gmm = cls(*tensors["means"].shape)
-        gmm.load_state_dict(tensors)
+        gmm.load_state_dict({name: tensors[name] for name in gmm.state_dict()})
         return gmm

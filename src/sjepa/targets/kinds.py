@@ -1,7 +1,7 @@
 """The kinds of targets: one entry per kind. Adding a kind touches this file only.
 
-A kind is a choice of features, and of how a codebook is fitted over them. The codebook is always a DiagonalGMM: k-means
-centres are a mixture with one shared variance, whose argmax is the nearest centre.
+A kind combines features with a method to fit a codebook. The codebook is always a DiagonalGMM. K-means centres become a
+mixture with one shared variance, whose most likely component is the nearest centre.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from sjepa.targets.gmm import DiagonalGMM
 
 @dataclass(frozen=True)
 class Source:
-    """What features can be made from."""
+    """Inputs available to a feature extractor."""
 
     encoder: Encoder
     mfcc: MfccConfig
@@ -27,7 +27,7 @@ class Source:
 
 
 Fit = Callable[[Tensor, int, GmmConfig, int], tuple[DiagonalGMM, list[float]]]
-"""Frames (N, D), components, settings and seed to a codebook and its log-likelihood per EM iteration."""
+"""Maps frames (N, D), components, settings and seed to a codebook and its log-likelihood per EM iteration."""
 
 
 @dataclass(frozen=True)
@@ -37,15 +37,15 @@ class TargetKind:
     features: Callable[[Source], Features]
     fit: Fit
     reads_encoder: bool = False
-    """Features come from a trained encoder, so the kind cannot be the first phase's."""
+    """Whether features come from a trained encoder. Such a kind cannot be used in the first phase."""
     online: bool = False
-    """The target encoder follows the encoder, and the mixture follows the features."""
+    """Whether the target encoder and the mixture are updated during training."""
     has_posteriors: bool = True
-    """The codebook is a mixture. Otherwise targets are the nearest code."""
+    """Whether targets can be posteriors. If not, the target is the nearest code."""
     can_centre: bool = True
-    """Each utterance's mean may be subtracted from the features."""
+    """Whether the mean of each utterance may be subtracted from its features."""
     fits_frames: bool = True
-    """The codebook is fitted to frames, so it needs at least as many frames as components."""
+    """Whether the codebook is fitted to frames. It then needs at least as many frames as components."""
 
 
 def mfcc_features(source: Source) -> Features:

@@ -15,6 +15,7 @@ from sjepa.phases import PhaseConfig
 from sjepa.runs import checkpoint
 from sjepa.runs.folder import RunFolder, describe_process
 from sjepa.targets.kinds import KINDS
+from sjepa.train.extend import begun_phase, explain_obstacles, find_obstacles
 
 # Fields that matter only while targets come from a target encoder.
 OF_TARGET_ENCODER = frozenset(
@@ -22,6 +23,7 @@ OF_TARGET_ENCODER = frozenset(
         "ema.fast",
         "ema.slow",
         "layer.choice",
+        "layer.hysteresis",
         "layer.on_change",
         "gmm.decay",
         "gmm.minimum_count",
@@ -37,11 +39,11 @@ def check_directory(folder: RunFolder, config: Config) -> None:
     """Refuse a directory that is not for this run, before any audio is read."""
     if folder.exists:
         past = folder.config()
-        changed = differences(past, config)
-        if changed:
+        obstacles = find_obstacles(past, config, begun_phase(folder))
+        if obstacles:
             shared = shared_phases(folder, past, config) > 0
             raise UserError(
-                f"{folder} is a run with another config ({in_short(changed)}): "
+                f"{folder} is a run with another config ({in_short(obstacles)}): {explain_obstacles(obstacles)}"
                 "leave out --preset and the options to continue it as it is, or choose another --out"
                 + (f", with --branch-from {folder} to share its first phase" if shared else "")
             )
@@ -74,7 +76,7 @@ def boundary(run: RunFolder, config: Config, phases: int) -> Path:
 
 def shared_phases(run: RunFolder, past: Config, config: Config) -> int:
     """How many first phases a new run can take over from one that has finished them; its last phase is always new."""
-    most = min(len(past.phases), len(config.phases)) - 1
+    most = min(len(past.phases), len(config.phases) - 1)
     finished = [n for n in range(1, most + 1) if checkpoint.state_file(boundary(run, past, n)).is_file()]
     return max((n for n in finished if not unshared(past, config, n)), default=0)
 
@@ -103,9 +105,10 @@ def branch(source: Path, out: Path, config: Config) -> None:
         new = RunFolder(partial)
         shutil.copytree(begin, new.checkpoints / begin.name)
         for number in range(1, phases + 1):
-            shutil.copytree(first.phase_encoder(number), new.phase_encoder(number))
+            ended = first.phase_encoder(number) if number < len(past.phases) else first.encoder
+            shutil.copytree(ended, new.phase_encoder(number))
             shutil.copy2(first.codebook(number), new.codebook(number))
-        shutil.copytree(first.phase_encoder(phases), new.encoder)
+        shutil.copytree(new.phase_encoder(phases), new.encoder)
         with first.log.open("rb") as log:
             new.log.write_bytes(log.read(logged))
         new.write_start(config, first.facts | {"branched_from": str(source)} | describe_process())

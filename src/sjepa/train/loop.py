@@ -9,14 +9,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sjepa import distributed
+from sjepa import __version__, distributed
 from sjepa.audio.io import SAMPLE_RATE
-from sjepa.config import Config
+from sjepa.config import Config, all_differences, differences, to_toml
 from sjepa.data.corpus import Corpus
 from sjepa.data.corpus_mix import CorpusMix
-from sjepa.data.loader import Batch, BatchReader, load, plan_batches
+from sjepa.data.loader import Batch, BatchReader, load, plan_batches, to_float
 from sjepa.data.opening import end_to_end, open_corpus
+from sjepa.data.plan import describe_repetition
 from sjepa.data.sampler import BatchPlan
+from sjepa.data.shard_cache import ShardCache
 from sjepa.errors import UserError
 from sjepa.model.frontend import STRIDE
 from sjepa.phases import Phase
@@ -24,6 +26,7 @@ from sjepa.progress import Bar, bar, say
 from sjepa.runs import checkpoint
 from sjepa.runs.alarms import find_alarms, select_new
 from sjepa.runs.folder import RunFolder
+from sjepa.runs.history import finish_change, record_start, record_stop
 from sjepa.seeds import seed_from
 from sjepa.stopping import StopRequest, stop_requests
 from sjepa.targets.fit import require_frames
@@ -33,11 +36,14 @@ from sjepa.train.agreement import StopAgreement, check_shared
 from sjepa.train.boundary import begin_phase, change_layer
 from sjepa.train.branch import branch, check_directory
 from sjepa.train.compute import autocast
+from sjepa.train.extend import describe_extension, keep_earlier, keep_ended_phase, refuse_idle_change
 from sjepa.train.metrics import Log, Speed
+from sjepa.train.reference_set import draw_reference_set
 from sjepa.train.run import Run
 from sjepa.train.step import train_step
 
 MUCH_CROPPED = 0.5  # share of an epoch's audio that crops may leave out before it is worth a word
+DATA_SINCE = "data_since"  # in run.json: the step from which on the run has its audio; absent for 0
 CLUSTERS_EVERY = 10  # logged lines between lines with every component's share
 
 
@@ -56,19 +62,44 @@ class Training:
 
 
 def pretrain(
-    config: Config, data: str | Path, out: str | Path, show: bool = True, branch_from: Path | None = None
+    config: Config,
+    data: str | Path,
+    out: str | Path,
+    show: bool = True,
+    branch_from: Path | None = None,
+    replace_data: bool = False,
+    last_phase: int | None = None,
 ) -> bool:
-    """Train an encoder on a folder of audio, or continue; True when the run is complete, False when it was stopped."""
+    """Train an encoder on a folder of audio, or continue; True when the run is complete, False when it was stopped.
+
+    A run that exists may get more steps and further phases, and with `replace_data` other audio. `last_phase` is the
+    phase after which to stop, where that is not the end; then True means that it has ended.
+    """
     with stop_requests() as request:
-        return run_to_end(config, str(data), RunFolder(out), request, show, branch_from)
+        order = Order(config, str(data), RunFolder(out), branch_from, replace_data, last_phase or len(config.phases))
+        return run_to_end(order, request, show)
 
 
-def run_to_end(
-    config: Config, data: str, folder: RunFolder, request: StopRequest, show: bool, branch_from: Path | None
-) -> bool:
-    settings = config.batches
+@dataclass(frozen=True)
+class Order:
+    """What is to be trained, on what and where."""
+
+    config: Config
+    data: str
+    folder: RunFolder
+    branch_from: Path | None
+    replace_data: bool
+    last_phase: int
+
+    @property
+    def phases(self) -> list[Phase]:
+        return self.config.schedule()[: self.last_phase]
+
+
+def run_to_end(order: Order, request: StopRequest, show: bool) -> bool:
+    config, data, folder, settings = order.config, order.data, order.folder, order.config.batches
     device = distributed.setup(config.train.device)
-    distributed.in_main_rank(lambda: prepare(folder, config, branch_from))
+    distributed.in_main_rank(lambda: prepare(folder, config, order.branch_from))
     check_shared(folder)
     if device.type == "cpu" and config.encoder.hidden_size >= 512:
         say("There is no GPU here: an encoder of this size trains very slowly; --preset tiny is made for a CPU")
@@ -76,25 +107,32 @@ def run_to_end(
     with checkpoint.refuse_unfit(folder):
         restored = run.restore(folder, say)
     if restored:
-        done = run.step >= config.steps
-        say(f"{folder} is complete" if done else f"Continuing {folder} at step {run.step:,}")
+        done = run.step >= order.phases[-1].end
+        ended = "is complete" if run.step >= config.steps else f"has ended phase {order.last_phase}"
+        say(f"{folder} {ended}" if done else f"Continuing {folder} at step {run.step:,}")
         if done and folder.data == data:  # nothing to read it for; other audio is read and refused
             return True
     elif config.init_from:
         run.begin_from(config.init_from)
         say(f"The encoder starts from {config.init_from}")
-    corpus = open_corpus(data, settings.max_seconds, settings.cache, settings.memory_gb, show)
+    kept = ShardCache(Path(settings.shard_cache), int(settings.shard_cache_gb * 1e9)) if settings.shard_cache else None
+    corpus = open_corpus(data, settings.max_seconds, settings.cache, settings.memory_gb, show, kept)
     check_components(config, corpus.hours)
     with ExitStack() as holding:
         distributed.in_main_rank(lambda: holding.enter_context(folder.lock()))
-        distributed.in_main_rank(lambda: open_folder(folder, config, data, corpus.fingerprint()))
+        distributed.in_main_rank(lambda: open_folder(order, corpus.fingerprint(), run))
+        if run.step >= order.phases[-1].end:
+            return True
+        if distributed.is_main():
+            holding.enter_context(record_stop(folder, run, config.steps, request.signal_name))
+        run.use_data_from(distributed.broadcast_object(folder.facts.get(DATA_SINCE, 0)))
         holding.callback(run.writer.join)  # nothing is being written when the lock goes
         log = holding.enter_context(closing(Log(folder, run.log_bytes, run.step, config.train.wandb)))
         progress = holding.enter_context(bar("Training", config.steps, done=run.step, show=show))
         noise, stop = load_noise(config, device, show), StopAgreement(run, request)
         training = Training(run, corpus, folder, log, noise, stop, progress, show)
         # Without a break a run ends with its last phase, whose end is written before this ends.
-        return all(train_phase(training, phase) for phase in config.schedule() if run.step < phase.end)
+        return all(train_phase(training, phase) for phase in order.phases if run.step < phase.end)
 
 
 def train_phase(training: Training, phase: Phase) -> bool:
@@ -103,11 +141,14 @@ def train_phase(training: Training, phase: Phase) -> bool:
     config, world_size, rank = run.config, distributed.world_size(), distributed.rank()
     parts = config.train.accumulate
     plan = plan_batches(corpus, config.batches_in(phase.config), config.seed, world_size, parts)
-    if not run.step:
-        describe_plan(corpus, plan, log)
+    if run.step <= run.data_since:
+        describe_plan(corpus, plan, log, run.step)
+        if repeated := describe_repetition(config.audio_seconds, config.steps, corpus.hours):
+            say(repeated)
     reader = BatchReader(
         corpus, config.mask, config.augment, seed=config.seed, rank=rank, world_size=world_size, accumulate=parts
     )
+    distributed.in_main_rank(lambda: draw_reference(run, reader, plan))
     if run.phase != phase.number:
         if run.phase and config.batches_in(phase.config) != config.batches_in(config.phases[run.phase - 1]):
             run.position = (run.position[0] + 1, 0)  # the old position means nothing among batches of other sizes
@@ -129,7 +170,7 @@ def train_phase(training: Training, phase: Phase) -> bool:
 
             if phase.layer_check(step):
                 before = run.layer.active
-                check_layers(run, batch.clean, log)
+                check_layers(run, log)
                 if run.targets.online and run.layer.active != before:
                     change_layer(run, before, reader, plan)
             training.progress.advance()
@@ -170,24 +211,63 @@ def prepare(folder: RunFolder, config: Config, branch_from: Path | None) -> None
     check_directory(folder, config)
 
 
-def open_folder(folder: RunFolder, config: Config, data: str, corpus: str) -> None:
-    """Make the run's directory, or check that the run was trained on this audio."""
-    if folder.exists:
-        folder.check_corpus(corpus)
+def open_folder(order: Order, corpus: str, run: Run) -> None:
+    """Make the run's directory, or change the run as ordered and check that it was trained on this audio."""
+    config, folder, step = order.config, order.folder, run.step
+    past, changed, facts, said = config, [], {}, []
+    if not folder.exists:
+        folder.create(config, order.data, corpus)
     else:
-        folder.create(config, data, corpus)
+        finish_change(folder)
+        past = folder.config()
+        changed = [tuple(difference) for difference in all_differences(past, config)]
+        if folder.facts.get("corpus") != corpus and order.replace_data:
+            refuse_idle_change(folder, config, step)
+            facts = {"data": order.data, "corpus": corpus, DATA_SINCE: step}
+            changed += [("data", folder.data, order.data), ("corpus", folder.facts.get("corpus"), corpus)]
+            said.append(f"From step {step:,} on the audio is {order.data}; before it was {folder.data}")
+        else:
+            folder.check_corpus(corpus)
+    if step >= order.phases[-1].end:
+        return
+    extended = bool(differences(past, config))
+    if extended or facts:
+        kept = keep_earlier(folder, len(past.phases), step)
+        keep_ended_phase(folder, past, config, step)
+        said = [*describe_extension(past, config, step), *said, *([f"The run as it was: {kept}"] if kept else [])]
+    machine = {"world_size": distributed.world_size(), "device": describe_device(run.device)}
+    versions = {"sjepa": __version__, "torch": torch.__version__}
+    record_start(folder, step, machine | versions, changed, to_toml(config) if extended else None, facts)
+    for line in said:
+        say(line)
 
 
-def check_layers(run: Run, clean: Tensor, log: Log) -> None:
-    """Measure every layer's effective rank; the highest, smoothed, is the active layer from the next step."""
+def describe_device(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
+def draw_reference(run: Run, reader: BatchReader, plan: BatchPlan) -> None:
+    """Draw the utterances on which effective ranks are measured, unless the run has them."""
+    if run.reference_set is None:
+        run.reference_set = draw_reference_set(reader, plan, run.config.layer.utterances)
+
+
+def check_layers(run: Run, log: Log) -> None:
+    """Measure every layer's effective rank; the highest, smoothed, is the active layer from the next step.
+
+    The main rank measures alone, so that the result does not depend on the number of ranks. All have the same encoder.
+    """
     encoder = run.targets.target_encoder or run.model.encoder
-    generator = torch.Generator().manual_seed(seed_from(run.config.seed, run.step, distributed.rank()))
-    with autocast(run.config, run.device):
-        ranks = distributed.broadcast_object(measure_ranks(encoder, clean, run.config.layer.frames, generator))
+    ranks: list[float] | None = None
+    if distributed.is_main():
+        assert run.reference_set is not None
+        clean = to_float(run.reference_set.to(run.device))
+        ranks = measure_ranks(encoder, clean, run.config.layer.frames, seed_from(run.config.seed))
+    ranks = distributed.broadcast_object(ranks)
     if ranks is None:
         raise UserError(f"the encoder's features are no longer finite at step {run.step:,}: lower the learning rate")
     if run.targets.online or run.targets.target_encoder is None:  # an offline codebook stays with its layer
-        run.layer.observe(ranks)
+        run.layer.observe(ranks, used=run.targets.online)
     log.write(
         "layers",
         run.step,
@@ -236,7 +316,7 @@ def write_line(run: Run, phase: Phase, log: Log, speed: Speed, progress: Bar, ba
         )
 
 
-def describe_plan(corpus: Corpus | CorpusMix, plan: BatchPlan, log: Log) -> None:
+def describe_plan(corpus: Corpus | CorpusMix, plan: BatchPlan, log: Log, step: int) -> None:
     """Say and log what an epoch hears of the corpus."""
     epoch = plan.epoch(0)
     available = corpus.length[epoch.utterances].sum(dtype=np.int64) / SAMPLE_RATE
@@ -244,7 +324,7 @@ def describe_plan(corpus: Corpus | CorpusMix, plan: BatchPlan, log: Log) -> None
     facts = {"utterances": len(corpus), "hours": corpus.hours, "batches": len(epoch), "epoch_hours": heard / 3600}
     # Nothing is padded: a batch has one length.
     loss = {"crop_loss": 1 - heard / available, "padding_waste": 0.0, "too_short": plan.too_short}
-    log.write("data", 0, **facts, **loss)
+    log.write("data", step, **facts, **loss)
     short = f"; {plan.too_short:,} utterances are shorter than the shortest bucket" if plan.too_short else ""
     say(
         f"{len(epoch):,} batches an epoch; crops leave out {loss['crop_loss']:.1%} of it, other stretches each time, "

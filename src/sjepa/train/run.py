@@ -3,7 +3,7 @@
 import platform
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,6 @@ from sjepa.audio.augment import augment
 from sjepa.config import Config
 from sjepa.cuda_graphs import StepGraphs
 from sjepa.errors import UserError
-from sjepa.files import save_tensors
 from sjepa.model import formats
 from sjepa.model.sjepa import SJEPA
 from sjepa.phases import Phase
@@ -25,6 +24,7 @@ from sjepa.runs.alarms import Alarm
 from sjepa.runs.folder import RunFolder
 from sjepa.runs.steps import load_step
 from sjepa.seeds import seed_from
+from sjepa.targets.clusters import ClustersInfo, clusters_from_parts, describe_targets, save_clusters, select
 from sjepa.targets.kinds import Source
 from sjepa.targets.layer import LayerChoice
 from sjepa.targets.targets import Targets
@@ -54,8 +54,12 @@ class Run:
     meter: Meter = field(init=False)
     side_stream: SideStream = field(init=False)
     graphs: StepGraphs | None = None
+    reference_set: Tensor | None = (
+        None  # int16 (B, N) on the host, of the main rank: effective ranks are measured on it
+    )
     phase: int = 0  # the phase whose targets are installed; none at first
     step: int = 0
+    data_since: int = 0  # the step from which on the run has its audio
     position: tuple[int, int] = (0, 0)
     bad: list[str] = field(default_factory=list)  # of this rank, not counted yet
     listed: set[str] | None = None  # lines of the list of refused audio; read when it is first needed
@@ -144,6 +148,12 @@ class Run:
             self.update_targets = torch.compile(targets.update, dynamic=False)
             self.graphs = StepGraphs()
 
+    def use_data_from(self, step: int) -> None:
+        """Know from which step on the audio is what it is now; a position in other audio means nothing in it."""
+        self.data_since = step
+        if 0 < self.step <= step:
+            self.position, self.bad_utterances = (self.position[0] + 1, 0), 0
+
     def set_learning_rate(self, rate: float) -> None:
         """On a GPU in place, because a captured step reads it there."""
         group = self.optimizer.param_groups[0]
@@ -180,49 +190,57 @@ class Run:
                 "optimizer": moments,
                 "meter": meter,
             }
+            if self.reference_set is not None:
+                parts["reference"] = {"waveforms": self.reference_set}
             state = {
                 "position": self.position,
-                "ranks": self.layer.smoothed,
+                **self.layer.state(),
                 "bad_utterances": self.bad_utterances,
                 "phase": self.phase,
                 "log_bytes": self.log_bytes,
             }
-            self.writer.start(partial(self.write, folder, self.step, self.staging.copy(parts), state, ended))
+            clusters = describe_targets(self.targets, self.config.mfcc, self.active_layer, self.phase, self.step)
+            self.writer.start(partial(self.write, folder, self.staging.copy(parts), state, clusters, ended))
         if ended is not None:
             distributed.in_main_rank(self.writer.wait)
 
     def write(
         self,
         folder: RunFolder,
-        step: int,
         parts: dict[str, dict[str, Tensor]],
         state: dict[str, Any],
+        clusters: ClustersInfo,
         ended: int | None,
     ) -> None:
         """Write the encoder and a checkpoint of tensors that do not change meanwhile."""
         if ended is not None:  # before the checkpoint, which says that this is done
-            self.export(folder, step, parts, ended)
-        checkpoint.save(folder, step, parts, state)
+            self.export(folder, parts, clusters, ended)
+        checkpoint.save(folder, clusters.step, parts, state)
         if ended is None:
-            self.export(folder, step, parts, ended)
-        ends = {phase.end for phase in self.config.schedule()}
-        checkpoint.prune(folder, self.config.train.keep_checkpoints, ends, self.config.train.keep_every)
+            self.export(folder, parts, clusters, ended)
+        # Of a step at which the run changed, too: one that is damaged later must not lead back to before it.
+        always = {phase.end for phase in self.config.schedule()} | set(folder.changed_steps)
+        checkpoint.prune(folder, self.config.train.keep_checkpoints, always, self.config.train.keep_every)
 
-    def export(self, folder: RunFolder, step: int, parts: dict[str, dict[str, Tensor]], ended: int | None) -> None:
-        """Write the encoder, and at the end of a phase what stays of it."""
-        encoder, codebook = (
-            {name.removeprefix(prefix): tensor for name, tensor in parts[part].items() if name.startswith(prefix)}
-            for part, prefix in (("model", "encoder."), ("targets", "codebook."))
-        )
+    def export(
+        self, folder: RunFolder, parts: dict[str, dict[str, Tensor]], clusters: ClustersInfo, ended: int | None
+    ) -> None:
+        """Write the encoder with its mixture and head, and at the end of a phase what stays of it."""
+        encoder = select(parts["model"], "encoder.")
+        tensors = clusters_from_parts(parts["model"], parts["targets"], clusters)
+        clusters = replace(clusters, encoder=formats.fingerprint_weights(encoder))
         settings = formats.to_hugging_face(self.config.encoder)
         try:
-            formats.save_folder(folder.encoder, encoder, settings)
+            places = [folder.encoder]
             if ended is not None:
-                save_tensors(folder.codebook(ended), codebook)
+                save_clusters(folder.codebook(ended), tensors, clusters)
                 if ended < len(self.config.phases):
-                    formats.save_folder(folder.phase_encoder(ended), encoder, settings)
+                    places.append(folder.phase_encoder(ended))
+            for place in places:
+                formats.save_folder(place, encoder, settings)
+                save_clusters(place / formats.CLUSTERS_FILE, tensors, clusters)
         except OSError as error:
-            raise checkpoint.cannot_write("the encoder", step, folder, error) from error
+            raise checkpoint.cannot_write("the encoder", clusters.step, folder, error) from error
 
     def restore(self, folder: RunFolder, say: Any, step: int | None = None) -> bool:
         """Continue from the newest sound checkpoint of a run directory, if there is one, or from that of a step.
@@ -260,7 +278,8 @@ class Run:
         """Become what a checkpoint holds."""
         self.step = state["step"]
         self.position = tuple(state["position"])
-        self.layer.smoothed = state["ranks"]
+        self.layer.load(state)
+        self.reference_set = parts.get("reference", {}).get("waveforms")
         self.bad_utterances, self.log_bytes = state["bad_utterances"], state["log_bytes"]
         self.install(self.make_targets(self.config.schedule()[state["phase"] - 1]), state["phase"])
         self.model.load_state_dict(parts["model"])

@@ -1,0 +1,50 @@
+"""`sjepa runs`: the runs in a folder, next to each other."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from sjepa.errors import UserError
+from sjepa.subcommands import parse
+
+
+@dataclass(frozen=True)
+class Runs:
+    """List runs: state, step, phase, loss, results at hand, last activity, and the settings in which they differ.
+
+    `sjepa runs runs/` lists all runs below a folder. `sjepa runs runs/mine` shows one run with its history: every start
+    and stop, on which machine, and what each start changed.
+    """
+
+    folders: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    """Folders that hold runs, or runs."""
+    format: Literal["table", "json", "csv"] = "table"
+    """How to write it. json and csv have all results and the whole settings that differ."""
+
+
+def run(arguments: list[str]) -> None:
+    command = parse(Runs, "sjepa runs", arguments)
+    from sjepa.report import listing
+    from sjepa.runs.folder import RunFolder
+
+    folders = command.folders or (Path("runs"),)
+    found = listing.find_runs(folders)
+    if not found:
+        raise UserError(
+            f"there is no run below {', '.join(map(str, folders))}: `sjepa pretrain --out FOLDER` makes one"
+        )
+    listed = listing.list_runs(found)
+    if command.format == "json":
+        print(listing.as_json(listed))
+    elif command.format == "csv":
+        print(listing.as_csv(listed), end="")
+    else:
+        from rich.console import Console
+
+        console = Console()
+        console.print(listing.as_table(listed))
+        only = RunFolder(folders[0])
+        if len(folders) == 1 and only.exists and only.history:
+            console.print(listing.history_table(only))

@@ -1,0 +1,94 @@
+"""`sjepa sweep`: many runs from one file of variations."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from sjepa.bounds import INDEX
+from sjepa.errors import UserError
+from sjepa.subcommands import parse
+
+if TYPE_CHECKING:
+    from sjepa.sweep.file import Item, Sweep
+
+
+@dataclass(frozen=True)
+class SweepCommand:
+    """Train the runs of a file one after another, measure them, and compare them on one page.
+
+    Runs share their first phases where their settings agree. The same command continues what was stopped. docs/runs.md
+    explains the file, and how the runs become the tasks of a Slurm array.
+    """
+
+    file: Annotated[Path, tyro.conf.Positional]
+    """The file of variations (TOML)."""
+    only: tuple[str, ...] = ()
+    """Only these runs, by name or pattern: soft-0 'hard-*'. What they share with others is trained with them."""
+    list: bool = False
+    """List all runs with their state, and do nothing."""
+    array: bool = False
+    """Print the range of tasks, 0-N, and do nothing."""
+    task: Annotated[int | None, INDEX] = None
+    """Do only the run of this number, as in --list. What another task is training is waited for."""
+    out: Path | None = None
+    """Folder of the runs, in place of the file's."""
+    data: str = ""
+    """Audio to train on, in place of the file's."""
+
+
+def run(arguments: list[str]) -> None:
+    command = parse(SweepCommand, "sjepa sweep", arguments)
+    from sjepa.cli import COMMANDS
+    from sjepa.sweep.file import read_sweep
+    from sjepa.sweep.work import StoppedError, do_all
+
+    sweep = read_sweep(command.file, COMMANDS, command.out, command.data)
+    if command.array:
+        print(f"0-{len(sweep.items) - 1}")
+        return
+    items = sweep.select(command.only)
+    if command.task is not None:
+        if command.task >= len(sweep.items):
+            raise UserError(f"--task {command.task}: the last is {len(sweep.items) - 1}")
+        items = [sweep.items[command.task]]
+    if command.list:
+        show_list(sweep, items)
+        return
+    try:
+        do_all(sweep, items)
+    except StoppedError:
+        print("sjepa: the sweep is stopped; the same command continues", flush=True)
+        raise SystemExit(130) from None
+
+
+def show_list(sweep: "Sweep", items: "list[Item]") -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from sjepa.report.listing import state_of
+    from sjepa.runs.folder import RunFolder
+    from sjepa.sweep.work import is_measured, is_trained
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for title in ("task", "name", "state", "step", "shares", "measured"):
+        table.add_column(title, overflow="fold")
+    for item in items:
+        run = RunFolder(item.folder)
+        state, step = "", ""
+        if item.config is not None:
+            state = state_of(run) if run.exists else "new"
+            state = "to be lengthened or refused" if state == "complete" and not is_trained(item) else state
+            step = f"{run.step if run.exists else 0:,} / {item.config.steps:,}"
+        shares = ""
+        if item.parent is not None:
+            phases = "phase 1" if item.shared == 1 else f"phases 1 to {item.shared}"
+            shares = f"{phases} of {item.parent.name}" if item.config is not None else item.parent.name
+        wanted = [evaluation for evaluation in sweep.evaluations if evaluation.is_for(item)]
+        measured = ", ".join(f"{e.name}{'' if is_measured(e, item) else ' (not yet)'}" for e in wanted)
+        cells = (str(sweep.items.index(item)), item.name, state, step, shares, measured)
+        table.add_row(*map(Text, cells))
+    Console().print(table)

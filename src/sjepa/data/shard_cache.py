@@ -1,0 +1,165 @@
+"""Whole shards kept on a node's own disk, for all processes of the node.
+
+A shard that is not there is read from its URL by ranges, and a thread downloads it meanwhile. Files appear when they
+are complete. Locks end with their process, so a kill leaves nothing that another process waits for.
+"""
+
+import hashlib
+import os
+import queue
+import shutil
+import sys
+import threading
+import time
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+from sjepa.audio.io import one_line
+from sjepa.data.storage import download, file_size
+from sjepa.errors import UserError
+from sjepa.files import LEFTOVER, atomic_file, flush
+from sjepa.locks import hold_lock
+
+SLOTS = 4  # shards that a node downloads at a time
+IDLE = 3600.0  # seconds without use after which a shard may be removed: training reads all of its shards in turn, so
+# removing one of those to make room for another would only download both again
+TOUCHED = 60.0  # seconds between two notes of a shard's use
+REST = 60.0  # seconds after which a full cache is tried again
+SPARE = 0.05  # share of the disk that stays free for others
+ENDING = ".shard"
+REPORTED = "full"  # a file that stands for the line about a full disk, so that one process of the node prints it
+
+
+class NoRoomError(Exception):
+    """There is no room for a shard, and why."""
+
+
+class ShardCache:
+    """A folder on a node's own disk, and how many bytes its shards may take."""
+
+    def __init__(self, folder: Path, limit: int):
+        self.folder, self.limit = folder, limit
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"batches.shard_cache: cannot make {folder} ({error.strerror})") from error
+        self.process = 0
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ShardCache, (self.folder, self.limit)
+
+    def find(self, url: str, identity: str) -> str:
+        """The local path of a shard, or its URL while it is not there. `identity` is its corpus's fingerprint."""
+        path = self.folder / (hashlib.sha256(f"{url} {identity}".encode()).hexdigest()[:24] + ENDING)
+        with suppress(OSError):
+            if time.time() - path.stat().st_mtime > TOUCHED:
+                os.utime(path)
+            return str(path)
+        self.want(url, path)
+        return url
+
+    def want(self, url: str, path: Path) -> None:
+        """Download a shard in the background, one at a time in this process."""
+        if self.process != os.getpid():  # threads do not survive a fork
+            self.process, self.wanted, self.rests_until = os.getpid(), queue.SimpleQueue[tuple[str, Path]](), 0.0
+            self.names: set[str] = set()
+            threading.Thread(target=self.work, name="shards", daemon=True).start()
+        if path.name not in self.names and time.monotonic() > self.rests_until:
+            self.names.add(path.name)
+            self.wanted.put((url, path))
+
+    def work(self) -> None:
+        while True:
+            url, path = self.wanted.get()
+            if time.monotonic() > self.rests_until:
+                self.try_to_keep(url, path)
+            self.names.discard(path.name)
+
+    def try_to_keep(self, url: str, path: Path) -> None:
+        """Download a shard, unless another process does or there is no room. If it fails, reading goes on without."""
+        try:
+            self.keep(url, path)
+        except NoRoomError as error:
+            self.rests_until = time.monotonic() + REST
+            if str(error):
+                self.report(str(error))
+        except OSError as error:
+            self.rests_until = time.monotonic() + REST
+            self.report(error.strerror or one_line(error))
+        except UserError:  # the server failed, which reading will report
+            self.rests_until = time.monotonic() + REST
+
+    def keep(self, url: str, path: Path) -> None:
+        with ExitStack() as held:
+            if not self.take_slot(held) or not take(held, lock_of(path)) or path.exists():
+                return
+            size = file_size(url)
+            if size is None:
+                return
+            with atomic_file(path) as partial:
+                self.reserve(partial, size)
+                download(url, partial, size)
+                if partial.stat().st_size != size:
+                    raise NoRoomError(f"{url} changed its size while it was downloaded")
+                flush(partial)
+            (self.folder / REPORTED).unlink(missing_ok=True)
+
+    def take_slot(self, held: ExitStack) -> bool:
+        return any(take(held, self.folder / f"slot-{number}.lock") for number in range(SLOTS))
+
+    def reserve(self, partial: Path, size: int) -> None:
+        """Make room: remove what a kill left and then the least recently used shards. Other processes wait here."""
+        with hold_lock(self.folder / "room.lock", "", sweep=False, wait=True):
+            self.sweep(partial)
+            files = [(entry.stat(), Path(entry.path)) for entry in os.scandir(self.folder) if entry.is_file()]
+            shards = sorted((status.st_mtime, status.st_size, path) for status, path in files if path.suffix == ENDING)
+            used = sum(status.st_size for status, _ in files)
+            disk = shutil.disk_usage(self.folder)
+            free = disk.free - int(SPARE * disk.total)
+            for used_at, freed, path in shards:
+                if (used + size <= self.limit and size <= free) or time.time() - used_at < IDLE:
+                    break
+                path.unlink(missing_ok=True)
+                used, free = used - freed, free + freed
+            if size > self.limit:
+                raise NoRoomError(f"a shard has {size / 1e9:.1f} GB, more than batches.shard_cache_gb")
+            if size > free:
+                raise NoRoomError("the disk is full")
+            if used + size > self.limit:
+                raise NoRoomError
+            with partial.open("wb") as file:
+                file.truncate(size)  # counts from now on
+
+    def sweep(self, partial: Path) -> None:
+        """Remove half-written shards whose process is gone: of another shard if its lock is free, of ours all."""
+        for path in self.folder.iterdir():
+            if LEFTOVER.fullmatch(path.name):
+                with ExitStack() as held:
+                    stem, ours = (file.name[1:].split(".")[0] for file in (path, partial))
+                    if stem == ours or take(held, lock_of(self.folder / stem)):
+                        path.unlink(missing_ok=True)
+
+    def report(self, reason: str) -> None:
+        """Say once per node that shards are not kept."""
+        try:
+            os.close(os.open(self.folder / REPORTED, os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return
+        except OSError:
+            pass
+        line = f"{self.folder}: shards cannot be kept there ({reason}); training reads them from their URLs"
+        print(f"sjepa: {line}", file=sys.stderr, flush=True)
+
+
+def lock_of(path: Path) -> Path:
+    return path.with_name(f"{path.name.removesuffix(ENDING)}.lock")
+
+
+def take(held: ExitStack, lock: Path) -> bool:
+    """Take a lock, unless another process has it."""
+    try:
+        held.enter_context(hold_lock(lock, "busy", sweep=False))
+    except UserError:
+        return False
+    return True

@@ -1,0 +1,91 @@
+"""`sjepa embed --live`: what the encoder makes of a stream, while it arrives."""
+
+import json
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+from torch import Tensor
+
+from sjepa.audio.io import SAMPLE_RATE, shown
+from sjepa.audio.stream import stream_audio
+from sjepa.embed.network import Network
+from sjepa.embed.readout import Columns, Readout
+from sjepa.errors import UserError
+from sjepa.model.stream import FeatureStream, StreamConfig
+from sjepa.progress import say
+
+STDIN = Path("-")
+BLOCK = SAMPLE_RATE // 50  # samples: a frame's worth
+
+
+def read_pcm(stream: IO[bytes]) -> Iterator[np.ndarray]:
+    """Blocks of raw signed 16-bit little-endian mono samples at 16 kHz, as they come."""
+    left = b""
+    while data := left + stream.read(2 * BLOCK):
+        if len(data) == 1:  # half a sample at the end
+            return
+        whole = len(data) // 2 * 2
+        yield np.frombuffer(data[:whole], "<i2").astype(np.float32) / 32768.0
+        left = data[whole:]
+
+
+def read_file(path: Path) -> Iterator[np.ndarray]:
+    """A recording in blocks as small as those of a live stream."""
+    for block in stream_audio(path):
+        for start in range(0, len(block), BLOCK):
+            yield block[start : start + BLOCK]
+
+
+def embed_live(source: Path, network: Network, readout: Readout, config: StreamConfig) -> Iterator[Columns]:
+    """Columns of a stream, chunk by chunk; says at the end how fast it went."""
+    if network.reader == "mixture":
+        info = network.encoder.clusters.info
+        if info.centred or info.layer is None:
+            reason = "is centred on whole utterances" if info.centred else "reads features of the audio itself"
+            raise UserError(f"--live: the mixture {reason}; take --what head, or units --from head")
+    if not str(source) == str(STDIN) and not source.is_file():
+        raise UserError(f"--live: there is no file {shown(source)}; - reads raw 16-bit samples from the standard input")
+    blocks = read_pcm(sys.stdin.buffer) if str(source) == str(STDIN) else read_file(source)
+    stream = FeatureStream(network.encoder, config, network.states)
+    say(f"Frames come out {config.latency:.2f} s after their audio at most, plus the time to compute", aside=True)
+    pace = Pace()
+    yield from readout(network, pace.measure(stream, blocks))
+    seconds = stream.samples / SAMPLE_RATE
+    if not stream.done:
+        raise UserError(f"--live: {seconds:.3f} s of audio are too few for a frame, which needs 25 ms")
+    say(f"{seconds:,.1f} s in {pace.busy:,.1f} s of computation: {pace.busy / seconds:.2f} of real time", aside=True)
+
+
+class Pace:
+    """Time spent on computation, without the wait for audio."""
+
+    def __init__(self) -> None:
+        self.busy = 0.0
+
+    def measure(self, stream: FeatureStream, blocks: Iterable[np.ndarray]) -> Iterator[Tensor]:
+        for block in blocks:
+            start = time.perf_counter()
+            frames = stream.push(block)
+            self.busy += time.perf_counter() - start
+            if len(frames):
+                yield frames
+        start = time.perf_counter()
+        frames = stream.finish()
+        self.busy += time.perf_counter() - start
+        if len(frames):
+            yield frames
+
+
+def print_lines(pieces: Iterable[Columns]) -> int:
+    """Write a JSON object per row to the standard output as soon as it is there; gives their number."""
+    rows = 0
+    for columns in pieces:
+        for row in zip(*(values.tolist() for values in columns.values()), strict=True):
+            print(json.dumps(dict(zip(columns, row, strict=True))))
+            rows += 1
+        sys.stdout.flush()
+    return rows

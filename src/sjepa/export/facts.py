@@ -1,0 +1,73 @@
+"""What is known of an encoder's training: from the run that wrote it, or from the export that it comes from."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sjepa.config import Config, from_toml, to_toml
+from sjepa.errors import UserError
+from sjepa.fields import TABLE, TEXT, WHOLE, require
+from sjepa.files import read_json, write_whole
+from sjepa.runs.events import select_events
+from sjepa.runs.folder import RunFolder, find_run
+
+FACTS_FILE = "training.json"
+KEPT = ("data", "corpus", "sjepa", "torch", "started", "world_size", "ranks")  # ranks: world_size in an older run.json
+
+
+@dataclass(frozen=True)
+class TrainingFacts:
+    """What a run's directory says of itself."""
+
+    config: Config
+    run: Mapping[str, Any]
+    """run.json: data and versions."""
+    data: Mapping[str, Any]
+    """Hours and utterances, from the log."""
+    step: int
+    """Of the checkpoint with which the encoder was written; of the last line where no checkpoint was kept."""
+    components: Mapping[int, int]
+    """Components of each phase's targets."""
+
+    def save(self, folder: Path) -> None:
+        """Let a folder say it too, so that it can be exported again."""
+        content = {
+            "config": to_toml(self.config),
+            "run": dict(self.run),
+            "data": dict(self.data),
+            "step": self.step,
+            "components": {str(phase): count for phase, count in self.components.items()},
+        }
+        write_whole(folder / FACTS_FILE, json.dumps(content, indent=1) + "\n")
+
+
+def read_facts(source: Path) -> TrainingFacts | None:
+    """Facts of a run or of an encoder folder; None if a folder says nothing of its training.
+
+    What is neither a run nor an encoder is refused with what makes one.
+    """
+    run = find_run(source)
+    if run is None and source.is_dir() and (source / "config.json").is_file():
+        return read_saved(source / FACTS_FILE) if (source / FACTS_FILE).is_file() else None
+    if source.is_file():
+        return None
+    run = run or RunFolder(source)
+    run.require(run.facts_file, run.log, run.encoder / "model.safetensors")
+    events = run.events()
+    data: dict[str, Any] = next(iter(select_events(events, "data")), {})
+    components = {event["phase"]: event["k"] for event in select_events(events, "phase")}
+    facts = {key: value for key, value in run.facts.items() if key in KEPT}
+    return TrainingFacts(run.config(), facts, data, run.step, components)
+
+
+def read_saved(file: Path) -> TrainingFacts:
+    found, where = read_json(file), str(file)
+    config = from_toml(require(found, "config", TEXT, where), where)
+    run, data, components = (require(found, name, TABLE, where) for name in ("run", "data", "components"))
+    try:
+        counts = {int(phase): int(count) for phase, count in components.items()}
+    except (ValueError, TypeError) as error:
+        raise UserError(f"{file}: components should be numbers by phase ({error})") from error
+    return TrainingFacts(config, run, data, require(found, "step", WHOLE, where), counts)

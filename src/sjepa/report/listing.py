@@ -1,0 +1,227 @@
+"""Runs next to each other: how far each is, its last loss, its results, and what differs in their settings.
+
+It reads the end of each log and imports no torch, so that it answers at once.
+"""
+
+import csv
+import io
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sjepa.errors import UserError
+from sjepa.locks import is_locked
+from sjepa.runs.events import last_event
+from sjepa.runs.folder import RunFolder
+from sjepa.runs.history import describe_stop
+
+DEPTH = 3  # folders below the one given in which runs are looked for
+SHOWN = 4  # results of a run in the table
+NOT_SET = "–"
+
+
+@dataclass
+class Listed:
+    """One run of a list."""
+
+    name: str
+    path: str
+    state: str
+    """new, running, complete, signal, stopped, interrupted, error, killed, or damaged."""
+    step: int = 0
+    planned: int = 0
+    phase: int | None = None
+    loss: float | None = None
+    active: float | None = None
+    """When the log was last written, in seconds since 1970."""
+    data: str = ""
+    results: dict[str, float] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
+    """Only those that differ between the runs of the list."""
+
+
+def find_runs(folders: Sequence[Path]) -> list[tuple[str, RunFolder]]:
+    """The runs in these folders, by name. Of a run itself, also what it was before it was changed."""
+    found: dict[Path, tuple[str, RunFolder]] = {}
+    for folder in folders:
+        if not folder.is_dir():
+            raise UserError(f"there is no folder {folder}")
+        run = RunFolder(folder)
+        if run.exists:
+            earlier = [RunFolder(run.earlier(step)) for step in run.changed_steps]
+            runs = [(each.name, each) for each in (*earlier, run)]
+        else:
+            runs = [(each.path.relative_to(folder).as_posix(), each) for each in walk(folder, DEPTH)]
+        found |= {each.path.resolve(): (name, each) for name, each in runs}
+    return list(found.values())
+
+
+def walk(folder: Path, depth: int) -> list[RunFolder]:
+    """The runs below a folder, in the order of their names; what lies in a run is its own affair."""
+    try:
+        children = sorted(entry.path for entry in os.scandir(folder) if entry.is_dir() and entry.name[0] != ".")
+    except PermissionError:
+        return []
+    found = []
+    for run in map(RunFolder, children):
+        if run.exists:
+            found.append(run)
+        elif depth > 1:
+            found += walk(run.path, depth - 1)
+    return found
+
+
+def list_runs(runs: Sequence[tuple[str, RunFolder]]) -> list[Listed]:
+    """What is known of each run. One that cannot be read is listed as damaged."""
+    listed, settings = [], []
+    for name, run in runs:
+        try:
+            listed.append(describe(name, run))
+            settings.append({"data": run.data} | flatten(run.settings))
+        except (UserError, OSError) as error:
+            listed.append(Listed(name, str(run), f"damaged: {error}"))
+            settings.append({})
+    readable = [each for each in settings if each]
+    keys = dict.fromkeys(key for each in readable for key in each)
+    differing = [key for key in keys if len({json.dumps(each.get(key)) for each in readable}) > 1]
+    for each, values in zip(listed, settings, strict=True):
+        each.settings = {key: values.get(key) for key in differing} if values else {}
+    return listed
+
+
+def describe(name: str, run: RunFolder) -> Listed:
+    line = last_event(run.log, "train") or {}
+    step = max(run.checkpoint_steps, default=line.get("step", 0))
+    return Listed(
+        name,
+        str(run),
+        state_of(run),
+        step,
+        run.planned_steps,
+        line.get("phase"),
+        line.get("loss"),
+        run.log.stat().st_mtime if run.log.is_file() else None,
+        run.data,
+        read_scores(run),
+    )
+
+
+def state_of(run: RunFolder) -> str:
+    """What a run is doing, or how it ended."""
+    if is_locked(run.path):
+        return "running"
+    if run.is_complete:
+        return "complete"
+    history = run.history
+    return describe_stop(history[-1]) if history else "stopped" if run.checkpoint_steps else "new"
+
+
+def read_scores(run: RunFolder) -> dict[str, float]:
+    """Results of evaluations in the run."""
+    if not run.results.is_dir() or not any(run.results.rglob("results.json")):
+        return {}
+    from sjepa.evaluate.table import find_results, scores_of  # needs numpy, and most lists do without
+
+    return {score.column: score.value for result in find_results([run.results]) for score in scores_of(result)}
+
+
+def flatten(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in settings.items():
+        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return flat
+
+
+def unusual(listed: Sequence[Listed]) -> list[dict[str, Any]]:
+    """Of each run, the settings that more than half of the runs do not have."""
+    usual = {}
+    for key in dict.fromkeys(key for each in listed for key in each.settings):
+        (value, count), *_ = Counter(json.dumps(each.settings.get(key)) for each in listed).most_common(1)
+        usual[key] = value if 2 * count > len(listed) else None
+    return [{key: value for key, value in each.settings.items() if json.dumps(value) != usual[key]} for each in listed]
+
+
+def as_table(listed: Sequence[Listed]) -> Any:
+    """A table for the terminal."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for title, side in (("run", "left"), ("state", "left"), ("step", "right"), ("phase", "right"), ("loss", "right")):
+        table.add_column(title, justify=side, overflow="fold")  # type: ignore[arg-type]
+    for title in ("last activity", "results", "settings that differ"):
+        table.add_column(title, overflow="fold")
+    for each, settings in zip(listed, unusual(listed), strict=True):
+        scores = [f"{name} {value:.4g}" for name, value in each.results.items()]
+        more = [f"and {len(scores) - SHOWN} more"] if len(scores) > SHOWN else []
+        cells = (
+            each.name,
+            each.state,
+            f"{each.step:,} / {each.planned:,}" if each.planned else f"{each.step:,}",
+            NOT_SET if each.phase is None else str(each.phase),
+            NOT_SET if each.loss is None else f"{each.loss:.3f}",
+            NOT_SET if each.active is None else describe_age(time.time() - each.active),
+            "\n".join(scores[:SHOWN] + more) or NOT_SET,
+            "\n".join(f"{name} = {NOT_SET if value is None else value}" for name, value in settings.items()),
+        )
+        table.add_row(*map(Text, cells))
+    return table
+
+
+def describe_age(seconds: float) -> str:
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.0f} {unit} ago"
+    return f"{max(0, seconds):.0f} s ago"
+
+
+def history_table(run: RunFolder) -> Any:
+    """Every start of a run, for the terminal."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for title in ("started", "from step", "to step", "ended", "on", "sjepa, torch", "changed"):
+        table.add_column(title, overflow="fold")
+    history, running = run.history, is_locked(run.path)
+    for entry in history:
+        stop, changed = entry.get("stopped"), entry.get("changed")
+        stop = stop if isinstance(stop, dict) else {}
+        changed = [change for change in changed if isinstance(change, dict)] if isinstance(changed, list) else []
+        how = describe_stop(entry, running and entry is history[-1])
+        cells = (
+            entry.get("started"),
+            entry.get("step"),
+            stop.get("step", NOT_SET),
+            f"{how}: {stop['message']}" if stop.get("message") else how,
+            f"{entry.get('host')}: {entry.get('world_size')} × {entry.get('device')}",
+            f"{entry.get('sjepa')}, {entry.get('torch')}",
+            "\n".join(f"{c.get('name')}: {c.get('old')} -> {c.get('new')}" for c in changed),
+        )
+        table.add_row(*(Text(str(cell)) for cell in cells))
+    return table
+
+
+def as_json(listed: Sequence[Listed]) -> str:
+    return json.dumps([asdict(each) for each in listed], indent=1)
+
+
+def as_csv(listed: Sequence[Listed]) -> str:
+    """One row per run, one column per result and per setting that differs."""
+    text = io.StringIO()
+    rows = []
+    for each in listed:
+        row = asdict(each)
+        scores, settings = row.pop("results"), row.pop("settings")
+        rows.append(row | scores | {key: value for key, value in settings.items() if key != "data"})
+    writer = csv.DictWriter(text, list(dict.fromkeys(key for row in rows for key in row)), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()

@@ -1,0 +1,228 @@
+"""The mixture and the cluster head that belong to an encoder, in one file that says where they apply.
+
+`clusters.safetensors` lies in every encoder folder. It holds the mixture (or another codebook) of the phase in which
+the encoder was written, the projection in front of it, and the cluster head. Its header says which features the mixture
+was fitted on.
+"""
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from sjepa.audio.mfcc import MfccConfig
+from sjepa.bounds import check_bounds
+from sjepa.errors import UserError
+from sjepa.fields import FLAG, NUMBER, SURPRISES, TEXT, WHOLE, brief, one_of, optional, require, table_of
+from sjepa.files import save_tensors
+from sjepa.model.encoder import Encoder
+from sjepa.model.predictor import ClusterHead
+from sjepa.targets.gmm import DiagonalGMM
+from sjepa.targets.kinds import KINDS, Source, TargetName
+from sjepa.targets.projection import PrincipalComponents
+from sjepa.targets.targets import Targets
+
+HEADER = "clusters"  # the key of the safetensors metadata: one JSON object
+BATCH = 65_536  # frames that the head takes at once
+MIXTURE = ("weights", "means", "variances", "centre", "floor")
+KINDS_OF_FIELDS = {
+    "targets": one_of(*KINDS),
+    "layer": optional(WHOLE),
+    "phase": WHOLE,
+    "step": WHOLE,
+    "centred": FLAG,
+    "temperature": NUMBER,
+    "hard": FLAG,
+    "mfcc": table_of(NUMBER),
+    "encoder": TEXT,
+}
+
+
+@dataclass(frozen=True)
+class ClustersInfo:
+    """Where a mixture and a head come from, and what they apply to."""
+
+    targets: TargetName
+    """Kind of targets that the mixture made: its features and how it was fitted."""
+    layer: int | None
+    """The encoder's layer that the mixture reads, from 0; None if it reads features of the audio itself."""
+    phase: int
+    """Phase whose targets these are."""
+    step: int
+    centred: bool
+    """Each utterance's mean is subtracted from the features first."""
+    temperature: float
+    """Temperature of the training targets; posteriors are at 1 unless another one is asked for."""
+    hard: bool
+    """Training targets were the most likely component alone."""
+    mfcc: MfccConfig
+    encoder: str
+    """Fingerprint of the encoder that the file belongs to; empty for a file of its own."""
+
+
+class Clusters(nn.Module):
+    """The mixture and the cluster head of an encoder. `encoder.clusters` is one.
+
+    >>> from sjepa import Encoder
+    >>> clusters = Encoder.from_pretrained("runs/mine").clusters
+    >>> clusters.info.targets, clusters.info.layer, clusters.components
+    ('online-gmm', 1, 12)
+    """
+
+    head: ClusterHead | None
+
+    def __init__(self, info: ClustersInfo, tensors: Mapping[str, Tensor]):
+        super().__init__()
+        self.info, self.kind = info, KINDS[info.targets]
+        tensors = {name: tensor.float() for name, tensor in tensors.items()}
+        self.mixture = DiagonalGMM(*tensors["means"].shape)
+        self.mixture.load_state_dict({name: tensors[name] for name in MIXTURE})
+        projected = "projection.directions" in tensors
+        dimension, components = tensors["projection.directions"].shape if projected else (self.mixture.dimension, 0)
+        self.projection = PrincipalComponents(dimension, components)
+        self.projection.load_state_dict(select(tensors, "projection."))
+        self.features = None
+        if not self.kind.reads_encoder:  # and so does not look at the source's encoder either
+            self.features = self.kind.features(Source(cast(Encoder, None), info.mfcc, 0))
+            self.features.load_state_dict(select(tensors, "features."))
+        self.head = None
+        if "head.output.weight" in tensors:
+            count, hidden_size = tensors["head.output.weight"].shape
+            self.head = ClusterHead(hidden_size, count)
+            self.head.load_state_dict(select(tensors, "head."))
+        self.eval().requires_grad_(False)
+
+    @property
+    def components(self) -> int:
+        return self.mixture.components
+
+    @property
+    def state(self) -> int | None:
+        """Index of the hidden state that the mixture reads; None if it reads none."""
+        return None if self.info.layer is None else self.info.layer + 1
+
+    def space(self, samples: Tensor | None, hidden_state: Tensor | None) -> Tensor:
+        """Features (T, D) of one utterance that the mixture was fitted on.
+
+        They come from `hidden_state` (T, D), the encoder's state of index `state`, or from `samples` (N,) if that is
+        None.
+        """
+        if self.features is not None:
+            assert samples is not None
+            frames: Tensor = self.features(samples[None], None)[0]
+        else:
+            assert hidden_state is not None
+            frames = hidden_state
+        frames = frames.float()
+        return frames - frames.mean(0) if self.info.centred else frames
+
+    def mixture_posteriors(self, frames: Tensor, temperature: float = 1.0) -> Tensor:
+        """Posteriors (T, K) of the mixture for frames of `space`."""
+        if not self.kind.has_posteriors:
+            raise UserError(f"{self.info.targets} has no posteriors: its targets are the nearest code; take units")
+        if temperature == 1.0:
+            return self.mixture.posterior(self.projection(frames))
+        return torch.softmax(self.mixture.log_joint(self.powers(frames)) / temperature, dim=1)
+
+    def mixture_units(self, frames: Tensor) -> Tensor:
+        """The most likely component (T,) of frames of `space`."""
+        return torch.cat([self.mixture.log_joint(self.powers(part)).argmax(1) for part in frames.split(BATCH)])
+
+    def head_posteriors(self, frames: Tensor) -> Tensor:
+        """The cluster head's distribution (T, K) on frames of the encoder's last layer."""
+        head = self.require_head()
+        return torch.cat([head(part.float()).softmax(-1) for part in frames.split(BATCH)])
+
+    def require_head(self) -> ClusterHead:
+        """The cluster head, which a mixture on its own lacks."""
+        if self.head is None:
+            raise UserError("there is no cluster head with this mixture: take the encoder of a run or of an export")
+        return self.head
+
+    def powers(self, frames: Tensor) -> Tensor:
+        return self.mixture.powers(self.projection(frames))
+
+    def save(self, path: Path, *, encoder: str, half: bool = False) -> None:
+        """Write the file for the encoder of a fingerprint; `half` stores the head in fp16, the mixture never."""
+        tensors = {name.removeprefix("mixture."): tensor for name, tensor in self.state_dict().items()}
+        if half:
+            tensors = {name: t.half() if name.startswith("head.") else t for name, t in tensors.items()}
+        save_clusters(path, tensors, dataclasses.replace(self.info, encoder=encoder))
+
+    @classmethod
+    def load(cls, path: Path) -> "Clusters":
+        """Read a file; refuses one that does not say what its mixture applies to."""
+        return cls.build(*read_clusters(path), path)
+
+    @classmethod
+    def build(cls, info: ClustersInfo | None, tensors: Mapping[str, Tensor], source: object) -> "Clusters":
+        if info is None:
+            raise UserError(
+                f"{source} does not say which layer its mixture reads: an older version wrote it. Take the run itself, "
+                "with its checkpoints, as the encoder"
+            )
+        try:
+            return cls(info, tensors)
+        except (RuntimeError, *SURPRISES) as error:  # torch's word for other shapes is RuntimeError
+            raise UserError(f"{source} does not hold a mixture and a head ({brief(str(error))})") from error
+
+
+def select(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def describe_targets(targets: Targets, mfcc: MfccConfig, layer: int | None, phase: int, step: int) -> ClustersInfo:
+    """What a file says of targets as they are now."""
+    return ClustersInfo(
+        targets.name, layer, phase, step, targets.centred, targets.temperature, targets.hard, mfcc, encoder=""
+    )
+
+
+def clusters_from_parts(
+    model: Mapping[str, Tensor], targets: Mapping[str, Tensor], info: ClustersInfo
+) -> dict[str, Tensor]:
+    """Tensors of the file, from those of a checkpoint's model and targets."""
+    found = select(targets, "codebook.")
+    kept = ("projection.",) if KINDS[info.targets].reads_encoder else ("projection.", "features.")
+    found |= {name: tensor for name, tensor in targets.items() if name.startswith(kept)}
+    return found | {name: tensor for name, tensor in model.items() if name.startswith("head.")}
+
+
+def save_clusters(path: Path, tensors: Mapping[str, Tensor], info: ClustersInfo) -> None:
+    save_tensors(path, tensors, metadata={HEADER: json.dumps(dataclasses.asdict(info))})
+
+
+def read_clusters(path: Path) -> tuple[ClustersInfo | None, dict[str, Tensor]]:
+    """What a file says and holds; it says nothing if an older version wrote it."""
+    try:
+        with safetensors.safe_open(path, "pt") as opened:
+            header = (opened.metadata() or {}).get(HEADER)
+        tensors = safetensors.torch.load_file(path)
+    except (OSError, safetensors.SafetensorError, ValueError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from error
+    return None if header is None else parse_info(header, path), tensors
+
+
+def parse_info(header: str, path: Path) -> ClustersInfo:
+    try:
+        found: Any = json.loads(header)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}: its header is not JSON: {error}") from error
+    where = f"{path}: its header"
+    if not isinstance(found, dict):
+        raise UserError(f"{where} should be an object, not {brief(found)}")
+    values = {name: require(found, name, kind, where) for name, kind in KINDS_OF_FIELDS.items()}
+    try:
+        settings: dict[str, Any] = {name: int(value) for name, value in values["mfcc"].items()}
+        mfcc = MfccConfig(**settings)
+        check_bounds(mfcc, "mfcc.")
+    except (UserError, *SURPRISES) as error:
+        raise UserError(f"{where} does not hold settings of MFCCs ({brief(str(error))})") from error
+    return ClustersInfo(**values | {"mfcc": mfcc})

@@ -1,0 +1,134 @@
+"""Changing a run that has begun: more steps, further phases, other audio. What was there is kept beside it.
+
+The order makes a kill harmless. First the run as it is becomes `before-step-N`, whole. Then one write of run.json
+makes it the new run (`runs/history.py`). The same command does again what was not done.
+"""
+
+import os
+import shutil
+from pathlib import Path
+
+from sjepa.config import Config, Difference, differences
+from sjepa.errors import UserError
+from sjepa.files import atomic_folder
+from sjepa.phases import Phase
+from sjepa.runs import checkpoint
+from sjepa.runs.folder import RunFolder
+
+SWITCHES = {
+    "visible loss": Phase.visible_loss,
+    "augmentation": Phase.augments,
+    "training of the front end": Phase.trains_frontend,
+}
+
+
+def begun_phase(run: RunFolder) -> int:
+    """The phase of the newest checkpoint, which is at its end at most; 0 without any."""
+    for step in run.checkpoint_steps:
+        try:
+            return int(checkpoint.read_state(run.checkpoint(step)).get("phase", 0))
+        except checkpoint.DamagedError:
+            continue
+    return 0
+
+
+def find_obstacles(past: Config, config: Config, begun: int) -> list[Difference]:
+    """Differences that a run cannot take on. It takes further phases, and more steps of phases that have not ended."""
+    return [d for d in differences(past, config) if not is_extension(d, len(past.phases), begun)]
+
+
+def is_extension(difference: Difference, phases: int, begun: int) -> bool:
+    section, _, field = difference.name.partition(".")
+    number = section.removeprefix("phase")
+    if number == section or not number.isdigit():
+        return False
+    if difference.old is None and int(number) > phases:
+        return True
+    longer = difference.old is not None and difference.new is not None and difference.new > difference.old
+    return field == "steps" and int(number) >= begun and longer
+
+
+def explain_obstacles(obstacles: list[Difference]) -> str:
+    """Why a run cannot take on another number of steps, where that is all there is."""
+    if not all(d.name.endswith(".steps") for d in obstacles):
+        return ""
+    return "a run can get more steps in its last phase, or in one that has not ended, and further phases; never fewer. "
+
+
+def describe_extension(past: Config, config: Config, step: int) -> list[str]:
+    """What more steps and phases mean from a step on: schedules are computed for the new lengths."""
+    lines = []
+    old, new = past.schedule(), config.schedule()
+    for before, after in zip(old, new, strict=False):
+        if before.config.steps == after.config.steps:
+            continue
+        line = f"Phase {after.number}: {before.config.steps:,} -> {after.config.steps:,} steps"
+        if after.start < step < after.end:
+            last, rate = before.lr(min(step, before.end) - 1), after.lr(step)
+            change = "stays" if rate == last else "rises from" if rate > last else "falls from"
+            rates = f"{rate:.3g}" if rate == last else f"{last:.3g} to {rate:.3g}"
+            line += f"; schedules recomputed: at step {step:,} the learning rate {change} {rates}"
+            line += "".join(
+                f", {name} is {'on' if is_on(after, step) else 'off'} again"
+                for name, is_on in SWITCHES.items()
+                if is_on(before, min(step, before.end) - 1) != is_on(after, step)
+            )
+        lines.append(line)
+    lines += [f"Phase {phase.number} is added: {phase.config.steps:,} steps" for phase in new[len(old) :]]
+    return lines
+
+
+def keep_earlier(run: RunFolder, phases: int, step: int) -> Path | None:
+    """Keep the run as it is at the checkpoint of a step, as a run of its own in it; none if there is nothing yet.
+
+    Checkpoints and weights are hard links where the disk has them: they cost no space until the run replaces its own.
+    """
+    kept = run.earlier(step)
+    if RunFolder(kept).exists or step not in run.checkpoint_steps:
+        return kept if RunFolder(kept).exists else None
+    logged = int(checkpoint.read_state(run.checkpoint(step))["log_bytes"])
+    with atomic_folder(kept, "replace") as partial:
+        new = RunFolder(partial)
+        link_tree(run.checkpoint(step), new.checkpoints / run.checkpoint(step).name)
+        numbers = range(1, phases + 1)
+        for folder in (run.encoder, *map(run.phase_encoder, numbers)):
+            if folder.is_dir():
+                link_tree(folder, partial / folder.name)
+        for file in map(run.codebook, numbers):
+            if file.is_file():
+                link(file, partial / file.name)
+        for file in (run.refused, run.readme, run.facts_file, run.config_file):
+            if file.is_file():
+                shutil.copy2(file, partial / file.name)
+        with run.log.open("rb") as log:
+            new.log.write_bytes(log.read(logged))
+    return kept
+
+
+def keep_ended_phase(run: RunFolder, past: Config, config: Config, step: int) -> None:
+    """Name the encoder of a phase that was the last one and has ended, before a further phase replaces it."""
+    last = len(past.phases)
+    if len(config.phases) > last and config.schedule()[last - 1].end == step and run.encoder.is_dir():
+        with atomic_folder(run.phase_encoder(last), "replace") as partial:
+            shutil.copytree(run.encoder, partial, dirs_exist_ok=True)
+
+
+def link_tree(source: Path, target: Path) -> None:
+    shutil.copytree(source, target, copy_function=link)
+
+
+def link(source: str | Path, target: str | Path) -> None:
+    """A hard link, or a copy if the disk has none. Files of a run are replaced, never changed, so both stay."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
+
+
+def refuse_idle_change(run: RunFolder, config: Config, step: int) -> None:
+    """Refuse other audio for a run that has no steps left to use it."""
+    if step >= config.steps:
+        raise UserError(
+            f"{run} is complete: give it more steps for the new audio, as in --phase{len(config.phases)}.steps "
+            f"{2 * config.phases[-1].steps}"
+        )

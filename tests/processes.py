@@ -1,0 +1,88 @@
+"""Start commands as processes of their own, which tests can kill, without the seconds that importing torch takes.
+
+A server process imports the package once and forks for each command.
+"""
+
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+
+context = multiprocessing.get_context("forkserver")
+context.set_forkserver_preload(
+    ["sjepa.commands.pretrain", "sjepa.train.loop", "torch._dynamo", "torch.utils.tensorboard"]
+)
+
+
+class Command:
+    """A command that runs, with its output in a file."""
+
+    def __init__(self, arguments: list[str], output: Path, environment: dict[str, str] | None = None):
+        self.output = output
+        self.process = context.Process(target=call, args=(arguments, str(output), environment or {}))
+        self.process.start()
+
+    @property
+    def is_running(self) -> bool:
+        return self.process.is_alive()
+
+    def send(self, number: int) -> None:
+        os.kill(self.process.pid or 0, number)
+
+    def kill(self) -> None:
+        """SIGKILL to the process and to those that it started."""
+        if self.is_running:
+            os.killpg(self.process.pid or 0, signal.SIGKILL)
+        self.process.join()
+
+    def wait(self, seconds: float = 120) -> int:
+        """The exit code."""
+        self.process.join(seconds)
+        if self.process.exitcode is None:
+            self.kill()
+            raise TimeoutError(f"still running after {seconds} s: {self.text}")
+        return self.process.exitcode
+
+    @property
+    def text(self) -> str:
+        """What it printed, errors too."""
+        return self.output.read_text() if self.output.exists() else ""
+
+
+def free_port() -> int:
+    """A port that nothing listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+def start_ranks(arguments: list[str], output: Path, world_size: int) -> list[Command]:
+    """The same command on several ranks, as torchrun would start them; on one, a plain process."""
+    if world_size == 1:
+        return [Command(arguments, output)]
+    shared = {"WORLD_SIZE": str(world_size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    return [
+        Command(arguments, output.with_suffix(f".{rank}"), shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
+        for rank in range(world_size)
+    ]
+
+
+def call(arguments: list[str], output: str, environment: dict[str, str]) -> None:
+    """In the new process: its own session, its output in a file, then the command."""
+    os.setsid()
+    os.environ.update(environment)
+    file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    import torch
+
+    from sjepa import cli
+
+    torch.set_num_threads(1)
+    try:
+        cli.main(arguments)
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()

@@ -1,0 +1,291 @@
+"""The life of a run: lengthened, continued on other audio, with a history, and safe from kills while it changes."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import soundfile
+import torch
+from conftest import babble, change
+from test_training import Make, lines
+
+from sjepa import UserError
+from sjepa.cli import dispatch
+from sjepa.config import Config, to_toml
+from sjepa.runs import history
+from sjepa.runs.folder import RunFolder
+from sjepa.runs.history import describe_stop
+from sjepa.train import extend
+from sjepa.train.branch import branch
+from sjepa.train.loop import pretrain
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return safetensors.torch.load_file(folder / "model.safetensors")
+
+
+def same(a: Path, b: Path) -> bool:
+    ours, theirs = weights(a), weights(b)
+    return ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+@pytest.fixture
+def copied(finished_run: Path, tmp_path: Path) -> Path:
+    """The finished run, to change."""
+    return shutil.copytree(finished_run, tmp_path / "run")
+
+
+def longer(micro: Make, steps: int = 10, **changes: object) -> Config:
+    return micro(phase2={"steps": steps, **changes})
+
+
+def test_a_lengthened_run_is_the_longer_run(
+    corpus: Path, tmp_path: Path, micro: Make, copied: Path, finished_run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With a constant learning rate and cadences in steps, nothing tells it from one that was planned so long."""
+    config = longer(micro, warmup=0)
+    whole, short = tmp_path / "whole", tmp_path / "short"
+    branch(finished_run, whole, config)
+    branch(finished_run, short, micro(phase2={"warmup": 0}))
+    assert pretrain(config, corpus, whole, show=False)
+    assert pretrain(micro(phase2={"warmup": 0}), corpus, short, show=False)
+    ended = weights(short / "encoder")
+    capsys.readouterr()
+    assert pretrain(config, corpus, short, show=False)
+    said = capsys.readouterr().out
+    assert "Phase 2: 6 -> 10 steps; schedules recomputed: at step 12 the learning rate stays 0.001\n" in said
+    ours, theirs = (
+        [line | {"alarms": None} for line in lines(run) if line["event"] != "clusters"] for run in (short, whole)
+    )
+    assert ours == theirs  # alarms and cluster lines depend on the share of the phase that is done
+    assert same(short / "encoder", whole / "encoder")
+    assert RunFolder(short).is_complete
+    assert RunFolder(short).config() == config
+    # What was there is a run of its own.
+    kept = RunFolder(short / "before-step-12")
+    assert f"The run as it was: {kept}" in said
+    assert kept.is_complete
+    assert kept.name == "short-before-step-12"
+    assert kept.config() == micro(phase2={"warmup": 0})
+    assert all(torch.equal(weights(kept.encoder)[name], tensor) for name, tensor in ended.items())
+    assert kept.events()[-1]["step"] == 12
+    assert kept.checkpoint_steps == [12]
+
+
+def test_schedules_follow_the_new_length(
+    corpus: Path, tmp_path: Path, micro: Make, finished_run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It equals a run with the new settings that was given the checkpoint of the shorter one."""
+    cosine = {"schedule": "cosine", "warmup": 0, "visible_loss_until": 0.5, "augment_until": 1.0}
+    short, long = micro(phase2=cosine), longer(micro, 12, **cosine)
+    branch(finished_run, tmp_path / "run", short)
+    assert pretrain(short, corpus, tmp_path / "run", show=False)
+    given = shutil.copytree(tmp_path / "run", tmp_path / "given")
+    (given / "config.toml").write_text(to_toml(long))
+    capsys.readouterr()
+    assert pretrain(long, corpus, tmp_path / "run", show=False)
+    old, new = short.schedule()[1].lr(11), long.schedule()[1].lr(12)
+    assert f"at step 12 the learning rate rises from {old:.3g} to {new:.3g}" in capsys.readouterr().out
+    assert pretrain(long, corpus, given, show=False)
+    assert lines(given) == lines(tmp_path / "run")
+    assert same(given / "encoder", tmp_path / "run" / "encoder")
+    assert [line["lr"] for line in lines(given, "train")][12:] == [
+        long.schedule()[1].lr(step) for step in range(12, 18)
+    ]
+
+
+def test_what_more_steps_mean_is_told(micro: Make) -> None:
+    half = {"steps": 100, "visible_loss_until": 0.5, "augment_until": 50, "warmup": 0}
+    past, config = micro(phase2=half), micro(phase2=half | {"steps": 200})
+    assert extend.describe_extension(past, config, 6 + 70) == [
+        "Phase 2: 100 -> 200 steps; schedules recomputed: at step 76 the learning rate stays 0.001, visible loss is on "
+        "again"
+    ]
+    assert extend.describe_extension(past, config, 6) == ["Phase 2: 100 -> 200 steps"]  # it has not begun
+    further = change(config, phase3={"steps": 7})
+    assert extend.describe_extension(config, further, 206) == ["Phase 3 is added: 7 steps"]
+
+
+def test_a_phase_is_added_to_a_run_that_was_complete(
+    corpus: Path, tmp_path: Path, copied: Path, finished_run: Path, micro: Make, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dispatch(["pretrain", "--out", str(copied), "--phase3.steps", "3", "--phase3.k", "9", "--train.device", "cpu"])
+    assert "Phase 3 is added: 3 steps" in capsys.readouterr().out
+    run = RunFolder(copied)
+    assert run.step == run.planned_steps == 15
+    assert lines(copied, "phase")[-1]["k"] == 9
+    assert same(run.phase_encoder(2), finished_run / "encoder")
+    # A branch that shares both phases is the same run.
+    config = micro(phase3={"steps": 3, "k": 9})
+    branch(finished_run, tmp_path / "branch", config)
+    assert RunFolder(tmp_path / "branch").step == 12
+    assert pretrain(config, corpus, tmp_path / "branch", show=False)
+    assert same(tmp_path / "branch" / "encoder", run.encoder)
+    with pytest.raises(UserError, match="--phase9: there is no phase8"):
+        dispatch(["pretrain", "--out", str(copied), "--phase9.steps", "3"])
+
+
+def test_what_has_happened_cannot_change(corpus: Path, micro: Make, finished_run: Path) -> None:
+    for changes, words in (
+        ({"phase1": {"steps": 7}}, r"phase1.steps was 6, now 7\): a run can get more steps"),
+        ({"phase2": {"steps": 5}}, r"phase2.steps was 6, now 5\): a run can get more steps .* never fewer"),
+        ({"phase2": {"steps": 9, "k": 5}}, r"\(phase2.k was 12, now 5\): leave out"),
+    ):
+        with pytest.raises(UserError, match=words):
+            pretrain(micro(**changes), corpus, finished_run, show=False)
+
+
+def test_a_run_continues_on_other_audio_when_that_is_asked_for(
+    corpus: Path, tmp_path: Path, copied: Path, micro: Make, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    for index in range(6):
+        soundfile.write(other / f"{index}.wav", babble(1.5, 50 + index), 16_000)
+    with pytest.raises(UserError, match="--replace-data continues it on this audio"):
+        pretrain(longer(micro), other, copied, show=False)
+    with pytest.raises(UserError, match=r"is complete: give it more steps for the new audio, as in --phase2\.steps 12"):
+        pretrain(micro(), other, copied, show=False, replace_data=True)
+    assert not RunFolder(copied).earlier(12).exists()
+    unbroken = shutil.copytree(copied, tmp_path / "unbroken")
+    assert pretrain(longer(micro), other, unbroken, show=False, replace_data=True)
+    assert f"From step 12 on the audio is {other}; before it was {corpus}" in capsys.readouterr().out
+    run = RunFolder(unbroken)
+    assert run.data == str(other)
+    assert {entry["name"] for entry in run.history[-1]["changed"]} == {"phase2.steps", "data", "corpus"}
+    assert [(line["step"], line["utterances"]) for line in lines(unbroken, "data")] == [(0, 12), (12, 6)]
+    assert lines(unbroken, "train")[12]["epoch"] == lines(unbroken, "train")[11]["epoch"] + 1
+    assert RunFolder(run.earlier(12)).data == str(corpus)
+    # Stopped after the change and before a checkpoint, it goes on in the same way.
+    assert pretrain(longer(micro), other, copied, show=False, replace_data=True)
+    for step in (15, 16):
+        shutil.rmtree(RunFolder(copied).checkpoint(step))
+    assert pretrain(longer(micro), other, copied, show=False)
+    assert lines(copied) == lines(unbroken)
+    assert same(copied / "encoder", unbroken / "encoder")
+
+
+class Killed(BaseException):
+    """What no code handles."""
+
+
+def test_a_kill_while_a_run_changes_leaves_the_old_or_the_new_one(
+    corpus: Path, tmp_path: Path, copied: Path, micro: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, other = longer(micro, 8), shutil.copytree(corpus, tmp_path / "other")
+    soundfile.write(other / "more.wav", babble(1.5, 50), 16_000)
+    reference = shutil.copytree(copied, tmp_path / "reference")
+    assert pretrain(config, other, reference, show=False, replace_data=True)
+    replace, link = os.replace, os.link
+    seen = []
+    for last in range(99):
+        run = shutil.copytree(copied, tmp_path / f"run{last}")
+        calls = 0
+
+        def count(*arguments: object, then: object, last: int = last) -> None:
+            nonlocal calls
+            calls += 1
+            if calls > last:
+                raise Killed
+            then(*arguments)  # type: ignore[operator]
+
+        monkeypatch.setattr(os, "replace", lambda a, b: count(a, b, then=replace))
+        monkeypatch.setattr(os, "link", lambda a, b: count(a, b, then=link))
+        started = False
+        try:
+            with monkeypatch.context() as patch:
+                # The run is changed once training begins.
+                patch.setattr("sjepa.train.loop.train_phase", lambda *_: started_now())
+
+                def started_now() -> bool:
+                    nonlocal started
+                    started = True
+                    raise Killed
+
+                pretrain(config, other, run, show=False, replace_data=True)
+        except Killed:
+            pass
+        finally:
+            monkeypatch.setattr(os, "replace", replace)
+            monkeypatch.setattr(os, "link", link)
+        found = RunFolder(run)
+        new = found.config() == config
+        assert new or found.config() == micro()
+        assert found.data == str(other if new else corpus)
+        assert found.facts.get("data_since", 0) == (12 if new else 0)
+        assert ("changed" in (found.history or [{}])[-1]) == new
+        if not seen or seen[-1] != new or started:  # the same state goes on in the same way
+            assert pretrain(config, other, run, show=False, replace_data=True)
+            assert lines(run) == lines(reference)
+            assert same(run / "encoder", reference / "encoder")
+            assert found.pending is None
+            assert same(found.earlier(12) / "encoder", copied / "encoder")
+        seen.append(new)
+        shutil.rmtree(run)
+        if started:
+            break
+    assert seen == sorted(seen)
+    assert len(set(seen)) == 2
+
+
+def test_every_start_and_stop_is_in_the_history(
+    corpus: Path, tmp_path: Path, micro: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RunFolder(tmp_path / "run")
+    assert pretrain(micro(), corpus, run.path, show=False, last_phase=1)
+    assert run.step == 6
+    (first,) = run.history
+    assert first["stopped"]["step"] == 6
+    assert describe_stop(first) == "stopped"
+    assert {"started", "host", "world_size", "device", "sjepa", "torch", "python", "command"} <= first.keys()
+    assert pretrain(micro(), corpus, run.path, show=False, last_phase=1)  # nothing is left to do
+    assert len(run.history) == 1
+    assert "history" not in run.facts
+
+    def fail(*_: object) -> None:
+        raise UserError("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("sjepa.train.loop.train_step", fail)
+        with pytest.raises(UserError):
+            pretrain(micro(train={"keep_checkpoints": 5}), corpus, run.path, show=False)
+    assert run.history[1]["stopped"] | {"time": ""} == {
+        "time": "", "step": 6, "reason": "error", "message": "the disk is full"
+    }  # fmt: skip
+    assert run.history[1]["changed"] == [{"name": "train.keep_checkpoints", "old": 2, "new": 5}]
+    assert run.config() == micro()  # which does not say where and how it is computed
+    assert pretrain(micro(), corpus, run.path, show=False)
+    assert [describe_stop(entry) for entry in run.history] == ["stopped", "error", "complete"]
+    assert [entry["step"] for entry in run.history] == [0, 6, 6]
+
+
+def test_a_stop_by_a_signal_is_named(
+    corpus: Path, tmp_path: Path, micro: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import signal
+
+    from sjepa.train import loop
+
+    step = loop.train_step
+    monkeypatch.setattr(loop, "train_step", lambda *a: (signal.raise_signal(signal.SIGTERM), step(*a)))
+    assert not pretrain(micro(), corpus, tmp_path / "run", show=False)
+    stop = RunFolder(tmp_path / "run").history[-1]["stopped"]
+    assert (stop["reason"], stop["message"], stop["step"]) == ("signal", "SIGTERM", 1)
+
+
+def test_a_history_stays_short_and_older_runs_have_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history, "LONGEST", 4)
+    run = RunFolder(tmp_path)
+    run.facts_file.write_text(json.dumps({"data": "audio", "corpus": "x"}))
+    run.config_file.write_text("seed = 1\n")
+    assert run.history == []
+    for step in range(6):
+        changed = [("train.device", "cpu", "cuda")] if step == 1 else []
+        history.record_start(run, step, {"world_size": 1}, changed)
+    assert [entry["step"] for entry in run.history] == [1, 3, 4, 5]
+    assert describe_stop(run.history[0]) == "killed"
+    assert describe_stop(run.history[0], running=True) == "running"
+    assert run.facts == {"data": "audio", "corpus": "x"}

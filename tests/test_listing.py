@@ -1,0 +1,119 @@
+"""`sjepa runs`: what is known of many runs, read quickly and without torch."""
+
+import csv
+import io
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sjepa import UserError
+from sjepa.cli import dispatch
+from sjepa.report.listing import describe_age, find_runs, list_runs, state_of, unusual
+from sjepa.runs.events import last_event
+from sjepa.runs.folder import RunFolder
+from sjepa.runs.history import record_start
+
+PROBE = {
+    "task": "probe",
+    "corpus": "made up",
+    "encoder": {"name": "hard", "parameters": 5, "fingerprint": "x"},
+    "layers": {"layer 1": {"phoneme linear": {"mean": 71.25, "deviation": 0.5}}},
+}
+
+
+@pytest.fixture
+def study(finished_run: Path, tmp_path: Path) -> Path:
+    """Three runs: one is complete, one was killed, one has not begun; and things that are no runs."""
+    study = tmp_path / "study"
+    shutil.copytree(finished_run, study / "soft")
+    hard = RunFolder(shutil.copytree(finished_run, study / "deeper" / "hard"))
+    hard.config_file.write_text(
+        hard.settings_text.replace("[phase1]\nsteps = 6", "[phase1]\nsteps = 60").replace(
+            "hard = false", "hard = true", 1
+        )
+    )
+    record_start(hard, 12, {"world_size": 2, "device": "cpu"}, [("train.device", "cpu", "cuda")])
+    (hard.results / "probe").mkdir(parents=True)
+    (hard.results / "probe" / "results.json").write_text(json.dumps(PROBE))
+    new = RunFolder(study / "new")
+    new.path.mkdir()
+    shutil.copy2(finished_run / "config.toml", new.config_file)
+    (study / "notes").mkdir()
+    (study / "notes" / "a.txt").touch()
+    return study
+
+
+def test_runs_are_listed_with_what_differs(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    dispatch(["runs", str(study), "--format", "json"])
+    found = {run["name"]: run for run in json.loads(capsys.readouterr().out)}
+    assert list(found) == ["deeper/hard", "new", "soft"]
+    hard, soft = found["deeper/hard"], found["soft"]
+    assert (soft["state"], soft["step"], soft["planned"], soft["phase"]) == ("complete", 12, 12, 2)
+    assert (hard["state"], hard["step"], hard["planned"]) == ("killed", 12, 66)
+    assert (found["new"]["state"], found["new"]["step"], found["new"]["loss"]) == ("new", 0, None)
+    assert soft["loss"] == last_event(study / "soft" / "metrics.jsonl", "train")["loss"]  # type: ignore[index]
+    assert hard["results"] == {"phoneme linear": 71.25}
+    assert hard["settings"] == {"data": hard["data"], "phase1.steps": 60, "phase1.hard": True}
+    assert soft["settings"] == {"data": soft["data"], "phase1.steps": 6, "phase1.hard": False}
+    dispatch(["runs", str(study), "--format", "csv"])
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert [row["phase1.steps"] for row in rows] == ["60", "6", "6"]
+    assert [row["phoneme linear"] for row in rows] == ["71.25", "", ""]
+    listed = list_runs(find_runs([study]))
+    assert [list(settings) for settings in unusual(listed)] == [["phase1.steps", "phase1.hard"], ["data"], []]
+
+
+def test_the_table_shows_one_run_with_its_history(
+    study: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    dispatch(["runs", str(study)])
+    shown = capsys.readouterr().out
+    assert "12 / 66" in shown
+    assert "phase1.hard = True" in shown
+    assert "phoneme linear 71.25" in shown
+    dispatch(["runs", str(study / "deeper" / "hard")])
+    shown = capsys.readouterr().out
+    assert "killed" in shown
+    assert "train.device: cpu -> cuda" in shown
+    (study / "soft" / "config.toml").write_text("[phase1")
+    dispatch(["runs", str(study)])
+    assert "damaged" in capsys.readouterr().out
+    with pytest.raises(UserError, match="there is no run below"):
+        dispatch(["runs", str(study / "notes")])
+
+
+def test_a_run_that_is_locked_is_running(study: Path) -> None:
+    run = RunFolder(study / "new")
+    assert state_of(run) == "new"
+    with run.lock():
+        assert state_of(run) == "running"
+    assert state_of(run) == "new"
+
+
+def test_the_list_imports_no_torch(finished_run: Path) -> None:
+    code = (
+        "import sys; from sjepa.cli import dispatch; dispatch(['runs', sys.argv[1]]);"
+        "assert not {'torch', 'numpy'} & sys.modules.keys()"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(finished_run)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "complete" in done.stdout
+
+
+def test_the_last_event_is_found_from_the_end(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    assert last_event(log, "train") is None
+    lines = [{"event": "train", "step": step, "phase": 1} for step in range(3)]
+    filler = {"event": "clusters", "step": 3, "phase": 1, "share": [0.25] * 20_000}
+    log.write_text("".join(json.dumps(line) + "\n" for line in [*lines, filler]) + '{"event": "train", "st')
+    assert last_event(log, "train") == lines[-1]
+    assert last_event(log, "layers") is None
+
+
+def test_ages_are_short() -> None:
+    assert [describe_age(age) for age in (5, 300, 7300, 200_000)] == ["5 s ago", "5 min ago", "2 h ago", "2 d ago"]

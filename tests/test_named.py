@@ -1,0 +1,74 @@
+"""Encoders that ship with the package are found by name, offline, wherever an encoder is asked for."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from sjepa import Encoder, UserError
+from sjepa.cli import dispatch
+from sjepa.config import Config, load_preset
+from sjepa.evaluate.upstream import load_upstream
+from sjepa.model import named
+from sjepa.model.formats import fingerprint, read_encoder
+from sjepa.train.run import Run
+
+
+@pytest.fixture
+def shipped(finished_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A package with two encoders."""
+    folder = tmp_path / "weights"
+    for name in ("english-compact", "iban-compact"):
+        dispatch(["export", str(finished_run), str(folder / name), "--to", "release"])
+    monkeypatch.setattr(named, "WEIGHTS", folder)
+    monkeypatch.chdir(tmp_path)
+    return folder
+
+
+def test_a_name_stands_for_its_folder_everywhere(
+    shipped: Path, corpus: Path, tmp_path: Path, micro: Callable[..., Config]
+) -> None:
+    encoder = Encoder.from_pretrained("english-compact")
+    assert encoder.clusters.components == 12
+    assert load_upstream("english-compact").fingerprint() == fingerprint(encoder)
+    assert load_upstream("english-compact").name == "english-compact"
+    assert load_upstream("untrained:english-compact").name == "untrained english-compact"
+    file = str(min(corpus.glob("*.wav")))
+    dispatch(["embed", file, "--encoder", "english-compact", "--out", "out", "--what", "units"])
+    assert np.load(next(Path("out").glob("*.npz")))["units"].max() < 12
+    dispatch(["export", "english-compact", "hf", "--to", "hf"])
+    assert fingerprint(Encoder.from_pretrained("hf")) == fingerprint(encoder)
+    run = Run.start(micro(), torch.device("cpu"))
+    run.begin_from("english-compact")
+    assert fingerprint(run.model.encoder) == fingerprint(encoder)
+
+
+def test_an_unknown_name_gets_the_list_and_a_path_comes_first(shipped: Path, finished_run: Path) -> None:
+    words = "there is no encoder english-larg: .*ship with sjepa are english-compact, iban-compact"
+    for load in (Encoder.from_pretrained, load_upstream, read_encoder):
+        with pytest.raises(UserError, match=words):
+            load("english-larg")  # type: ignore[operator]
+    small = replace(Encoder.from_pretrained("english-compact").config, layers=1)
+    Encoder(small).save_pretrained("iban-compact")
+    assert Encoder.from_pretrained("iban-compact").config.layers == 1
+
+
+def test_the_package_says_so_if_it_ships_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(named, "WEIGHTS", tmp_path)
+    with pytest.raises(UserError, match="no encoder ships with sjepa yet"):
+        Encoder.from_pretrained("english-compact")
+
+
+def test_the_compact_preset_fits_into_25_megabytes() -> None:
+    config = load_preset("compact")
+    with torch.device("meta"):
+        encoder = Encoder(config.encoder)
+    parameters = sum(p.numel() for p in encoder.parameters())
+    assert 10e6 <= parameters <= 13e6
+    width = config.encoder.hidden_size
+    mixture = 4 * (2 * width + 1) * config.phases[-1].k
+    head = 2 * (2 * width * width + width * config.phases[-1].k)
+    assert 2 * parameters + mixture + head < 25e6

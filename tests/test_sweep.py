@@ -1,0 +1,336 @@
+"""Sweeps: a file of variations becomes runs that share what they may, in any order and by several processes."""
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from conftest import micro_config
+from test_training import lines
+
+from sjepa import UserError, __version__
+from sjepa.cli import COMMANDS, dispatch
+from sjepa.config import Config, flatten, load_preset, to_toml
+from sjepa.runs.folder import RunFolder
+from sjepa.sweep import work
+from sjepa.sweep.file import Sweep, nest, read_sweep
+
+STUDY = """
+[sweep]
+preset = "base.toml"
+data = "$SWEEP_AUDIO"
+out = "{out}"
+seeds = [0]
+
+[sweep.settings]
+phase2.steps = 3
+
+[runs.soft]
+seeds = [0, 1]
+
+[runs.hard]
+phase1.hard = true
+"phase2.hard" = true
+
+[runs.frozen]
+phase2.targets = "same"
+
+[runs.hard-long]
+phase1.hard = true
+phase2 = {{ hard = true, steps = 5 }}
+
+[runs.as-it-is]
+preset = "base.toml"
+
+[encoders."soft.phase1"]
+run = "soft"
+phase = 1
+seeds = [1]
+
+[encoders.untrained]
+run = "soft-0"
+untrained = true
+
+[encoders.mfcc]
+encoder = "mfcc"
+
+[evaluate.cost]
+command = "sjepa cost --encoder {{encoder}} --out '{{folder}}/results/cost.json'"
+makes = "results/cost.json"
+
+[evaluate.units]
+command = "units --encoder {{run}} --out {{folder}}/results/units"
+makes = "results/units/results.json"
+on = ["soft-*", "hard-0", "mfcc"]
+
+[evaluate.absent]
+command = "superb asr --encoder {{encoder}}"
+makes = "results/asr.json"
+needs = "{out}/nowhere"
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SWEEP_AUDIO", str(corpus))
+    (tmp_path / "base.toml").write_text(to_toml(micro_config(phase1={"steps": 2}, phase2={"steps": 4})))
+    file = tmp_path / "study.toml"
+    file.write_text(STUDY.format(out=tmp_path / "out"))
+    return file
+
+
+def read(file: Path) -> Sweep:
+    return read_sweep(file, COMMANDS)
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """Commands as they are launched. Training runs in this process, evaluations only leave a file."""
+    made: list[list[str]] = []
+
+    def launch(arguments: Sequence[str], program: Sequence[str] = ()) -> int:
+        made.append(list(arguments))
+        if arguments[0] == "pretrain":
+            try:
+                dispatch([*arguments])
+            except UserError as error:
+                print(error)
+                return 2
+        elif "--out" in arguments:
+            out = Path(arguments[arguments.index("--out") + 1])
+            out = out if out.suffix else out / "results.json"
+            out.parent.mkdir(parents=True, exist_ok=True)
+            out.write_text(json.dumps({"arguments": list(arguments)}))
+        return 0
+
+    monkeypatch.setattr(work, "launch", launch)
+    monkeypatch.setenv("COLUMNS", "200")
+    return made
+
+
+def test_runs_share_first_phases_by_themselves(file: Path, tmp_path: Path) -> None:
+    sweep = read(file)
+    shared = {item.name: (item.parent.name if item.parent else None, item.shared) for item in sweep.items}
+    assert shared == {
+        "soft-0": (None, 0),
+        "soft-1": (None, 0),
+        "hard-0": (None, 0),
+        "frozen-0": ("soft-0", 1),
+        "hard-long-0": ("hard-0", 1),
+        "as-it-is-0": ("soft-0", 1),
+        "soft.phase1-1": ("soft-1", 1),
+        "untrained": ("soft-0", 1),
+        "mfcc": (None, 0),
+    }
+    configs = {item.name: item.config for item in sweep.runs}
+
+    def expected(**sections: object) -> Config:
+        return micro_config(**({"phase1": {"steps": 2}, "phase2": {"steps": 3}} | sections))
+
+    assert configs["soft-0"] == expected()
+    assert configs["soft-1"] == expected(seed=1)
+    assert configs["hard-0"] == expected(phase1={"steps": 2, "hard": True}, phase2={"steps": 3, "hard": True})
+    assert configs["as-it-is-0"] == expected(phase2={"steps": 4})
+    assert sweep.out == tmp_path / "out"
+
+
+def test_a_sweep_trains_measures_compares_and_continues(
+    file: Path, calls: list[list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    dispatch(["sweep", str(file)])
+    out = read(file).out
+    trained = [call for call in calls if call[0] == "pretrain"]
+    assert len(trained) == 6
+    assert sum("--branch-from" in call for call in trained) == 3
+    assert all(RunFolder(item.folder).is_complete for item in read(file).runs)
+    assert lines(out / "frozen-0", "train")[:2] == lines(out / "soft-0", "train")[:2]
+    units = [call[call.index("--encoder") + 1] for call in calls if call[0] == "units"]
+    assert units == [str(out / name) for name in ("soft-0", "soft-1", "hard-0")]  # mfcc is no run
+    costs = [call[call.index("--encoder") + 1] for call in calls if call[0] == "cost"]
+    assert costs[-3:] == [str(out / "soft-1" / "encoder-phase1"), f"untrained:{out / 'soft-0'}", "mfcc"]
+    assert len(costs) == 9
+    assert "no absent, because there is no" in capsys.readouterr().out
+    report = calls[-1]
+    assert report[0] == "report"
+    assert report[1:7] == [str(run.folder) for run in read(file).runs]
+    assert str(out / "mfcc") in report[report.index("--results") :]
+    calls.clear()
+    dispatch(["sweep", str(file)])
+    assert [call[0] for call in calls] == ["report"]  # nothing else is left to do
+    calls.clear()
+    # More steps in the file lengthen the run, and it is measured again.
+    file.write_text(file.read_text().replace("steps = 5", "steps = 6"))
+    capsys.readouterr()
+    dispatch(["sweep", str(file), "--list"])
+    assert "to be lengthened" in capsys.readouterr().out
+    dispatch(["sweep", str(file)])
+    assert [call[0] for call in calls] == ["pretrain", "cost", "report"]
+    assert RunFolder(out / "hard-long-0").step == 8
+
+
+def test_one_task_makes_what_its_run_stands_on(
+    file: Path, calls: list[list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    dispatch(["sweep", str(file), "--array"])
+    assert capsys.readouterr().out == "0-8\n"
+    dispatch(["sweep", str(file), "--task", "3"])
+    out = read(file).out
+    assert RunFolder(out / "frozen-0").is_complete
+    assert RunFolder(out / "soft-0").step == 2  # its first phase alone
+    assert not RunFolder(out / "soft-0").is_complete
+    assert [call[0] for call in calls] == ["pretrain", "pretrain", "cost"]
+    dispatch(["sweep", str(file), "--only", "soft.phase1-1", "soft-0"])
+    assert RunFolder(out / "soft-0").is_complete
+    assert RunFolder(out / "soft-1").step == 2
+    dispatch(["sweep", str(file), "--list"])
+    assert "phase 1 of soft-0" in capsys.readouterr().out
+    with pytest.raises(UserError, match=r"--only sofft-0: .* \(did you mean soft-0\?\)"):
+        dispatch(["sweep", str(file), "--only", "sofft-0"])
+    with pytest.raises(UserError, match="--task 9: the last is 8"):
+        dispatch(["sweep", str(file), "--task", "9"])
+
+
+def test_a_task_waits_for_a_run_that_another_process_trains(
+    file: Path, calls: list[list[str]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sweep = read(file)
+    parent = RunFolder(sweep.out / "soft-0")
+    held, free = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with parent.lock():
+            held.set()
+            free.wait(30)
+
+    other = threading.Thread(target=hold)
+    other.start()
+    held.wait(30)
+    monkeypatch.setattr(work, "pause", lambda: (free.set(), other.join()))
+    dispatch(["sweep", str(file), "--task", "3"])
+    assert "soft-0: another process trains it; waiting" in capsys.readouterr().out
+    assert RunFolder(sweep.out / "frozen-0").is_complete
+
+
+def test_what_fails_does_not_hold_up_the_rest(
+    file: Path, calls: list[list[str]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    launch = work.launch
+
+    def fail(arguments: Sequence[str], program: Sequence[str] = ()) -> int:
+        return 2 if "soft-0" in arguments[-1] else launch(arguments, program)
+
+    monkeypatch.setattr(work, "launch", fail)
+    with pytest.raises(UserError, match="soft-0, frozen-0 failed, as said above; the same command tries again"):
+        dispatch(["sweep", str(file), "--only", "soft-0", "frozen-0", "hard-0"])
+    assert "frozen-0: left out, because soft-0 failed" in capsys.readouterr().out
+    assert RunFolder(read(file).out / "hard-0").is_complete
+
+
+HARD = "phase1.hard = true"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        (HARD, "phase1.hardd = true", "study.toml: runs.hard: unknown key phase1.hardd (did you mean hard?)"),
+        (HARD, "phase1.k = 'many'", "study.toml: runs.hard: phase1.k = 'many' should be of type int"),
+        (HARD, "phase1.steps = 0", "study.toml: runs.hard: phase1.steps = 0: it should be greater than 0"),
+        ("phase2.steps = 3", "phase2.step = 3", "study.toml: sweep.settings: unknown key phase2.step"),
+        ("seeds = [0]", "seeds = [0, 0]", "study.toml: sweep: seeds should be a list of different whole numbers"),
+        ("[runs.soft]", "[runs.soft]\nseed = 3", "study.toml: runs.soft: give seeds"),
+        ("[runs.soft]", "[runs.'a/b']", "study.toml: runs.a/b: a name has letters"),
+        ("[runs.soft]", "[run.soft]", "study.toml: unknown key run (did you mean runs?)"),
+        ('preset = "base.toml"\ndata', 'preset = "tinny"\ndata', "there is no preset 'tinny' (did you mean tiny?)"),
+        ("$SWEEP_AUDIO", "$NO_SUCH", "sweep.data = '$NO_SUCH': the environment has no NO_SUCH"),
+        ('run = "soft"', 'run = "sofd"', "encoders.soft.phase1.run: there is no run sofd-1 (did you mean soft-1?)"),
+        ("phase = 1", "phase = 2", "encoders.soft.phase1.phase = 2: soft-1 keeps the encoders of phases before"),
+        ("sjepa cost", "sjepa coast", "evaluate.cost.command: sjepa has no command 'coast'"),
+        ("{encoder}", "{model}", "evaluate.cost.command: there is no {model}; there are {encoder}, {run}, {folder}"),
+        ('"hard-0", "mfcc"', '"hart-0"', "evaluate.units.on: there is no hart-0 (did you mean hard-0?)"),
+        ('makes = "results/cost.json"', "", "evaluate.cost: makes is missing"),
+        ("[sweep]", "[sweep", "study.toml is not valid TOML"),
+    ],
+)
+def test_a_file_with_a_mistake_is_refused_before_any_work(file: Path, old: str, new: str, words: str) -> None:
+    assert old in file.read_text()
+    file.write_text(file.read_text().replace(old, new, 1))
+    with pytest.raises(UserError) as refusal:
+        read(file)
+    assert words in str(refusal.value)
+    assert not (file.parent / "out").exists()
+
+
+def test_quoted_and_plain_keys_mean_the_same() -> None:
+    assert nest({"a.b": 1, "a": {"c": 2}, "d": 3}, "") == {"a": {"b": 1, "c": 2}, "d": 3}
+    with pytest.raises(UserError, match="a is a value and a section"):
+        nest({"a": 1, "a.b": 2}, "file")
+
+
+def test_a_signal_reaches_the_command_and_stops_the_sweep(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    code = (
+        "import pathlib, signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0));"
+        f"pathlib.Path({str(mark)!r}).touch(); time.sleep(60)"
+    )
+
+    def send() -> None:
+        while not mark.exists():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    with pytest.raises(work.StoppedError):
+        work.launch([], [sys.executable, "-c", code])
+    sender.join()
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    assert work.launch([], [sys.executable, "-c", "raise SystemExit(3)"]) == 3
+
+
+def test_commands_run_in_processes_of_their_own(capfd: pytest.CaptureFixture[str]) -> None:
+    assert work.launch(["--version"]) == 0
+    assert capfd.readouterr().out.strip() == __version__
+
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_the_half_hour_study_is_a_sweep_of_the_runs_that_were_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"STUDY": "/study", "CORPORA": "/corpora", "NOISE": ""}.items():
+        monkeypatch.setenv(name, value)
+    sweep = read(ROOT / "recipes" / "half-hour.toml")
+    kept = {path.stem: json.loads(path.read_text()) for path in (ROOT / "benchmarks/results/study").glob("*.json")}
+    items = {item.name: item for item in sweep.items}
+    assert set(kept) <= set(items)
+    preset, compared = flatten(load_preset("half-hour")), 0
+    for name, found in kept.items():
+        config = items[name].config
+        if config is not None:
+            differing = {key: value for key, value in flatten(config).items() if value != preset[key]}
+            # Settings that are younger than the kept results are in neither.
+            assert differing == {key: value for key, value in found["settings"].items() if key in preset}, name
+            compared += 1
+    assert compared > 20
+    parents = {name: item.parent.name for name, item in items.items() if item.parent and item.config}
+    assert parents == {
+        **{f"softened-{seed}": f"soft-{seed}" for seed in (0, 1, 2)},
+        **{f"{name}-{seed}": f"soft-{seed}" for name in ("frozen", "fixed-layer") for seed in (0, 3)},
+        **{f"{name}-0": "soft-0" for name in ("last-layer", "papers-decays")},
+        **{f"{name}-2": "soft-2" for name in ("long", "frozen-long")},
+        "fixed-decay-3": "soft-3",
+        "hard-fixed-layer-3": "hard-3",
+    }
+    entries = {evaluation.name: evaluation for evaluation in sweep.evaluations}
+    assert [name for name in items if entries["asr"].is_for(items[name])] == [
+        "hubert-3", "fixed-layer-3", "hard-fixed-layer-3", "headline-0", "headline.phase1-0", "logmel", "untrained"
+    ]  # fmt: skip
+    assert entries["probe"].arguments(items["soft.phase1-1"]) == [
+        "probe", "--encoder", "/study/soft-1/encoder-phase1", "--data", "/corpora", "--frames", "0",
+        "--out", "/study/soft.phase1-1/results/probe",
+    ]  # fmt: skip
+    assert not entries["entropy"].is_for(items["soft.phase1-1"])
