@@ -192,7 +192,7 @@ def test_a_file_in_pieces_is_named_once_and_its_reason_stays_with_each_piece(tmp
     loaded = open_corpus(tmp_path, 2.0, "memory", 1.0, show=False)
     text, nan = loaded.refused
     assert "text.wav" in text
-    assert nan == f"{tmp_path / 'nan.wav'}: holds samples that are not numbers (NaN or infinite)"
+    assert nan == f"{tmp_path / 'nan.wav'}: some samples are not finite (NaN or infinite)"
     pieces = [index for index in range(len(loaded)) if loaded.name(index).endswith("nan.wav")]
     assert len(pieces) == 2
     for piece in pieces:

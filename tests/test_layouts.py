@@ -90,8 +90,8 @@ def test_kaldi_segments_are_stretches_of_recordings(tmp_path: Path) -> None:
     items, refused = found(folder)
     assert [(i.id, i.offset, i.duration, i.text) for i in items] == [("u1", 0.5, 1.25, "one"), ("u2", 2.0, None, "two")]
     assert [line.partition("data/")[2] for line in refused] == [
-        "segments line 3: a stretch from 3 to 2 s",
-        "segments line 4: u4 is of other, which wav.scp does not have",
+        "segments line 3: the stretch from 3 to 2 s is not valid",
+        "segments line 4: u4 belongs to other, which is not in wav.scp",
         "segments line 5: 'long x 2' is not RECORDING START END",
         "text: u9 has no audio",
     ]
@@ -108,10 +108,10 @@ def test_commands_in_wav_scp_are_refused_and_never_run(tmp_path: Path) -> None:
     items, refused = found(kaldi(tmp_path, wav_scp=lines))
     assert [item.id for item in items] == ["a"]
     assert not touched.exists()
-    assert "line 2: b is made by a command (touch /" in refused[0]
-    assert refused[0].endswith("), which is not run: write its audio to a file")
-    assert "line 3: c is made by a command" in refused[1]
-    assert "line 4: d lies in an archive (raw.ark:57): write its audio to a file of its own" in refused[2]
+    assert "line 2: b is the output of a command (touch /" in refused[0]
+    assert refused[0].endswith("), which is not run: save its audio")
+    assert "line 3: c is the output of a command" in refused[1]
+    assert "line 4: d is in an archive (raw.ark:57): write its audio to a separate file" in refused[2]
     assert "line 5: there is no gone.wav, neither in" in refused[3]
     assert "line 6: f has no path" in refused[4]
 
@@ -170,15 +170,15 @@ def test_lhotse_cuts_are_read_with_their_supervisions(tmp_path: Path) -> None:
         ("c3", 0.0, 1.0, "", "", "", "train"),
     ]
     assert json.loads(items[0].labels) == {"emotion": "calm"}
-    reasons = ["is a MixedCut without a recording", "made by a command (touch here), which is not run"]
-    reasons += ["one channel of several", "there is no audio/none.wav"]
+    reasons = ["is a MixedCut without its own recording", "output of a command (touch here), which is not run"]
+    reasons += ["one of several channels", "there is no audio/none.wav"]
     assert len(refused) == 4
     for line, reason in zip(refused, reasons, strict=True):
         assert reason in line
     corpus = open_one(str(file), 15.0, show=False)
     assert corpus.length.tolist() == [16_000, 8_000, 6_400, 16_000]
     file.write_bytes(file.read_bytes()[:-20])
-    with pytest.raises(UserError, match="cannot be unpacked"):
+    with pytest.raises(UserError, match="cannot be decompressed"):
         list(find_items([str(file)], "lhotse"))
 
 
@@ -190,7 +190,7 @@ def test_lhotse_recordings_and_supervisions_are_joined(tmp_path: Path) -> None:
     jsonl(tmp_path / "mine_supervisions_dev.jsonl", [supervision("s", 0.0, 2.0, text="hi", speaker="bob"), lost])
     items, refused = found(tmp_path)
     assert [(i.id, i.text, i.speaker, i.split, i.duration) for i in items] == [("rec", "hi", "bob", "dev", 2.0)]
-    assert "lost is of gone, which no recordings manifest has" in refused[0]
+    assert "lost belongs to gone, which is in no recordings manifest" in refused[0]
 
 
 @pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
@@ -329,5 +329,5 @@ def test_pretraining_reads_lists_and_says_what_is_no_list(tmp_path: Path) -> Non
     (tmp_path / "list.csv").write_text("path\nb.wav\n")
     with pytest.raises(UserError, match=r"no usable audio in .*list\.csv: .*b\.wav"):
         open_one(str(tmp_path / "list.csv"), 15.0, show=False)
-    with pytest.raises(UserError, match="is a file; a folder of audio is needed"):
+    with pytest.raises(UserError, match="is a file: name a folder of audio"):
         open_one(str(tmp_path / "a.wav"), 15.0, show=False)

@@ -185,7 +185,7 @@ def test_splits_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
     assert by_speaker.folds[0].name == "all split by speaker"
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / "wav.scp").write_text("a cat a.sph |\n")
-    with pytest.raises(UserError, match=r"has no utterances: .*made by a command"):
+    with pytest.raises(UserError, match=r"has no utterances: .*output of a command"):
         make_task("asr", tmp_path / "empty", lite=True)
 
 

@@ -184,7 +184,7 @@ def test_a_manifest_is_read_as_an_index_reads_it(copy: Callable[[str], Path], ma
             (u.name, u.label, u.speaker) for u in expected.test
         ]
     write({"audio_filepath": None})
-    with pytest.raises(UserError, match=r"manifest\.jsonl line 1: names no audio"):
+    with pytest.raises(UserError, match=r"manifest\.jsonl line 1: no audio is named"):
         make_task("ravdess", root)
     write({}, {"offset": 1.5})
     with pytest.raises(UserError, match=f"{rows[1]['utt_id']} is not a file of its own"):

@@ -183,9 +183,9 @@ def test_a_folder_that_holds_something_else_is_refused(tmp_path: Path) -> None:
 
 
 def test_mistakes_are_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UserError, match="voices is 99"):
+    with pytest.raises(UserError, match="voices = 99"):
         synthesise_corpus(tmp_path, voices=99)
-    with pytest.raises(UserError, match="nothing to say"):
+    with pytest.raises(UserError, match="no speech for"):
         speak("...", VOICES[0])
     with pytest.raises(UserError, match="no voice 'martian'"):
         speak("Hello.", replace(VOICES[0], espeak="martian"))

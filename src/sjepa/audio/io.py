@@ -1,4 +1,4 @@
-"""Reading audio files: any rate and channel count in, mono at 16 kHz out."""
+"""Read audio files of any rate and channel count as mono at 16 kHz."""
 
 import os
 import re
@@ -20,7 +20,7 @@ MARGIN = 1_600  # samples at 16 kHz read around a piece that must be resampled, 
 
 
 class BadAudioError(UserError):
-    """A file that cannot be used, and why."""
+    """A file that cannot be used, with the reason."""
 
 
 class SilentAudioError(BadAudioError):
@@ -34,12 +34,12 @@ class AudioInfo(NamedTuple):
 
 
 def shown(path: str | Path) -> str:
-    """A name as it can be printed: bytes that are not UTF-8 are spelled out."""
+    """A path that can be printed: bytes that are not UTF-8 are escaped."""
     return printable(str(path))
 
 
 def printable(text: str) -> str:
-    """Text as UTF-8 can hold it: what is not a character, such as half a surrogate pair of JSON, is spelled out."""
+    """Text that UTF-8 can encode: what is not a character, such as half a surrogate pair in JSON, is escaped."""
     whole = text.encode(errors="backslashreplace") if LONE.search(text) else text.encode(errors="surrogateescape")
     return whole.decode(errors="backslashreplace")
 
@@ -48,18 +48,18 @@ def open_sound(source: str | Path | BinaryIO) -> Any:
     """A `soundfile.SoundFile` of a path or of bytes in memory."""
     import soundfile
 
-    # Bytes rather than a string, because a file's name need not be UTF-8.
+    # Bytes, because the name of a file need not be UTF-8.
     return soundfile.SoundFile(os.fsencode(source) if isinstance(source, str | Path) else source)
 
 
 def read_header(source: str | Path | BinaryIO, name: str = "") -> AudioInfo:
-    """Length, rate and channels from the header; the last sample must decode, because a header can promise too much."""
+    """Length, rate and channels from the header. The last sample must decode, because a header can promise too much."""
     with decoding(source, name) as file:
         if file.frames <= 0:
-            raise BadAudioError("holds no samples")
+            raise BadAudioError("the file holds no samples")
         file.seek(file.frames - 1)
         if not len(file.read(1, dtype="float32", always_2d=True)):
-            raise BadAudioError(f"cut short, its header promises {file.frames} samples")
+            raise BadAudioError(f"the file is cut short: its header promises {file.frames} samples")
         return AudioInfo(resampled_length(file.frames, file.samplerate), file.samplerate, file.channels)
 
 
@@ -70,7 +70,7 @@ def read_audio(source: str | Path | BinaryIO, start: int = 0, samples: int | Non
 
 
 def read_int16(source: str | Path | BinaryIO, start: int = 0, samples: int | None = None, name: str = "") -> np.ndarray:
-    """The same as int16; what is 16-bit mono at 16 kHz already is not converted on the way."""
+    """The same as int16. Audio that is already 16-bit mono at 16 kHz is not converted."""
     with decoding(source, name) as file:
         if (file.samplerate, file.channels, file.subtype) != (SAMPLE_RATE, 1, "PCM_16"):
             return to_int16(read_piece(file, start, samples))
@@ -81,23 +81,23 @@ def read_int16(source: str | Path | BinaryIO, start: int = 0, samples: int | Non
 
 @contextmanager
 def decoding(source: str | Path | BinaryIO, name: str) -> Iterator[Any]:
-    """An open file whose errors name it. Whatever a decoder raises means that this file is damaged."""
+    """Open a file so that its errors name it. Any exception of a decoder means that the file is damaged."""
     name = name or shown(source)  # type: ignore[arg-type]
     try:
         if isinstance(source, str | Path) and os.path.exists(source) and not os.path.isfile(source):
-            raise BadAudioError("not a regular file")  # a pipe would be waited for without end
+            raise BadAudioError("not a regular file")  # reading a pipe would never end
         with open_sound(source) as file:
             if not RATES[0] <= file.samplerate <= RATES[1]:
-                raise BadAudioError(f"a sampling rate of {file.samplerate:,} Hz: {RATES[0]:,} to {RATES[1]:,} are read")
+                raise BadAudioError(f"the sampling rate is {file.samplerate:,} Hz, not {RATES[0]:,} to {RATES[1]:,}")
             yield file
     except BadAudioError as error:
         raise BadAudioError(f"{name}: {error}") from None
     except MemoryError:
-        raise BadAudioError(f"{name}: cannot be decoded (it needs more memory than there is)") from None
+        raise BadAudioError(f"{name}: cannot be decoded (not enough memory)") from None
     except Exception as error:  # on damaged bytes libsndfile's binding raises ValueError, TypeError and others
         if isinstance(source, str | Path) and not os.path.exists(source):
             raise BadAudioError(f"{name}: there is no such file; was it moved?") from None
-        reason = getattr(error, "error_string", "") or one_line(error)  # libsndfile's own words, without the path
+        reason = getattr(error, "error_string", "") or one_line(error)  # libsndfile's message, without the path
         raise BadAudioError(f"{name}: cannot be decoded ({reason.rstrip('.')})") from error
 
 
@@ -124,19 +124,19 @@ def read_piece(file: Any, start: int, samples: int | None) -> np.ndarray:
 
 
 def check_samples(samples: np.ndarray) -> None:
-    """Refuse what no recording holds, and what would turn into features that are not numbers."""
+    """Refuse samples that no recording holds, and samples whose features would not be finite."""
     largest = np.abs(samples).max(initial=0.0)
     if not np.isfinite(largest):
-        raise BadAudioError("holds samples that are not numbers (NaN or infinite)")
+        raise BadAudioError("some samples are not finite (NaN or infinite)")
     if largest > LOUDEST:
-        raise BadAudioError(f"holds samples of {largest:.0e}, far beyond full scale (1)")
+        raise BadAudioError(f"some samples reach {largest:.0e}, far beyond full scale (1)")
 
 
 def whole_piece(mono: np.ndarray, samples: int | None) -> np.ndarray:
-    """The samples, if all that were asked for are there; resampling may lose one."""
+    """The samples, if there are as many as requested; resampling may lose one."""
     if not len(mono) or (samples is not None and len(mono) < samples - 1):
-        # Without numbers, so that a file has one reason however it is cropped.
-        raise BadAudioError("cut short, it holds fewer samples than its header or index says")
+        # No numbers in the message, so that a file has one reason for every crop.
+        raise BadAudioError("the file is cut short: it holds fewer samples than its header or index says")
     return mono
 
 

@@ -1,4 +1,4 @@
-"""Long recordings a block at a time: mono at 16 kHz, never the whole in memory."""
+"""Read long recordings block by block as mono at 16 kHz, never all of it in memory."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +11,7 @@ BLOCK_SECONDS = 10
 
 
 def stream_audio(path: str | Path) -> Iterator[np.ndarray]:
-    """Blocks of float32 samples at 16 kHz, channels averaged: the same samples as `read_audio` gives at once."""
+    """Blocks of float32 samples at 16 kHz, channels averaged: the same samples that `read_audio` returns at once."""
     with decoding(path, "") as file:
         rate, resampler = file.samplerate, None
         if rate != SAMPLE_RATE:

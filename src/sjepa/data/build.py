@@ -1,4 +1,4 @@
-"""Making an index: find the audio, read its headers in parallel, cut what is long, keep what is usable."""
+"""Build an index: find audio, read headers in parallel, cut long recordings, keep what is usable."""
 
 import hashlib
 import io
@@ -33,8 +33,8 @@ ROUNDING = 0.1  # seconds that a list may claim beyond the end of a file
 def build_index(
     sources: list[str], out: Path, *, layout: Layout, max_seconds: float, cut_transcribed: bool, show: bool = True
 ) -> dict[str, Any]:
-    """Index audio into a folder, or go on where an earlier call was interrupted; returns what index.json holds."""
-    arrow()  # missing, it is better missed before the work than after
+    """Index audio into a folder, or continue an interrupted call. Returns the contents of index.json."""
+    arrow()  # fail before the work if it is not installed
     for source in sources:
         if not os.path.exists(source):
             raise UserError(f"there is no {shown(source)}")
@@ -47,7 +47,7 @@ def build_index(
 def write_index(
     sources: list[str], out: Path, layout: Layout, max_seconds: float, cut_transcribed: bool, show: bool
 ) -> dict[str, Any]:
-    """The work of `build_index`, which holds the folder."""
+    """The work of `build_index`, which has locked the folder."""
     settings: dict[str, Any] = {
         "sources": [shown(os.path.abspath(source)) for source in sources],
         "layout": layout,
@@ -57,7 +57,7 @@ def write_index(
     if (out / "index.json").exists():
         facts = read_facts(str(out))
         if {name: facts.get(name) for name in settings} == settings:
-            say(f"{out} is already complete; delete it to index again")
+            say(f"{out} is already complete; delete it to build it again")
             return facts
         raise UserError(f"{out} already holds another index: delete it, or choose another --out")
     strange = (path for path in contents(out) if path.suffix not in (".arrow", ".txt"))
@@ -98,7 +98,7 @@ def write_index(
 
 
 def read_corpus(source: str, max_seconds: float, show: bool = True) -> Corpus:
-    """The corpus of a source in any layout, its headers read now. An index keeps this work for the next time."""
+    """The corpus of a source in any layout. Headers are read now; an index keeps them for the next time."""
     limit = round(max_seconds * SAMPLE_RATE)
     items = list(find_items([source], "auto"))
     with ThreadPoolExecutor(min(16, 4 * (os.cpu_count() or 1))) as pool:
@@ -107,7 +107,7 @@ def read_corpus(source: str, max_seconds: float, show: bool = True) -> Corpus:
     refused = [result for result in found if isinstance(result, str)]
     rows = [row for result in found if not isinstance(result, str) for row in result]
     if not rows:
-        raise UserError(f"no usable audio in {source}: {first_of(refused) if refused else 'it lists none'}")
+        raise UserError(f"no usable audio in {source}: {first_of(refused) if refused else 'the source lists none'}")
     paths = list(dict.fromkeys(row.path for row in rows))
     places = {path: place for place, path in enumerate(paths)}
     start, length, offset, size = (
@@ -125,7 +125,7 @@ def split_chunks(items: Found) -> Iterator[list[Item | str]]:
 
 
 def make_rows(item: Item | str, limit: int, cut_transcribed: bool) -> list[Row] | str:
-    """The utterances of an item, or why it is refused."""
+    """The utterances of an item, or the reason why it is refused."""
     if isinstance(item, str):
         return item
     try:
@@ -136,10 +136,10 @@ def make_rows(item: Item | str, limit: int, cut_transcribed: bool) -> list[Row] 
     samples = info.samples - start if item.duration is None else round(item.duration * SAMPLE_RATE)
     if start + samples > info.samples + ROUNDING * SAMPLE_RATE or start >= info.samples:
         end, there = (start + samples) / SAMPLE_RATE, info.samples / SAMPLE_RATE
-        return f"{name}: {item.id} goes to {end:.2f} s, beyond the end of the recording at {there:.2f} s"
+        return f"{name}: {item.id} ends at {end:.2f} s, but the recording ends at {there:.2f} s"
     samples = min(samples, info.samples - start)
     if samples < RECEPTIVE_FIELD:
-        return f"{name}: {item.id} has {samples} samples at 16 kHz, less than one frame ({RECEPTIVE_FIELD})"
+        return f"{name}: {item.id} has {samples} samples at 16 kHz, fewer than one frame ({RECEPTIVE_FIELD})"
     whole: list[Stretch] = [(start, samples)]
     stretches = join_voice(item.voice, info.samples, limit) if item.voice else whole
     if cut_transcribed or not item.text:
@@ -151,7 +151,7 @@ def make_rows(item: Item | str, limit: int, cut_transcribed: bool) -> list[Row] 
     if any(length > LONGEST for _, length in stretches):
         return f"{name}: {item.id} is longer than an index can hold ({LONGEST // SAMPLE_RATE // 3600} hours)"
     if not stretches:
-        return f"{name}: {item.id} holds nothing but silence"
+        return f"{name}: {item.id} is silent"
     text = item.text if stretches == whole else ""
     labels = (item.speaker, item.sex, item.chapter, text, item.split, item.labels)
     numbered = [item.id] if stretches == whole else [f"{item.id}#{number:04d}" for number in range(len(stretches))]
@@ -164,12 +164,12 @@ def read_cached_header(place: Place) -> AudioInfo:
 
 
 def open_place(place: Place) -> str | BinaryIO:
-    """What soundfile opens: a path, or the bytes of a tar's member or of a URL."""
+    """What soundfile opens: a path, or the bytes of a tar member or of a URL."""
     return io.BytesIO(read_bytes(place)) if place.size or is_url(place.path) else place.path
 
 
 def cut_pieces(place: Place, stretch: Stretch, limit: int) -> list[Stretch]:
-    """A stretch that is too long, cut at silences."""
+    """Cut a stretch that is too long at silences."""
     start, samples = stretch
     if samples <= limit:
         return [stretch]
@@ -179,7 +179,7 @@ def cut_pieces(place: Place, stretch: Stretch, limit: int) -> list[Stretch]:
 
 
 def summarize(facts: dict[str, Any]) -> list[str]:
-    """An index in a few lines: how much, who, and how long the utterances are."""
+    """Describe an index in a few lines: hours, speakers, durations."""
     sexes = ", ".join(f"{count:,} {sex}" for sex, count in facts["sexes"].items())
     lines = [f"{facts['hours']:,.2f} hours in {facts['utterances']:,} utterances of {facts['files']:,} files"]
     if facts["speakers"]:

@@ -1,4 +1,4 @@
-"""A corpus: utterances in audio files, as columns; and one found by scanning a folder."""
+"""A corpus: utterances in audio files, as columns. `scan_folder` finds one in a folder."""
 
 import hashlib
 import io
@@ -31,7 +31,7 @@ REQUESTS = 32  # at a time while a corpus behind URLs is decoded into memory: mo
 
 @dataclass(frozen=True)
 class Corpus:
-    """Utterances as columns; an utterance is a stretch of a recording. Samples count at 16 kHz."""
+    """Utterances as columns. An utterance is a stretch of a recording. Samples are counted at 16 kHz."""
 
     paths: Sequence[str]
     file: np.ndarray  # utterance -> index into paths
@@ -42,14 +42,14 @@ class Corpus:
     raw: bool = False
     """The bytes are plain int16 samples."""
     block: int = 1
-    """So many neighbours stand together in a batch, to be read in one go; shards are shuffled when they are written."""
+    """This many neighbours stay together in a batch and are read at once; shards are shuffled when they are written."""
     refused: list[str] = field(default_factory=list)
-    """Why each unusable file was left out, or some of its pieces: a file and a reason, once."""
+    """Why a file, or some of its pieces, was left out: each file and reason once."""
     audio: list[np.ndarray | str] | None = None
-    """Decoded int16 samples of each utterance, or why there are none, where the corpus is held in memory. Digital
+    """Decoded int16 samples of each utterance, or why there are none, if the corpus is in memory. Digital
     silence is no samples at all."""
     identity: str = ""
-    """The fingerprint that an index was written with."""
+    """The fingerprint in the index."""
     shard_cache: ShardCache | None = None
     """Where shards behind URLs are kept."""
 
@@ -58,7 +58,7 @@ class Corpus:
 
     @property
     def indexed(self) -> bool:
-        """Whether it was opened from an index or shards, which were cut when they were made, and not from a folder."""
+        """Whether it comes from an index or shards, which were cut when they were built, and not from a folder."""
         return bool(self.identity)
 
     @property
@@ -71,7 +71,7 @@ class Corpus:
         return ((len(self), 1.0),)
 
     def fingerprint(self) -> str:
-        """Changes when a file is added, removed, renamed or of another length; the folder may move."""
+        """A hash that changes if a file is added, removed, renamed or changes length. The folder may move."""
         if self.identity:
             return self.identity
         root = os.path.commonpath(self.paths) if self.paths else ""
@@ -82,7 +82,7 @@ class Corpus:
         return digest.hexdigest()[:16]
 
     def place(self, utterance: int) -> Place:
-        """The bytes of the recording that an utterance lies in."""
+        """Where the bytes of the recording of an utterance are."""
         path = self.paths[self.file[utterance]]
         if self.byte_offset is None or self.byte_size is None:
             return Place(path)
@@ -92,7 +92,7 @@ class Corpus:
         return Place(path, int(self.byte_offset[utterance]), size)
 
     def name(self, utterance: int) -> str:
-        """Where an utterance is, in words."""
+        """The name of an utterance for messages."""
         path = shown(self.paths[self.file[utterance]])
         inside = self.byte_size is not None and self.byte_size[utterance]
         return f"{path} (utterance {utterance})" if inside else path
@@ -120,7 +120,7 @@ class Corpus:
     def decode(self, utterance: int, start: int, samples: int) -> np.ndarray:
         place = self.place(utterance)
         if min(place.offset, place.size, start) < 0:
-            raise BadAudioError(f"{shown(place.path)}: the index points before its beginning; make it again")
+            raise BadAudioError(f"{shown(place.path)}: the index points before its beginning; rebuild it")
         if self.raw:
             stretch = Place(place.path, place.offset + 2 * start, 2 * samples)
             return np.frombuffer(read_bytes(stretch), dtype="<i2")
@@ -135,7 +135,7 @@ class Corpus:
 
 
 def audio_files(folder: Path, refused: list[str]) -> Iterator[str]:
-    """Audio files under a folder, links followed once, in a stable order; folders that cannot be read are refused."""
+    """Audio files below a folder in a stable order. Links are followed once; unreadable folders are refused."""
     visited = set()
 
     def refuse(error: OSError) -> None:
@@ -152,12 +152,12 @@ def audio_files(folder: Path, refused: list[str]) -> Iterator[str]:
 
 
 def scan_folder(folder: str | Path, max_seconds: float, show: bool = True) -> Corpus:
-    """Index the audio under a folder by its headers; long files become equal pieces of at most `max_seconds`."""
+    """The audio below a folder, by its headers. Long files become equal pieces of at most `max_seconds`."""
     folder = Path(folder)
     if not folder.exists():
         raise UserError(f"there is no folder {folder}")
     if not folder.is_dir():
-        raise UserError(f"{folder} is a file; a folder of audio is needed")
+        raise UserError(f"{folder} is a file: name a folder of audio")
     refused: list[str] = []
     paths = list(audio_files(folder, refused))
     if not paths:
@@ -192,18 +192,18 @@ def first_of(reasons: list[str]) -> str:
 
 
 def check_header(path: str) -> AudioInfo | str:
-    """The header, or why the file is refused."""
+    """The header, or the reason why the file is refused."""
     try:
         info = read_header(path)
     except BadAudioError as error:
         return str(error)
     if info.samples < RECEPTIVE_FIELD:
-        return f"{shown(path)}: {info.samples} samples at 16 kHz, shorter than one frame ({RECEPTIVE_FIELD})"
+        return f"{shown(path)}: {info.samples} samples at 16 kHz, fewer than one frame ({RECEPTIVE_FIELD})"
     return info
 
 
 def decode(corpus: Corpus, show: bool = True) -> Corpus:
-    """The corpus with every utterance decoded in memory; what cannot be decoded is named and keeps its place."""
+    """The corpus with every utterance decoded in memory. What cannot be decoded is reported and keeps its place."""
 
     def attempt(utterance: int) -> tuple[np.ndarray | str, str]:
         """What memory holds of an utterance, and why it cannot be used if it cannot."""

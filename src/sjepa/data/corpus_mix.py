@@ -1,4 +1,4 @@
-"""Several corpora, used in set shares."""
+"""Several corpora, mixed by weight."""
 
 import hashlib
 from dataclasses import dataclass
@@ -13,8 +13,8 @@ from sjepa.data.storage import Place
 class CorpusMix:
     """Corpora one after another, each with the share of its utterances that an epoch uses.
 
-    An epoch is the most audio in which the weights hold and no utterance comes twice. The corpus that is scarcest for
-    its weight is used whole, every other in part. The next epoch goes on where that part ended.
+    An epoch is the largest amount of audio for which the weights hold and no utterance repeats. The corpus that is
+    scarcest for its weight is used whole, every other in part. The next epoch continues where that part ended.
     """
 
     corpora: tuple[Corpus, ...]
@@ -56,7 +56,7 @@ class CorpusMix:
         return [samples for corpus in self.corpora for samples in corpus.audio or []]
 
     def fingerprint(self) -> str:
-        """Changes with any corpus and with any weight."""
+        """A hash that changes with any corpus and any weight."""
         parts = [f"{corpus.fingerprint()}={w:.9g}" for corpus, w in zip(self.corpora, self.weights, strict=True)]
         return hashlib.sha256(",".join(parts).encode()).hexdigest()[:16]
 

@@ -96,7 +96,7 @@ def run_espeak(text: str, voice: Voice) -> tuple[np.ndarray, list[Phoneme]]:
             _unload(library)
     raw = np.frombuffer(b"".join(chunks), dtype=np.int16)
     if not raw.any():
-        raise UserError(f"espeak-ng finds nothing to say in {text!r}")
+        raise UserError(f"espeak-ng produces no speech for {text!r}")
     return raw, phonemes
 
 

@@ -1,11 +1,11 @@
-"""The index of a corpus: a folder of columns, memory-mapped, so that 25 million utterances open at once.
+"""The index of a corpus: a folder of memory-mapped columns, so that 25 million utterances open at once.
 
     index.json      what it is, its figures, the root of its paths, its fingerprint
     audio.arrow     file, byte_offset, byte_size, start, length: numbers in one record batch, mapped as numpy arrays
     files.arrow     path: bytes, below the root or absolute
     labels.arrow    id, speaker, sex, chapter, text; split and labels (a JSON object of further columns) if any has them
     refused.txt     what was left out and why
-    parts/          only while it is made: pieces of finished work, from which an interrupted one goes on
+    parts/          only during the build: finished pieces, from which an interrupted build continues
 
 Shards are an index too, whose files are its own tars.
 """
@@ -79,7 +79,7 @@ def arrow() -> Any:
 
 @contextmanager
 def writing(folder: Path) -> Iterator[None]:
-    """Report a full disk, a folder that is not ours or not a folder at all in one line."""
+    """Report a full disk, missing permission or a path that is not a folder in one line."""
     try:
         yield
     except OSError as error:
@@ -87,7 +87,7 @@ def writing(folder: Path) -> Iterator[None]:
 
 
 def write_part(path: Path, rows: list[Row], refused: list[str]) -> None:
-    """A piece of an index, whole or not at all."""
+    """Write a piece of an index atomically."""
     pa = arrow()
     paths = pa.array([os.fsencode(row.path) for row in rows], pa.binary()).dictionary_encode()
     columns = {"path": paths}
@@ -104,7 +104,7 @@ def write_part(path: Path, rows: list[Row], refused: list[str]) -> None:
 
 
 def key_of(identifier: str) -> int:
-    """64 bits of an id: ids of 25 million utterances are compared in 200 MB, and two differing ones never meet."""
+    """64 bits of an id: 25 million ids are compared in 200 MB, and two different ids do not collide in practice."""
     return int.from_bytes(hashlib.blake2b(identifier.encode(), digest_size=8).digest(), "little")
 
 
@@ -114,20 +114,20 @@ def read_table(path: Path) -> Any:
     try:
         return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise UserError(f"{path} is missing or damaged ({one_line(error)}): make the index again") from None
+        raise UserError(f"{path} is missing or damaged ({one_line(error)}): rebuild the index") from None
 
 
 def merge_parts(folder: Path, parts: list[Path], facts: dict[str, Any]) -> dict[str, Any]:
-    """Join the parts into an index; returns what index.json holds. An id that comes twice is refused the second time.
+    """Join the parts into an index and return the contents of index.json. A repeated id is refused.
 
-    Parts are read one at a time and the labels of only one are in memory.
+    Parts are read one at a time, so only the labels of one part are in memory.
     """
     pa = arrow()
     keys, folders, refused, optional = survey(parts)
     named = [*LABELS, *(name for name in OPTIONAL if name in optional)]
     if not len(keys):
-        shutil.rmtree(folder / "parts")  # so that the next call looks again at files that were mended
-        raise UserError(f"nothing usable: {refused[0] if refused else 'the sources hold no audio'}")
+        shutil.rmtree(folder / "parts")  # so that the next call reads repaired files again
+        raise UserError(f"no usable audio: {refused[0] if refused else 'the sources hold none'}")
     kept = np.zeros(len(keys), dtype=bool)
     kept[np.unique(keys, return_index=True)[1]] = True
     root = facts.get("root") or (os.path.commonpath(sorted(folders)) if folders else "/")
@@ -191,7 +191,7 @@ def below(root: str, path: str) -> str:
 
 
 def figures(length: np.ndarray, labels: Any) -> dict[str, Any]:
-    """Hours, speakers, durations: what a summary says."""
+    """Hours, speakers and durations for the summary."""
     pc = importlib.import_module("pyarrow.compute")
     counts = {name: labels[name].unique().to_pylist() for name in ("speaker", "sex", "chapter")}
     edges = [0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 14, 15, 20, 30, 60]
@@ -212,7 +212,7 @@ def speakers_of(pc: Any, labels: Any, sex: str) -> int:
 
 
 class Paths(Sequence[str]):
-    """Paths of files in an index, looked up as they are needed."""
+    """Paths of files in an index, looked up on demand."""
 
     def __init__(self, root: str, column: Any, inside: bool):
         self.root, self.column, self.inside = root, column, inside
@@ -224,9 +224,9 @@ class Paths(Sequence[str]):
         try:
             path = os.fsdecode(self.column[int(index)].as_py())
         except (IndexError, TypeError):
-            raise BadAudioError(f"{self.root}: the index names no file {index}; make it again") from None
+            raise BadAudioError(f"{self.root}: the index has no file {index}; rebuild it") from None
         if self.inside and (is_url(path) or path.startswith(("/", "\\")) or ".." in path.replace("\\", "/").split("/")):
-            raise BadAudioError(f"{self.root}: {shown(path)} leads out of the folder")
+            raise BadAudioError(f"{self.root}: {shown(path)} is outside the folder")
         if is_url(path):
             return path
         return f"{self.root}/{path}" if is_url(self.root) else os.path.join(self.root, path)
@@ -243,9 +243,9 @@ def read_facts(where: str) -> dict[str, Any]:
     except BadAudioError as error:
         raise UserError(str(error)) from None
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{name} is not valid JSON ({one_line(error)}): make the index again") from None
+        raise UserError(f"{name} is not valid JSON ({one_line(error)}): rebuild the index") from None
     if not isinstance(facts, dict) or facts.get("format") != FORMAT:
-        raise UserError(f"{name} is not an index that this version reads: make it with `sjepa index`")
+        raise UserError(f"{name} is not an index that this version reads: build one with `sjepa index`")
     for key, kind in FACTS.items():
         require(facts, key, kind, name)
     check_fields(facts, {"shards": one_of("flac", "int16")}, name)
@@ -260,14 +260,14 @@ def open_index(where: str) -> Corpus:
     kinds = {name: str(kind) for name, kind in zip(numbers.schema.names, numbers.schema.types, strict=True)}
     counted = (len(numbers), len(files)) == (facts["utterances"], facts["files"])
     if kinds != AUDIO or files.column_names != ["path"] or not counted or not len(numbers):
-        raise UserError(f"{where}: index.json and the columns disagree: make the index again")
+        raise UserError(f"{where}: index.json and the columns disagree: rebuild the index")
     if numbers["length"].num_chunks != 1:
-        raise UserError(f"{where}/audio.arrow is in pieces: make the index again")
+        raise UserError(f"{where}/audio.arrow has several chunks: rebuild the index")
     columns = {name: numbers[name].chunk(0).to_numpy() for name in AUDIO}  # one chunk: views of the mapped file
     if int(columns["length"].min()) < 1:  # the one column that opening a corpus reads whole
-        raise UserError(f"{where}/audio.arrow: utterances of no length: make the index again")
+        raise UserError(f"{where}/audio.arrow has utterances without samples: rebuild the index")
     shards = facts.get("shards", "")
-    # What comes over a network, and shards anywhere, may only name files of its own folder.
+    # Shards, and an index behind a URL, may only name files of their own folder.
     inside = bool(shards) or is_url(where)
     root = where.rstrip("/") if inside else os.path.join(where, facts["root"])
     return Corpus(

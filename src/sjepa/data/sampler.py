@@ -1,7 +1,7 @@
-"""The plan of batches: which utterances stand together, cropped to which length, in which order.
+"""The plan of batches: which utterances share a batch, their crop length, and the order of batches.
 
-An epoch's plan is a pure function of (lengths, shares, seed, epoch), whatever the number of ranks. It is made in one
-pass of array operations, so a run continues at any batch in the time it takes to start.
+The plan of an epoch is a pure function of (lengths, shares, seed, epoch), for any world size. It takes one pass of
+array operations, so continuing at any batch takes no longer than starting.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ from sjepa.errors import UserError
 
 @dataclass(frozen=True)
 class BatchSpec:
-    """One batch of all ranks together. Each rank reads a run of consecutive utterances of it."""
+    """One global batch. Each rank reads consecutive utterances of it."""
 
     epoch: int
     index: int
@@ -30,7 +30,7 @@ class BatchSpec:
 
 
 def split_evenly(count: int, parts: int) -> list[range]:
-    """`parts` runs of consecutive numbers below `count`, whose lengths differ by one at most."""
+    """Divide the numbers below `count` into `parts` ranges whose lengths differ by at most one."""
     edges = [count * part // parts for part in range(parts + 1)]
     return [range(start, stop) for start, stop in pairwise(edges)]
 
@@ -56,16 +56,16 @@ class EpochPlan:
         return (np.diff(self.offsets) * self.samples)[self.order]
 
     def total_samples(self) -> int:
-        """Samples of the epoch's utterances after they are cropped."""
+        """Samples of the utterances of the epoch after cropping."""
         return int(self.lengths().sum())
 
     def count_batches(self, seconds: float) -> int:
-        """Batches, from the first on, that make up so much audio; all where the epoch has less."""
+        """How many batches, from the first on, hold this much audio; all if the epoch has less."""
         return min(len(self), 1 + int(np.searchsorted(np.cumsum(self.lengths()), seconds * SAMPLE_RATE)))
 
 
 class BatchPlan:
-    """Batches of equal audio within length buckets; a bucket's batches all have one shape.
+    """Batches of equal audio within length buckets. All batches of a bucket have one shape.
 
     `shares` gives, for each corpus of a mixture, its number of utterances and the share of them that an epoch uses.
     With `block` above 1 that many neighbours stay together, because they lie side by side in a shard.
@@ -111,7 +111,9 @@ class BatchPlan:
             # A corpus smaller than one batch still trains: on one batch of all it has.
             if bucket == 0 and not sizes:
                 if not len(left):
-                    raise UserError("the corpora's weights leave no utterance per epoch: give the rare ones more")
+                    raise UserError(
+                        "with these weights an epoch has no utterance: raise the weights of the rare corpora"
+                    )
                 chosen.append(left)
                 sizes, samples = [len(left)], [int(self.edges[0])]
         offsets = np.concatenate([[0], np.cumsum(sizes)])
@@ -158,7 +160,7 @@ class BatchPlan:
             )
 
     def batches(self, epoch: int, index: int) -> Iterator[BatchSpec]:
-        """Batch after batch without end, from a position on."""
+        """All batches from a position on, without end."""
         while True:
             plan = self.epoch(epoch)
             for at in range(index, len(plan)):

@@ -1,4 +1,4 @@
-"""Cutting long recordings into stretches: by voice activity where it is known, else at the quietest moments."""
+"""Cut long recordings into stretches: by voice activity if it is known, otherwise at the quietest moments."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,7 +15,7 @@ Stretch = tuple[int, int]  # first sample and length, at 16 kHz
 
 
 def loudness(sound: Any, start: int, samples: int) -> np.ndarray:
-    """Mean square of every 10 ms from a sample (at 16 kHz) on, read a minute at a time at the sound's own rate."""
+    """Mean square of every 10 ms from a sample (at 16 kHz) on, read minute by minute at the rate of the file."""
     hop = sound.samplerate / 100
     count = samples // HOP
     power = np.empty(count)
@@ -32,7 +32,7 @@ def loudness(sound: Any, start: int, samples: int) -> np.ndarray:
 
 
 def cut_at_silences(power: np.ndarray, start: int, samples: int, limit: int) -> list[Stretch]:
-    """Stretches of at most `limit` samples, cut at the quietest 200 ms of each one's second half; zeros are dropped."""
+    """Stretches of at most `limit` samples, cut at the quietest 200 ms of their second halves. Zeros are dropped."""
     smooth = np.convolve(power, np.ones(SMOOTH) / SMOOTH, mode="same")
     stretches = []
     at, end = 0, samples
@@ -49,7 +49,7 @@ def cut_at_silences(power: np.ndarray, start: int, samples: int, limit: int) -> 
 
 
 def join_voice(voice: Sequence[Sequence[float]], samples: int, limit: int) -> list[Stretch]:
-    """Stretches of speech (seconds) joined over short pauses up to `limit` samples; one may itself be longer."""
+    """Join stretches of speech (seconds) over short pauses, up to `limit` samples. One alone may be longer."""
     stretches: list[Stretch] = []
     for begin, finish in voice:
         first, last = round(begin * SAMPLE_RATE), min(round(finish * SAMPLE_RATE), samples)

@@ -100,7 +100,7 @@ def synthesise_corpus(
     import soundfile
 
     if not 1 <= voices <= len(VOICES):
-        raise UserError(f"voices is {voices}, but the synthesiser has 1 to {len(VOICES)} voices")
+        raise UserError(f"voices = {voices}: the synthesiser has 1 to {len(VOICES)} voices")
     speakers = VOICES[:voices]
     settings = {"voices": [asdict(voice) for voice in speakers], "sentences": sentences_per_voice, "seed": seed}
     labels = folder / "labels.jsonl"
@@ -108,7 +108,7 @@ def synthesise_corpus(
         if labels.exists():
             return folder
     elif folder.exists() and any(folder.iterdir()):
-        raise UserError(f"{folder} already holds something else: delete it, or choose another folder for the corpus")
+        raise UserError(f"{folder} holds other files: delete it, or choose another folder for the corpus")
 
     folder.mkdir(parents=True, exist_ok=True)
     write_whole(folder / "corpus.json", json.dumps(settings, indent=2) + "\n")

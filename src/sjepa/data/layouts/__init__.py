@@ -1,4 +1,4 @@
-"""Layouts of known corpora: each turns a place into items, one file per layout."""
+"""Layouts of known corpora, one file per layout: each reads the items of a source."""
 
 import importlib
 import os
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from sjepa.audio.io import shown
 from sjepa.data.storage import Place
 
-# All layouts, in the order in which a source is compared with them. A layout is the module of its name in this folder:
+# All layouts, in the order in which they are tried. A layout is the module of the same name in this folder:
 # `recognises(path)` tells whether a source has the layout, and `items(source)` reads it.
 LAYOUTS = (
     "tars",
@@ -30,7 +30,7 @@ else:
 
 
 class Item(NamedTuple):
-    """A recording, or a stretch of one, that a layout found; what is unknown is empty."""
+    """A recording, or a stretch of one, that a layout found. Unknown fields are empty."""
 
     place: Place
     id: str
@@ -38,13 +38,13 @@ class Item(NamedTuple):
     duration: float | None = None
     """Seconds; None: to the end of the recording."""
     voice: tuple[tuple[float, float], ...] = ()
-    """Where there is voice: pairs of seconds."""
+    """Stretches with voice: pairs of seconds."""
     speaker: str = ""
     sex: str = ""
     chapter: str = ""
     text: str = ""
     split: str = ""
-    """The part that the corpus puts it in, under the corpus's own name: train, validation and so on."""
+    """The split of the corpus that it belongs to, under the corpus's own name: train, validation and so on."""
     labels: str = ""
     """All further columns, as a JSON object."""
 
@@ -56,25 +56,25 @@ class Source(NamedTuple):
     root: str
     """The folder above all sources."""
     unpacked: Path
-    """Where to put audio that lies compressed inside a file."""
+    """Folder for audio that has to be unpacked from a compressed file."""
 
 
-# What a layout yields: items, and as text what it had to refuse.
+# What a layout yields: items, and the reasons for what it refuses, as text.
 Found = Iterator[Item | str]
 
 
 def cache_folder() -> Path:
-    """Where files that can be made again are kept."""
+    """Folder for files that can be recreated."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sjepa"
 
 
 def identifier(path: str, root: str) -> str:
-    """A file's path below the root of all sources, without its ending."""
+    """The path of a file below the root of all sources, without its suffix."""
     return os.path.splitext(shown(os.path.relpath(path, root)))[0]
 
 
 def find_items(sources: list[str], layout: Layout, unpacked: Path | None = None) -> Found:
-    """Everything in the sources, in a stable order; a layout is recognised by what a place looks like, or named."""
+    """All items of the sources in a stable order. `auto` detects the layout of each source."""
     sources = [os.path.abspath(source) for source in sources]
     root = os.path.commonpath([source if os.path.isdir(source) else os.path.dirname(source) for source in sources])
     for source in sources:

@@ -1,4 +1,4 @@
-"""Hugging Face's audiofolder: metadata.csv, .jsonl or .parquet beside the audio, or a folder per split and class."""
+"""Hugging Face's audiofolder: metadata.csv, .jsonl or .parquet next to the audio, or a folder per split and class."""
 
 import json
 import os
@@ -19,7 +19,7 @@ def recognises(path: str) -> bool:
 
 
 def metadata_files(path: str) -> list[str]:
-    """The lists of a folder: its own, or one in each folder of a split."""
+    """The metadata files of a folder: its own, or one per split folder."""
     try:
         folders = [path, *sorted(entry.path for entry in os.scandir(path) if entry.is_dir())]
     except OSError:
@@ -28,7 +28,7 @@ def metadata_files(path: str) -> list[str]:
 
 
 def names_files(file: str) -> bool:
-    """Whether a list has audiofolder's column of files."""
+    """Whether a list has the column `file_name`."""
     try:
         first = next((line for _, line in lines(file) if isinstance(line, dict)), {})
     except (UserError, OSError):
@@ -64,7 +64,7 @@ def items(source: Source) -> Found:
 
 
 def class_items(source: Source) -> Found:
-    """Audio in folders that are named after splits and classes: train/yes/1.wav."""
+    """Audio in folders named after splits and classes: train/yes/1.wav."""
     refused: list[str] = []
     for path in audio_files(Path(source.path), refused):
         folder = os.path.dirname(path)
@@ -76,6 +76,6 @@ def class_items(source: Source) -> Found:
 
 
 def split_of(folder: str, root: str) -> str:
-    """The split that a folder belongs to: the topmost folder below the root, if it is called like one."""
+    """The split of a folder: the topmost folder below the root, if it has the name of a split."""
     top = os.path.relpath(folder, root).split(os.sep)[0]
     return top if top.lower().startswith(("train", "valid", "val", "dev", "test", "eval")) else ""

@@ -1,4 +1,4 @@
-"""The names under which lists of utterances, and labels in tars, hold the same thing."""
+"""The names that lists of utterances, and labels in tars, use for the same field."""
 
 import json
 from contextlib import suppress
@@ -7,7 +7,7 @@ from typing import Any
 from sjepa.audio.io import printable
 
 LABELS = ("speaker", "sex", "chapter", "text", "split")
-# The first that is there counts.
+# The first name that is present counts.
 NAMES = {
     "path": ("audio_filepath", "path", "audio_file", "audio", "file", "filename", "file_name", "wav"),
     "id": ("id", "utt_id", "utterance_id", "uid"),
@@ -19,7 +19,7 @@ NAMES = {
     "text": ("text", "transcript", "sentence", "transcription"),
     "split": ("split",),
 }
-# Columns that say where audio is, or how it is aligned, and not what an utterance is.
+# Columns that say where audio is or how it is aligned; they are not labels.
 ASIDE = {name for names in NAMES.values() for name in names} | {"shard_id", "samples", "phones", "words"}
 
 
@@ -28,13 +28,13 @@ def field(line: dict[str, Any], name: str) -> Any:
 
 
 def text_field(line: dict[str, Any], name: str) -> str:
-    """A field as text, empty where there is none; a speaker may be the number 0."""
+    """A field as text, empty if there is none. A speaker may be the number 0."""
     value = field(line, name)
     return "" if value is None else printable(str(value))
 
 
 def other_labels(line: dict[str, Any]) -> str:
-    """All further columns of a line as a JSON object; empty if there are none. Our own shards keep it as `labels`."""
+    """All other columns of a line as a JSON object; empty if there are none. Our shards store it as `labels`."""
     known = {str(key): value for key, value in line.items() if key not in ASIDE and value not in (None, "")}
     packed = known.get("labels")
     if isinstance(packed, str) and packed.startswith("{"):

@@ -34,7 +34,7 @@ def recognises(path: str) -> bool:
 
 
 def table_files(path: str) -> list[tuple[str, str]]:
-    """Split and path of each file: of a dataset, of several in folders of their names, or of Parquet shards."""
+    """Split and path of each file: of one dataset, of one folder per split, or of Parquet shards."""
     folder = Path(path)
     arrow = [("", file) for file in sorted(folder.glob("data-*.arrow"))]
     arrow += [(file.parent.name, file) for file in sorted(folder.glob("*/data-*.arrow"))]
@@ -89,7 +89,7 @@ def items(source: Source) -> Found:
 
 
 def read_table(split: str, file: str, source: Source) -> Found:
-    """Items of one file; their ids are columns, the names of their audio, or the file and the row."""
+    """Items of one file. Ids come from a column, the name of the audio, or the file and row."""
     pa, packed = import_arrow("pyarrow", file), file.endswith(PARQUET)
     opened = pa.memory_map(file)
     whole = opened.read_buffer()
@@ -131,14 +131,14 @@ def read_table(split: str, file: str, source: Source) -> Found:
 
 
 def default_name(path: str | None, file: str, row: int, source: Source) -> str:
-    """An id for a row without one: its place among the rows is unique where names of files need not be."""
+    """An id for a row without one. The row number is unique; names of files need not be."""
     base = os.path.splitext(os.path.relpath(file, source.root))[0]
     stem = os.path.splitext(os.path.basename(path))[0] if path else ""
     return f"{base}/{row:06d}-{stem}" if stem else f"{base}/{row:06d}"
 
 
 def item_of(line: dict[str, Any], names: dict[str, list[str]], place: Place, name: str, split: str) -> Item:
-    """A row as an item, its classes by name."""
+    """A row as an item, with class names."""
     named = {
         key: names[key][value] if key in names and isinstance(value, int) and 0 <= value < len(names[key]) else value
         for key, value in line.items()
@@ -151,7 +151,7 @@ def item_of(line: dict[str, Any], names: dict[str, list[str]], place: Place, nam
 
 
 def class_names(schema: Any, file: str) -> dict[str, list[str]]:
-    """Names of the classes of columns that hold their numbers."""
+    """Class names of columns that hold class numbers."""
     features = {}
     metadata = (schema.metadata or {}).get(b"huggingface")
     beside = Path(file).parent / DISK
@@ -170,7 +170,7 @@ def class_names(schema: Any, file: str) -> dict[str, list[str]]:
 
 
 def addresses(content: Any, whole: Any) -> list[int] | None:
-    """Where each value of a column of bytes begins in the mapped file; none if the file packs them."""
+    """Where each value of a column of bytes starts in the mapped file; None if the file is compressed."""
     buffers = content.buffers()
     if len(buffers) < 3 or buffers[2] is None:
         return None
@@ -184,7 +184,7 @@ def addresses(content: Any, whole: Any) -> list[int] | None:
 
 
 def unpack(file: str, column: str, folder: Path) -> Path:
-    """All audio of a Parquet file end to end in a plain file, which is made once."""
+    """Write all audio of a Parquet file to one plain file, once."""
     status = os.stat(file)
     key = hashlib.sha256(f"{os.path.abspath(file)} {status.st_size} {status.st_mtime_ns}".encode()).hexdigest()[:16]
     target = folder / f"{Path(file).stem}-{key}.audio"

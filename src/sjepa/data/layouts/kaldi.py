@@ -1,4 +1,4 @@
-"""Kaldi data directories: wav.scp, with segments, text, utt2spk, spk2gender and further utt2* files beside it.
+"""Kaldi data directories: wav.scp, with segments, text, utt2spk, spk2gender and further utt2* files.
 
 A folder of such directories (train, test) is read whole, each directory as the split of its name. Commands in wav.scp
 are never run.
@@ -58,7 +58,7 @@ def read_folder(folder: Path) -> Found:
             if isinstance(stretch, str):
                 yield f"{where}: {stretch}"
             elif stretch[0] not in places:
-                yield f"{where}: {key} is of {stretch[0]}, which {WAVES} does not have"
+                yield f"{where}: {key} belongs to {stretch[0]}, which is not in {WAVES}"
             else:
                 recording, start, end = stretch
                 yield spoken.item(places[recording], key, start, end)
@@ -71,7 +71,7 @@ def read_folder(folder: Path) -> Found:
 
 
 class Labels:
-    """What the files beside wav.scp say of each utterance."""
+    """The labels of each utterance, from the files next to wav.scp."""
 
     def __init__(self, folder: Path):
         self.split = folder.name
@@ -113,13 +113,13 @@ def table(path: Path) -> dict[str, str]:
 
 
 def wave_place(key: str, value: str, folder: Path) -> Place | str:
-    """Where a recording lies, or why it cannot be read."""
+    """Where a recording is, or the reason why it cannot be read."""
     if not value:
         return f"{shown(key)} has no path"
     if value.endswith("|"):
-        return f"{shown(key)} is made by a command ({shown(value)[:60]}), which is not run: write its audio to a file"
+        return f"{shown(key)} is the output of a command ({shown(value)[:60]}), which is not run: save its audio"
     if re.search(r"\.ark:\d+$", value):
-        return f"{shown(key)} lies in an archive ({shown(value)}): write its audio to a file of its own"
+        return f"{shown(key)} is in an archive ({shown(value)}): write its audio to a separate file"
     if is_url(value):
         return Place(value)
     path = find_file(value, str(folder))
@@ -129,12 +129,12 @@ def wave_place(key: str, value: str, folder: Path) -> Place | str:
 
 
 def read_stretch(value: str) -> tuple[str, float, float | None] | str:
-    """Recording, start and end of a line of segments; an end of -1 is that of the recording."""
+    """Recording, start and end of a line of segments. An end of -1 is the end of the recording."""
     try:
         recording, start, end = value.split()[:3]
         begin, stop = float(start), float(end)
     except ValueError:
         return f"{shown(value)!r} is not RECORDING START END"
     if begin < 0 or (stop != -1 and not stop > begin):
-        return f"a stretch from {begin:g} to {stop:g} s"
+        return f"the stretch from {begin:g} to {stop:g} s is not valid"
     return recording, begin, None if stop == -1 else stop

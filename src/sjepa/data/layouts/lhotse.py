@@ -26,7 +26,7 @@ def recognises(path: str) -> bool:
 
 
 def kind_of(path: str) -> str:
-    """What the first line of a list is; empty if it is nothing of lhotse's."""
+    """The kind of a manifest, from its first line; empty if it is not lhotse's."""
     try:
         first = next((line for _, line in lines(path) if isinstance(line, dict)), {})
     except (UserError, OSError):
@@ -79,7 +79,7 @@ def items(source: Source) -> Found:
             cut |= {"supervisions": supervisions.pop((split, str(line.get("id"))), [])}
             yield from locate_refusal(path, number, read_cut(cut, split, path))
     for (_, recording), left in supervisions.items():
-        yield f"{shown(source.path)}: {left[0].get('id')} is of {recording}, which no recordings manifest has"
+        yield f"{shown(source.path)}: {left[0].get('id')} belongs to {recording}, which is in no recordings manifest"
 
 
 def locate_refusal(path: str, number: int, found: list[Item] | str) -> Found:
@@ -90,11 +90,11 @@ def locate_refusal(path: str, number: int, found: list[Item] | str) -> Found:
 
 
 def read_cut(cut: dict[str, Any], split: str, path: str) -> list[Item] | str:
-    """One item per supervision of a cut, or the cut itself if it has one at most."""
+    """One item per supervision of a cut, or the cut itself if it has at most one."""
     name, recording = cut.get("id"), cut.get("recording")
     if cut.get("type", "MonoCut") not in ("MonoCut", "MultiCut") or not isinstance(recording, dict):
         kind = cut.get("type", "cut")
-        return f"{name} is a {kind} without a recording of its own: cuts of recordings are read, mixed ones are not"
+        return f"{name} is a {kind} without its own recording: only cuts of single recordings can be read"
     place = recording_place(recording, cut, path)
     if isinstance(place, str):
         return f"{name}: {place}"
@@ -116,7 +116,7 @@ def read_cut(cut: dict[str, Any], split: str, path: str) -> list[Item] | str:
 
 
 def add_labels(item: Item, supervision: dict[str, Any]) -> Item:
-    """An item with what a supervision says of it."""
+    """Add the labels of a supervision to an item."""
     custom = supervision.get("custom")
     labels = {key: value for key, value in (custom if isinstance(custom, dict) else {}).items() if value is not None}
     labels |= {"language": supervision["language"]} if supervision.get("language") else {}
@@ -130,21 +130,21 @@ def add_labels(item: Item, supervision: dict[str, Any]) -> Item:
 
 
 def recording_place(recording: dict[str, Any], cut: dict[str, Any], path: str) -> Place | str:
-    """The file of a recording, or why it cannot be read."""
+    """The file of a recording, or the reason why it cannot be read."""
     if recording.get("transforms"):
-        return "its recording has transforms, which only lhotse applies: save the audio with them"
+        return "its recording has transforms, which only lhotse can apply: save the transformed audio"
     sources = recording.get("sources") or []
     if len(sources) != 1:
-        return f"its recording has {len(sources)} sources: one file is needed"
+        return f"its recording has {len(sources)} sources instead of one file"
     kind, source = sources[0].get("type"), str(sources[0].get("source"))
     if kind == "command":
-        return f"its recording is made by a command ({source[:60]}), which is not run: write its audio to a file"
+        return f"its recording is the output of a command ({source[:60]}), which is not run: save its audio"
     if kind not in ("file", "url"):
-        return f"its recording is of type {kind!r}: files and URLs are read"
+        return f"its recording has the type {kind!r}: only files and URLs can be read"
     channels = sources[0].get("channels") or [0]
     taken = cut.get("channel", channels)
     if len(channels) > 1 and sorted(taken if isinstance(taken, list) else [taken]) != sorted(channels):
-        return "it is one channel of several: write it to a file of its own"
+        return "it is one of several channels: write it to a separate file"
     if kind == "url":
         return Place(source)
     found = find_file(source, str(Path(path).parent))

@@ -1,4 +1,4 @@
-"""LibriLight: SIZE/SPEAKER/BOOK/RECORDING.flac, each with a .json that says who speaks and where there is voice."""
+"""LibriLight: SIZE/SPEAKER/BOOK/RECORDING.flac, each with a .json that names the speaker and the voiced stretches."""
 
 import json
 import math
@@ -22,7 +22,7 @@ def items(source: Source) -> Found:
     for path in audio_files(Path(source.path), refused):
         metadata = read_metadata(path)
         if metadata is None:
-            yield f"{shown(path)}: its .json is damaged; mend or remove it, and the recording is cut at silences"
+            yield f"{shown(path)}: its .json is damaged: repair it, or remove it to cut the recording at silences"
             continue
         try:
             voice = tuple((float(begin), float(end)) for begin, end in metadata.get("voice_activity") or ())
@@ -37,7 +37,7 @@ def items(source: Source) -> Found:
 
 
 def read_metadata(path: str) -> dict[str, Any] | None:
-    """What the .json beside a recording says; empty where there is none, None where it is damaged."""
+    """The .json next to a recording: empty if there is none, None if it is damaged."""
     beside = Path(os.path.splitext(path)[0] + ".json")
     if not beside.is_file():
         return {}

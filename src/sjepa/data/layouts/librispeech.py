@@ -1,4 +1,4 @@
-"""LibriSpeech: SUBSET/SPEAKER/CHAPTER/SPEAKER-CHAPTER-NUMBER.flac, transcripts beside, sexes in SPEAKERS.TXT."""
+"""LibriSpeech: SUBSET/SPEAKER/CHAPTER/SPEAKER-CHAPTER-NUMBER.flac, with transcripts, and sexes in SPEAKERS.TXT."""
 
 import os
 from functools import lru_cache
@@ -12,7 +12,7 @@ from sjepa.data.storage import Place
 
 
 def speakers_file(source: str) -> Path | None:
-    """SPEAKERS.TXT of the corpus that a folder is, or is a subset of."""
+    """SPEAKERS.TXT of the corpus: the folder itself, or the folder above a subset."""
     folder = Path(source).resolve()
     return next((f / "SPEAKERS.TXT" for f in (folder, *folder.parents[:2]) if (f / "SPEAKERS.TXT").is_file()), None)
 
@@ -31,7 +31,7 @@ def items(source: Source) -> Found:
         speaker, _, rest = name.partition("-")
         chapter = rest.partition("-")[0]
         if not (speaker.isdigit() and chapter.isdigit()):
-            yield f"{shown(path)}: not named SPEAKER-CHAPTER-NUMBER, as LibriSpeech's files are"
+            yield f"{shown(path)}: the name is not SPEAKER-CHAPTER-NUMBER, as in LibriSpeech"
             continue
         transcripts = read_transcripts(transcripts_file(path))
         sex, text = sexes.get(speaker, ""), transcripts.get(name, "")
@@ -40,7 +40,7 @@ def items(source: Source) -> Found:
 
 
 def transcripts_file(path: str) -> str:
-    """Beside SPEAKER-CHAPTER-NUMBER.flac: SPEAKER-CHAPTER.trans.txt."""
+    """The transcripts of SPEAKER-CHAPTER-NUMBER.flac: SPEAKER-CHAPTER.trans.txt."""
     return f"{os.path.splitext(path)[0].rpartition('-')[0]}.trans.txt"
 
 
@@ -52,7 +52,7 @@ def read_sexes(path: Path) -> dict[str, str]:
 
 @lru_cache(maxsize=4)
 def read_transcripts(path: str) -> dict[str, str]:
-    """Utterance to text, of a chapter."""
+    """The text of each utterance of a chapter."""
     if not os.path.isfile(path):
         return {}
     try:

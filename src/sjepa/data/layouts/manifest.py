@@ -1,4 +1,4 @@
-"""Lists of utterances: NeMo's and Granary's JSONL manifests, plain or tarred, and plain JSONL, CSV or Parquet lists."""
+"""Lists of utterances: JSONL manifests of NeMo and Granary, plain or tarred, and JSONL, CSV or Parquet lists."""
 
 import csv
 import gzip
@@ -21,7 +21,7 @@ from sjepa.data.storage import Place, is_url
 from sjepa.errors import UserError
 
 LONGEST = 1e9  # seconds
-NAME = "manifest.jsonl"  # a list that lies in the folder of its audio
+NAME = "manifest.jsonl"  # a list in the folder of its audio
 
 
 def recognises(path: str) -> bool:
@@ -33,7 +33,7 @@ def has_list(folder: str) -> bool:
 
 
 def items(source: Source) -> Found:
-    """What a list names; of a folder with a list in it, audio that this does not name is refused."""
+    """The items of a list. In a folder with a list, audio that the list does not name is refused."""
     if not has_list(source.path):
         yield from (item for item, _ in read(source.path))
         return
@@ -49,7 +49,7 @@ def items(source: Source) -> Found:
 
 
 def read(source: str) -> Iterator[tuple[Item | str, dict[str, Any]]]:
-    """What each line of a list stands for, or why it is refused, and the line itself."""
+    """The item of each line of a list, or why the line is refused, and the line itself."""
     for number, line in lines(source):
         if isinstance(line, str):
             yield f"{shown(source)} line {number}: {line}", {}
@@ -58,11 +58,11 @@ def read(source: str) -> Iterator[tuple[Item | str, dict[str, Any]]]:
 
 
 def lines(source: str) -> Iterator[tuple[int, dict[str, Any] | str]]:
-    """Numbered lines as dictionaries, or why one is not."""
+    """Numbered lines as dictionaries, or the reason why a line cannot be read."""
     try:
         yield from parse_lines(source)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise UserError(f"{source} cannot be unpacked ({one_line(error)})") from None
+        raise UserError(f"{source} cannot be decompressed ({one_line(error)})") from None
 
 
 def parse_lines(source: str) -> Iterator[tuple[int, dict[str, Any] | str]]:
@@ -78,13 +78,11 @@ def parse_lines(source: str) -> Iterator[tuple[int, dict[str, Any] | str]]:
     elif ending == ".parquet":
         yield from enumerate(parquet_lines(source), 1)
     else:
-        raise UserError(
-            f"{source} is not a list that can be read: .jsonl, .json, .csv, .tsv, .parquet, or a .tar of audio"
-        )
+        raise UserError(f"{source} is not a list: use .jsonl, .json, .csv, .tsv or .parquet, or a .tar of audio")
 
 
 def table_lines(rows: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any] | str]:
-    """Lines of a CSV, or why one is not: a field that is too long, or a zero byte."""
+    """Lines of a CSV file, or why one cannot be read: a field that is too long, or a zero byte."""
     while True:
         try:
             yield next(rows)
@@ -95,7 +93,7 @@ def table_lines(rows: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any] | str
 
 
 def open_text(source: str, newline: str | None = None) -> IO[str]:
-    """A list as text, packed with gzip or not."""
+    """Open a list as text, with or without gzip."""
     opened = gzip.open if source.endswith(".gz") else open
     return cast(IO[str], opened(source, "rt", encoding="utf-8", errors="surrogateescape", newline=newline))
 
@@ -124,7 +122,7 @@ def item_of(line: dict[str, Any], source: str, number: int) -> Item | str:
     where = f"{shown(source)} line {number}"
     path = field(line, "path")
     if not isinstance(path, str):
-        return f"{where}: names no audio ({', '.join(NAMES['path'][:3])})"
+        return f"{where}: no audio is named ({', '.join(NAMES['path'][:3])})"
     try:
         offset = float(field(line, "offset") or 0.0)
         duration = None if field(line, "duration") is None else float(field(line, "duration"))
@@ -142,12 +140,12 @@ def item_of(line: dict[str, Any], source: str, number: int) -> Item | str:
 
 
 def local_place(path: str, source: str) -> Place:
-    """A path is meant from the list's folder."""
+    """Resolve a path from the folder of the list."""
     return Place(path if is_url(path) else os.path.join(os.path.dirname(os.path.abspath(source)), path))
 
 
 def tar_place(shard: Any, name: str, source: str) -> Place | str:
-    """A member of a NeMo tar: audio_SHARD.tar beside the manifest, or beside its folder sharded_manifests."""
+    """A member of a NeMo tar: audio_SHARD.tar next to the manifest, or next to its folder sharded_manifests."""
     folder = Path(os.path.abspath(source)).parent
     name_of_tar = f"audio_{shard}.tar"
     tar = next((f / name_of_tar for f in (folder, folder.parent) if os.path.isfile(f / name_of_tar)), None)

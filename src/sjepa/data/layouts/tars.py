@@ -50,7 +50,7 @@ def read_labels(place: Place, ending: str) -> dict[str, Any]:
 
 
 def members(source: str) -> Iterator[tuple[str, Place | None]]:
-    """Files in a tar and where their bytes are; a refusal comes with no place."""
+    """The files in a tar with their places. A refusal has no place."""
     try:
         with tarfile.open(source, "r:") as tar:
             for member in tar:
@@ -58,10 +58,10 @@ def members(source: str) -> Iterator[tuple[str, Place | None]]:
                 if not member.isfile():
                     continue
                 if name.startswith(("/", "\\")) or ".." in name.replace("\\", "/").split("/"):
-                    yield f"{shown(source)}: member {shown(name)} leads out of the archive", None
+                    yield f"{shown(source)}: member {shown(name)} has a path outside the archive", None
                 elif member.size:
                     yield name, Place(source, member.offset_data, member.size)
                 else:
                     yield f"{shown(source)}: member {shown(name)} is empty", None
     except (tarfile.TarError, OSError, EOFError, ValueError, OverflowError) as error:
-        yield f"{shown(source)}: damaged from here on, or not a tar ({one_line(error)})", None
+        yield f"{shown(source)}: damaged from here on, or not a tar file ({one_line(error)})", None
