@@ -9,7 +9,7 @@ from sjepa import UserError
 from sjepa.commands.plan import run, work_of
 from sjepa.config import load_preset
 from sjepa.data.plan import Machine, Work, all_reduce_seconds, all_reduce_share, rates
-from sjepa.speed.data import measure, table
+from sjepa.speed.data import format_table, measure
 
 
 def test_the_papers_run_by_hand() -> None:
@@ -77,4 +77,4 @@ def test_bench_data_measures_every_format_and_the_loader(corpus: Path) -> None:
     assert set(results["loader"]) == {"as given", "flac shards", "int16 shards"}
     for row in (*results["decode"].values(), *results["loader"].values()):
         assert row["audio_per_second"] > 1
-    assert "flac shards" in table(results)
+    assert "flac shards" in format_table(results)
