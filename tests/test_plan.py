@@ -10,7 +10,7 @@ from sjepa import UserError
 from sjepa.commands.plan import run, work_of
 from sjepa.config import Config, from_toml, load_preset
 from sjepa.data.plan import Machine, Work, all_reduce_seconds, all_reduce_share, describe_repetition, rates
-from sjepa.speed.data import measure, table
+from sjepa.speed.data import format_table, measure
 from sjepa.train.loop import pretrain
 
 
@@ -101,4 +101,4 @@ def test_bench_data_measures_every_format_and_the_loader(corpus: Path) -> None:
     assert set(results["loader"]) == {"as given", "flac shards", "int16 shards"}
     for row in (*results["decode"].values(), *results["loader"].values()):
         assert row["audio_per_second"] > 1
-    assert "flac shards" in table(results)
+    assert "flac shards" in format_table(results)
