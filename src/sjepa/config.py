@@ -195,7 +195,12 @@ def preset_names() -> list[str]:
 
 
 def load_preset(name: str) -> Config:
-    """A preset by its name, or a TOML file by its path."""
+    """A preset by its name, or a TOML file by its path.
+
+    >>> from sjepa import load_preset
+    >>> load_preset("paper").phases[0].steps
+    400000
+    """
     if name.endswith(".toml"):
         return load_toml(Path(name))
     if name not in preset_names():

@@ -58,7 +58,15 @@ class Training:
 def pretrain(
     config: Config, data: str | Path, out: str | Path, show: bool = True, branch_from: Path | None = None
 ) -> bool:
-    """Train an encoder on a folder of audio, or continue; True when the run is complete, False when it was stopped."""
+    """Train an encoder on a folder of audio, or continue; True when the run is complete, False when it was stopped.
+
+    >>> from sjepa import RunFolder, pretrain
+    >>> config = RunFolder("runs/mine").config()  # of a new run: load_preset("tiny")
+    >>> pretrain(config, "speech", "runs/mine", show=False)
+    runs/mine is complete
+    12 utterances, 0.00 hours
+    True
+    """
     with stop_requests() as request:
         return run_to_end(config, str(data), RunFolder(out), request, show, branch_from)
 
