@@ -72,8 +72,15 @@ def pretrain(
 ) -> bool:
     """Train an encoder on a folder of audio, or continue; True when the run is complete, False when it was stopped.
 
-    A run that exists may get more steps and further phases, and with `replace_data` other audio. `last_phase` is the
-    phase after which to stop, where that is not the end; then True means that it has ended.
+    A run that exists may get more steps and further phases, and with `replace_data` other audio. `last_phase` stops
+    the run after that phase; then True means that the phase has ended.
+
+    >>> from sjepa import RunFolder, pretrain
+    >>> config = RunFolder("runs/mine").config()  # for a new run: load_preset("tiny")
+    >>> pretrain(config, "speech", "runs/mine", show=False)
+    runs/mine is complete
+    12 utterances, 0.00 hours
+    True
     """
     with stop_requests() as request:
         order = Order(config, str(data), RunFolder(out), branch_from, replace_data, last_phase or len(config.phases))
