@@ -3,11 +3,13 @@
 import errno
 import os
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 from sjepa.errors import UserError
 from sjepa.files import refuse_below_file, refuse_folder
 from sjepa.memory import keep_freed_memory
+from sjepa.stopping import stop_requests
 from sjepa.subcommands import call, option
 
 # Each command is the module of its name in sjepa.commands, imported when it is called.
@@ -96,7 +98,8 @@ def main(arguments: list[str] | None = None) -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     keep_freed_memory()
     try:
-        dispatch(arguments)
+        with stop_requests("before the next step", until_exit=True) if arguments[:1] == ["pretrain"] else nullcontext():
+            dispatch(arguments)
     except UserError as error:
         print(f"sjepa: {error}", file=sys.stderr)
         sys.exit(2)
