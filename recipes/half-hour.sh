@@ -76,7 +76,7 @@ examined() { # NAME-SEED: units and entropies of a run
   test -f "$out/$1/results/units/results.json" ||
     sjepa units --encoder "$out/$1" --data "$corpora" --out "$out/$1/results/units"
   test -f "$out/$1/analysis/entropy.json" ||
-    sjepa analyze entropy --run "$out/$1" --data "$corpora/LibriSpeech/dev-clean"
+    sjepa analyze entropy "$out/$1" --data "$corpora/LibriSpeech/dev-clean"
 }
 
 heads() { # NAME ENCODER: tasks on a frozen encoder

@@ -27,6 +27,7 @@ COMMANDS = {
     "export": "a run's encoder for Hugging Face, ONNX or torch.export, with a model card",
     "embed": "features, posteriors or units of audio files, hours long too, to npz, safetensors or Parquet",
     "analyze": "figures of a run: entropy, an utterance, effective rank, size, progress, clusters",
+    "figures": "the paper's figures and tables from the results at hand, as PDF and SVG",
     "report": "one page of a run, or of several beside each other, with an utterance explorer",
     "watch": "a live view of a run in progress",
 }
