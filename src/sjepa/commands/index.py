@@ -26,6 +26,9 @@ class Index:
     """Folder of the index."""
     layout: Layout = "auto"
     """How the sources are laid out; auto looks. Granary and other NeMo manifests are `manifest`."""
+    language: tuple[str, ...] = ()
+    """Only utterances of these languages, as lists name them (lang, language, source_lang, locale): `en` also takes
+    en-US. Empty for all."""
     max_seconds: Annotated[float, CUT] = 15.0
     """Longer recordings are cut, by voice activity where it is known, else at silences."""
     cut_transcribed: bool = False
@@ -45,6 +48,7 @@ def run(arguments: list[str]) -> None:
         layout=command.layout,
         max_seconds=command.max_seconds,
         cut_transcribed=command.cut_transcribed,
+        languages=command.language,
     )
     print("\n".join(summary(facts)))
     if facts["refused"]:
