@@ -30,6 +30,7 @@ COMMANDS = {
     "export": "export a run's encoder for Hugging Face, ONNX or torch.export, with a model card",
     "embed": "write features, posteriors or units of audio files of any length",
     "analyze": "draw a figure of a run: entropy, utterance, effective rank, Pareto front, progress, clusters",
+    "figures": "draw the paper's figures and tables from the results at hand, as PDF and SVG",
     "report": "write one page about a run, or about several, with an utterance explorer",
     "watch": "show a live view of a run in progress",
     "runs": "list runs with their state, step, loss and results, or show the history of one",
