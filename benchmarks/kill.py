@@ -223,6 +223,10 @@ def make_jobs(folder: Path, world_size: int) -> dict[str, Job]:
     must(["pretrain", "--out", str(run), *data])
     must(["index", str(corpus), "--out", str(index)])
     found["index"] = Job("index", lambda out, _: ["index", str(corpus), "--out", str(out)])
+    other = shutil.copytree(corpus, folder / "other")
+    soundfile.write(other / "more.wav", babble(1.2, 99), 16_000)
+    longer = ["--phase2.steps", "18", "--data", str(other), "--replace-data"]
+    found["lengthen"] = Job("lengthen", lambda out, _: ["pretrain", "--out", str(copy_once(run, out)), *longer])
     small = ["--shard-hours", "0.002", "--workers", "2"]
     found["shard"] = Job("shard", lambda out, _: ["shard", str(index), "--out", str(out), *small])
     found["embed"] = Job("embed", lambda out, _: ["embed", str(corpus), "--encoder", str(run), "--out", str(out)])
@@ -240,6 +244,13 @@ def make_jobs(folder: Path, world_size: int) -> dict[str, Job]:
     return found
 
 
+def copy_once(run: Path, out: Path) -> Path:
+    """A run to change, copied where there is none yet."""
+    if not out.exists():
+        shutil.copytree(run, out)
+    return out
+
+
 def must(arguments: list[str], world_size: int = 1) -> float:
     """Run a command unbroken; how long it took."""
     began = time.monotonic()
@@ -253,7 +264,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--world-size", type=int, default=1)
-    parser.add_argument("--jobs", nargs="*", help="pretrain, index, shard, embed, export, superb; all by default")
+    parser.add_argument(
+        "--jobs", nargs="*", help="pretrain, lengthen, index, shard, embed, export, superb; all by default"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()

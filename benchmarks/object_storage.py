@@ -3,8 +3,8 @@
     python benchmarks/object_storage.py --out benchmarks/results/object-storage.json
 
 Speech-like audio is packed into FLAC shards, which an HTTP server in another process serves with ranges. The loader
-reads them through the URL with no latency and with 50 ms before every answer, in turn, several times over. The bar is 90% of
-the rate without latency. The same with a cache of whole shards shows what later epochs read.
+reads them through the URL with no latency and with 50 ms before every answer, in turn, several times over. The bar is
+90% of the rate without latency. The same with a cache of whole shards shows what later epochs read.
 """
 
 import argparse

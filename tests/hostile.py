@@ -71,11 +71,11 @@ class Workspace:
         (self.run / "results").mkdir()
         (self.run / "results" / "results.json").write_text(json.dumps(RESULT))
         assert sjepa("index", self.corpus, "--out", self.index).status == 0
-        assert sjepa("analyze", "erank", "--run", self.run).status == 0
-        assert sjepa("analyze", "pareto", "--run", self.run).status == 0
-        assert sjepa("analyze", "entropy", "--run", self.run, "--data", self.corpus).status == 0
+        assert sjepa("analyze", "erank", self.run).status == 0
+        assert sjepa("analyze", "pareto", self.run).status == 0
+        assert sjepa("analyze", "entropy", self.run, "--data", self.corpus).status == 0
         audio = (self.corpus / "0.wav",)
-        assert sjepa("analyze", "utterance", "--run", self.run, *audio).status == 0
+        assert sjepa("analyze", "utterance", self.run, *audio).status == 0
         next((self.run / "analysis").glob("utterance-*.json")).rename(self.run / "analysis" / "utterance-0.json")
 
     def fresh(self) -> None:
@@ -285,8 +285,8 @@ FILES: dict[str, list[tuple[str, ...]]] = {
     "run/metrics.jsonl": [
         ("report", "{scratch}/run", "--out", "{scratch}/out"),
         ("watch", "{scratch}/run", "--once"),
-        ("analyze", "erank", "--run", "{scratch}/run", "--out", "{scratch}/out"),
-        ("analyze", "clusters", "--run", "{scratch}/run", "--out", "{scratch}/out"),
+        ("analyze", "erank", "{scratch}/run", "--out", "{scratch}/out"),
+        ("analyze", "clusters", "{scratch}/run", "--out", "{scratch}/out"),
         ("export", "{scratch}/run", "{scratch}/out", "--to", "hf"),
     ],
     "run/checkpoints/step-00000004/state.json": [
@@ -303,20 +303,20 @@ FILES: dict[str, list[tuple[str, ...]]] = {
         ("table", "{scratch}/run", "--format", "latex"),
         ("table", "{scratch}/run", "--format", "csv"),
         ("report", "{scratch}/run", "--out", "{scratch}/out"),
-        ("analyze", "pareto", "--run", "{scratch}/run", "--out", "{scratch}/out"),
+        ("analyze", "pareto", "{scratch}/run", "--out", "{scratch}/out"),
     ],
     "run/analysis/entropy.json": [("report", "{scratch}/run", "--out", "{scratch}/out")],
     "run/analysis/pareto.json": [("report", "{scratch}/run", "--out", "{scratch}/out")],
     "run/analysis/erank.json": [
         ("report", "{scratch}/run", "--out", "{scratch}/out"),
-        ("analyze", "erank", "--run", "{scratch}/run", "--redraw"),
+        ("analyze", "erank", "{scratch}/run", "--redraw"),
     ],
     "run/analysis/utterance-0.json": [("report", "{scratch}/run", "--out", "{scratch}/out")],
     "labelled/labels.jsonl": [
         ("units", *LABELLED, "--units", "kmeans", "--clusters", "2"),
         ("probe", *LABELLED),
         ("superb", "pr", *LABELLED, "--lite", "--steps", "1"),
-        ("analyze", "clusters", "--run", "{run}", "--data", "{scratch}/labelled", "--out", "{scratch}/out"),
+        ("analyze", "clusters", "{run}", "--data", "{scratch}/labelled", "--out", "{scratch}/out"),
     ],
     "index/index.json": [
         ("shard", "{scratch}/index", "--out", "{scratch}/out", "--workers", "1"),
@@ -534,7 +534,7 @@ NEEDED: dict[str, tuple[str, ...]] = {
     "export": ("{run}", "{scratch}/out", "--to", "hf"),
     "table": ("{run}",),
     "watch": ("{run}", "--once"),
-    "analyze": ("--run", "{run}"),
+    "analyze": ("{run}",),
 }
 WITH_OUT = ("pretrain", "embed", "index", "shard", "analyze", "table")
 

@@ -263,14 +263,14 @@ def test_the_command_writes_json_and_figures_which_are_redrawn_without_the_model
     monkeypatch.setattr(modes, "NULL_SAMPLES", 20)
     folder = str(tmp_path / "out")
     options = ["--data", str(corpus()), "--utterances", "3", "--out", folder]
-    dispatch(["analyze", "entropy", "--run", str(trained()), *options])
+    dispatch(["analyze", "entropy", str(trained()), *options])
     assert "above 1 bit" in capsys.readouterr().out
     drawn = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
     assert set(drawn) == {"entropy.json", "entropy.svg", "entropy.png"}
     assert drawn["entropy.png"][:4] == b"\x89PNG"
     (tmp_path / "out" / "entropy.svg").unlink()
     (tmp_path / "empty").mkdir()
-    dispatch(["analyze", "entropy", "--run", str(tmp_path / "empty"), "--redraw", "--out", folder])
+    dispatch(["analyze", "entropy", str(tmp_path / "empty"), "--redraw", "--out", folder])
     assert (tmp_path / "out" / "entropy.svg").read_bytes() == drawn["entropy.svg"]
 
 

@@ -113,9 +113,9 @@ def test_a_calibration_is_kept_when_ranks_are_drawn_again(tmp_path: Path) -> Non
     pytest.importorskip("matplotlib")
     run, out = str(trained()), str(tmp_path)
     options = ["--data", str(corpus()), "--steps", "2", "--device", "cpu"]
-    dispatch(["analyze", "erank", "--run", run, "--out", out, *options])
+    dispatch(["analyze", "erank", run, "--out", out, *options])
     first = json.loads((tmp_path / "erank.json").read_text())
-    dispatch(["analyze", "erank", "--run", run, "--out", out])
+    dispatch(["analyze", "erank", run, "--out", out])
     assert json.loads((tmp_path / "erank.json").read_text()) == first
     assert first["calibration"]["steps"] == 2
     assert (tmp_path / "erank.svg").is_file()
@@ -163,7 +163,7 @@ def results(run: Path, task: str, metrics: dict[str, float], name: str = "full")
 
 def test_a_run_without_results_is_told_the_whole_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib")
-    dispatch(["analyze", "pareto", "--run", str(tmp_path)])
+    dispatch(["analyze", "pareto", str(tmp_path)])
     command = f"sjepa superb asr --encoder {tmp_path} --data LibriSpeech --out {tmp_path}/results/asr"
     assert command in capsys.readouterr().out
 

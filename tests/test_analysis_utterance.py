@@ -127,7 +127,7 @@ def test_what_cannot_be_looked_at_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "file.wav"
     file.touch()
     with pytest.raises(UserError, match="name files without --data"):
-        dispatch(["analyze", "utterance", "--run", str(tmp_path), "--data", str(file)])
+        dispatch(["analyze", "utterance", str(tmp_path), "--data", str(file)])
     file.unlink()
     with pytest.raises(UserError, match="no audio in"):
         choose(tmp_path / "empty", [], 3, "")
@@ -144,12 +144,12 @@ def test_the_command_takes_files_with_their_labels_and_draws_them_again(tmp_path
     pytest.importorskip("matplotlib")
     path = sorted(corpus().glob("*.flac"))[3]
     out = str(tmp_path)
-    dispatch(["analyze", "utterance", "--run", str(trained()), "--data", str(corpus()), "--out", out, str(path)])
+    dispatch(["analyze", "utterance", str(trained()), "--data", str(corpus()), "--out", out, str(path)])
     (kept,) = tmp_path.glob("*.json")
     assert load(kept)["text"] == "first <i>second</i>"
     before = kept.with_suffix(".svg").read_bytes()
     kept.with_suffix(".svg").unlink()
-    dispatch(["analyze", "utterance", "--run", str(tmp_path), "--out", out, "--redraw"])
+    dispatch(["analyze", "utterance", str(tmp_path), "--out", out, "--redraw"])
     assert kept.with_suffix(".svg").read_bytes() == before
 
 

@@ -13,7 +13,7 @@ from test_gmm import random_mixture, slow_posterior
 
 from sjepa.errors import UserError
 from sjepa.speed import data, encode, gmm, step
-from sjepa.speed.contest import figures, in_turn
+from sjepa.speed.contest import summarize, time_alternately
 from sjepa.speed.mixtures import draw_frames, naive_posterior, naive_update
 
 
@@ -44,7 +44,7 @@ def test_mixtures_agree_with_the_loop_and_with_scikit_learn(tmp_path: Path, caps
     assert_stages(shown, "Drawing 49 frames", "Timing posteriors: sjepa, as written, 2 times each", "Timing EM")
 
 
-def test_the_loop_that_mixtures_are_timed_against_is_the_papers() -> None:
+def test_the_naive_baseline_matches_the_papers_equations() -> None:
     mixture, frames = random_mixture(6, 5, 0), draw_frames(80, 6, 5, seed=2)
     slow = slow_posterior(mixture, frames)
     torch.testing.assert_close(naive_posterior(mixture, frames).double(), slow, rtol=1e-4, atol=1e-5)
@@ -56,7 +56,7 @@ def test_the_loop_that_mixtures_are_timed_against_is_the_papers() -> None:
         torch.testing.assert_close(getattr(mixture, name), getattr(other, name), rtol=1e-4, atol=1e-5)
 
 
-def test_the_encoder_gives_what_transformers_gives(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_encoder_output_equals_that_of_transformers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "encode.json"
     encode.run(["--preset", "tiny", "--seconds", "1.5", "--rounds", "2", "--threads", "1", "--out", str(out)])
     results = json.loads(out.read_text())
@@ -72,10 +72,12 @@ def test_the_encoder_gives_what_transformers_gives(tmp_path: Path, capsys: pytes
 
 def test_contestants_take_turns_and_the_first_call_is_not_timed() -> None:
     calls: list[str] = []
-    times = in_turn("both", {"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, torch.device("cpu"), 3)
+    times = time_alternately(
+        "both", {"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, torch.device("cpu"), 3
+    )
     assert "".join(calls) == "ab" * 4
     assert all(len(taken) == 3 for taken in times.values())
-    assert figures({"a": [1.0, 2.0, 9.0], "b": [2.0, 6.0, 9.0]}, ours="a") == {
+    assert summarize({"a": [1.0, 2.0, 9.0], "b": [2.0, 6.0, 9.0]}, ours="a") == {
         "a": {"ms": 2.0, "ratio": 1.0},
         "b": {"ms": 6.0, "ratio": 2.0},
     }
@@ -101,11 +103,11 @@ def test_bench_step_times_both_phases_every_part_and_a_peer(tmp_path: Path, caps
     assert results["parts_ms"]["encoder"] > results["parts_ms"]["projection"]
     assert results["peers"]["hf"]["ms"] > 0
     shown = capsys.readouterr()
-    assert "encoder, both ways" in shown.out
+    assert "encoder, forward and backward" in shown.out
     assert_stages(shown, "Making batches", "steps of phase 1", "steps of phase 2", "each part", "steps of hf")
 
 
-def test_bench_data_says_what_it_is_at_and_asks_for_pyarrow_first(
+def test_bench_data_reports_its_stages_and_checks_for_pyarrow_first(
     corpus: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data.run(["--data", str(corpus), "--seconds", "0.1", "--workers", "1"])
@@ -119,7 +121,7 @@ def test_bench_data_says_what_it_is_at_and_asks_for_pyarrow_first(
 
 
 def assert_stages(shown: Any, *words: str) -> None:
-    """Lines on stderr, in this order, so that nobody waits in silence; none of them among the results."""
+    """Check that stderr has these stages in this order, and that stdout has none of them."""
     stages = [line for line in shown.err.splitlines() if line.endswith(" ...")]
     places = [next(i for i, line in enumerate(stages) if word in line) for word in words]
     assert places == sorted(places)

@@ -167,7 +167,7 @@ def test_nothing_is_written_below_a_file(command: str, tmp_path: Path) -> None:
 
 def test_a_file_in_place_of_a_folder_is_refused_before_the_work(tmp_path: Path) -> None:
     (tmp_path / "words").write_text("words")
-    for call in (["demo"], ["analyze", "erank", "--run", str(tmp_path)]):
+    for call in (["demo"], ["analyze", "erank", str(tmp_path)]):
         with pytest.raises(UserError, match="words is a file: give a folder"):
             cli.dispatch([*call, "--out", str(tmp_path / "words")])
 

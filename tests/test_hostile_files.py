@@ -136,7 +136,7 @@ def test_a_config_that_does_not_fit_the_checkpoints_is_one_line(run: Path, corpu
     text = RunFolder(run).config_file.read_text()
     RunFolder(run).config_file.write_text(text.replace("inner_size = 64", "inner_size = 48"))
     refused(sjepa("pretrain", "--out", run), "its checkpoint does not fit config.toml")
-    refused(sjepa("analyze", "entropy", "--run", run, "--data", corpus), "its checkpoint does not fit config.toml")
+    refused(sjepa("analyze", "entropy", run, "--data", corpus), "its checkpoint does not fit config.toml")
 
 
 RESULT = {
@@ -270,7 +270,7 @@ def test_analyses_of_other_values_are_one_line(run: Path) -> None:
     for name in ("entropy", "clusters", "erank", "pareto"):
         for content in ("{}", "3", '{"phones": 3, "distributions": [], "run": 1, "tasks": 4}', DEEP):
             (analysis / f"{name}.json").write_text(content)
-            refused(sjepa("analyze", name, "--run", run, "--redraw"), f"{name}.json")
+            refused(sjepa("analyze", name, run, "--redraw"), f"{name}.json")
             ended = sjepa("report", run)
             assert ended.status in (0, 2)
             assert "Traceback" not in ended.said

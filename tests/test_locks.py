@@ -92,7 +92,7 @@ def test_every_command_that_writes_a_folder_holds_it(
         "embed": ("embed", corpus, "--encoder", encoder, "--out", out),
         "probe": ("probe", "--encoder", "mfcc", "--data", corpus, "--out", out),
         "units": ("units", "--encoder", "mfcc", "--units", "kmeans", "--data", corpus, "--out", out),
-        "analyze": ("analyze", "erank", "--run", finished_run, "--out", out),
+        "analyze": ("analyze", "erank", finished_run, "--out", out),
         "demo": ("demo", "--out", out),
     }
     for call in calls.values():

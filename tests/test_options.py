@@ -59,10 +59,11 @@ def test_every_numeric_option_and_setting_has_bounds() -> None:
 
 
 NEEDED: dict[str, tuple[str, ...]] = {
-    "analyze": ("--run", "{}"),
+    "analyze": ("{}",),
     "embed": ("{}", "--encoder", "{}", "--out", "{}/out"),
     "export": ("{}", "{}/out", "--to", "hf"),
     "cost": ("--encoder", "mfcc"),
+    "figures": ("{}",),
     "index": ("{}", "--out", "{}/out"),
     "plan": ("--hours", "1"),
     "pretrain": ("--out", "{}/run"),

@@ -3,14 +3,26 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sjepa import UserError
-from sjepa.commands.plan import run, work_of
+from sjepa.commands.plan import read_times, run, work_of
 from sjepa.config import Config, from_toml, load_preset
-from sjepa.data.plan import Machine, Work, all_reduce_seconds, all_reduce_share, describe_repetition, rates
-from sjepa.speed.data import measure, table
+from sjepa.data.plan import (
+    Machine,
+    PhaseWork,
+    StepTime,
+    Work,
+    all_reduce_seconds,
+    compute_seconds,
+    describe_repetition,
+    rates,
+    step_cost,
+    useful_gpus,
+)
+from sjepa.speed.data import format_table, measure
 from sjepa.train.loop import pretrain
 
 
@@ -18,12 +30,15 @@ def test_the_papers_run_by_hand() -> None:
     work = work_of(load_preset("paper"), 83_000)
     assert work.steps == 800_000
     assert work.audio_seconds == 800_000 * 2880
+    assert [phase.reads_encoder for phase in work.phases] == [False, True]
+    assert work.most_gpus == 192
     assert work.epochs == pytest.approx(800_000 * 2880 / 83_000 / 3600)
     head = 2 * (768 * 768 + 768) + 768 * 500 + 500
     layer = 4 * (768 * 768 + 768) + 768 * 1536 + 1536 + 1536 * 768 + 768 + 4 * 768
     predictor = 768 + 750 * 768 + layer + 768 * 768 + 768
     assert work.gradient_bytes == 4 * (51_843_712 + predictor + head)
     assert work.statistics_bytes == 4 * 500 * (1 + 2 * 768)
+    assert work.checkpoint_bytes == 3 * work.gradient_bytes + 4 * 51_843_712
 
 
 @pytest.mark.parametrize("preset", ["half-hour", "tiny"])
@@ -55,18 +70,68 @@ def test_a_run_says_at_its_start_that_its_corpus_is_too_small(
     assert "hours are few for 10,006 steps" in capsys.readouterr().out
 
 
-def test_a_ring_sends_twice_the_gradients_less_its_own_part() -> None:
-    assert all_reduce_seconds(8e9, 8, 1e9) == pytest.approx(14.0)
-    assert all_reduce_seconds(8e9, 1, 1e9) == 0.0
-    work = Work(1000, 10, 2880, 200_000_000, 0)
-    # 360 s at 3,600 s/s take 100 ms; 200 MB over 50 GB/s at 8 GPUs take 7 ms.
-    assert all_reduce_share(work, 3600, 360, 8, 50e9) == pytest.approx(7 / 107)
+def machine(gpus: int, rate: float = 1000.0, **changes: Any) -> Machine:
+    return Machine(gpus, (StepTime(360.0, rate, rate),), **{"cores": 16, "decode_rate": 3000, "network": 25} | changes)
+
+
+def work(steps: int = 10, gradient_bytes: int = 0, checkpoint_bytes: int = 0, most_gpus: int = 192) -> Work:
+    return Work(1000, (PhaseWork(steps, 2880, False),), gradient_bytes, 0, checkpoint_bytes, 2000, most_gpus)
+
+
+def test_rings_send_twice_the_gradients_less_their_own_part_and_a_nodes_gpus_share_its_cards() -> None:
+    size = 240e6
+    assert all_reduce_seconds(size, machine(1)) == 0.0
+    inside = 50e-6 + 2 * 7 / 8 * 240e6 / 315e9
+    assert all_reduce_seconds(size, machine(8)) == pytest.approx(inside)
+    one_card = 2 * 7 / 8 * 240e6 / (50e9 * 0.9)  # between eight nodes
+    assert all_reduce_seconds(size, machine(64)) == pytest.approx(inside + one_card)
+    assert all_reduce_seconds(size, machine(64, cards=8)) == pytest.approx(inside + one_card / 8)
+
+
+def test_only_gradients_that_computing_does_not_hide_cost_time() -> None:
+    phase = work().phases[0]
+    fast = step_cost(work(gradient_bytes=240_000_000), phase, machine(8, 3600))  # 100 ms, 26 of them behind gradients
+    assert fast.compute == pytest.approx(0.1)
+    assert fast.gradients == pytest.approx(all_reduce_seconds(0.07 * 240e6, machine(8)))
+    late = step_cost(work(gradient_bytes=240_000_000), phase, machine(64, 36_000))  # 1.25 ms
+    hidden = all_reduce_seconds(0.93 * 240e6, machine(64)) - 0.26 * 0.00125
+    assert late.gradients == pytest.approx(hidden + all_reduce_seconds(0.07 * 240e6, machine(64)))
+
+
+def test_a_checkpoint_costs_its_copy_and_what_a_slow_disk_has_not_written_when_the_next_is_due() -> None:
+    costs = [
+        step_cost(work(checkpoint_bytes=10**9), work().phases[0], machine(8, 36_000, disk=disk)).checkpoint
+        for disk in (1.0, 0.01)
+    ]
+    assert costs == pytest.approx([0.1 / 2000, (0.1 + 100 - 2000 * 0.01005) / 2000])
+
+
+def test_small_steps_are_slower_per_second_of_audio() -> None:
+    times = (StepTime(60, 6000, 5000), StepTime(360, 9000, 8000))  # 10 ms and 40 ms, 12 ms and 45 ms
+    for audio, plain, encoder in ((60, 10, 12), (360, 40, 45), (210, 25, 28.5), (45, 8.5, 10.35), (720, 80, 90)):
+        found = [1e3 * compute_seconds(times, audio, reads_encoder) for reads_encoder in (False, True)]
+        assert found == pytest.approx([plain, encoder])
+
+
+def test_the_plan_says_when_more_gpus_stop_helping(capsys: pytest.CaptureFixture[str]) -> None:
+    run(["--hours", "83000", "--gpus", "64"])
+    said = capsys.readouterr().out
+    rows = {int(line.split()[0]): line for line in said.splitlines() if line.strip()[:1].isdigit() and " / " in line}
+    assert set(rows) == {1, 2, 4, 8, 16, 32, 64, 128}
+    assert "45.0 s" in rows[64]
+    assert "GPUs stop helping" in said
+    # At 45 s per GPU the rate of large steps does not hold: it would be 3.3 hours.
+    found = [float(line.split()[1]) for line in said.splitlines() if line.startswith("  time")]
+    assert found[0] > 3.3
+    gpus, gain = useful_gpus(work(gradient_bytes=240_000_000), machine(8, 9000))
+    assert 1 < gpus < 192
+    assert 1 < gain < 1.4
+    assert useful_gpus(work(most_gpus=6), machine(1)) == (4, 0.0)
 
 
 def test_the_slowest_resource_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    work = Work(1000, 10, 2880, 0, 0)
-    assert rates(work, Machine(8, 1000, 16, 3000, 25)) == pytest.approx(
-        {"GPUs": 8000, "decoding": 48_000, "network": 25e9 / 8 / 17_000}
+    assert rates(work(), machine(8)) == pytest.approx(
+        {"GPUs": 8000, "decoding": 48_000, "network": 25e9 / 8 / 17_000}, rel=1e-3
     )
     for arguments, name in (
         (["2000"], "GPUs"),
@@ -84,10 +149,17 @@ def test_rates_come_from_benchmark_files_and_nonsense_is_one_clear_line(
     (tmp_path / "step.json").write_text(json.dumps({"audio_per_second": 1234.0}))
     run(["--hours", "10", "--throughput", str(tmp_path / "step.json")])
     assert "8 × 1,234" in capsys.readouterr().out
+    for batch, rate in ((3, 100.0), (24, 900.0)):
+        facts = {"batch": batch, "seconds": 15.0, "audio_per_second": rate}
+        facts |= {"phase1": {"audio_per_second": 2 * rate}, "phase2": {"audio_per_second": rate}}
+        (tmp_path / f"step-{batch}.json").write_text(json.dumps(facts))
+    files = [str(tmp_path / f"step-{batch}.json") for batch in (3, 24)]
+    assert read_times(files) == [StepTime(45.0, 200.0, 100.0), StepTime(360.0, 1800.0, 900.0)]
     (tmp_path / "empty.json").write_text("{}")
     for arguments, words in (
         (["--throughput", str(tmp_path / "empty.json")], "neither a number nor a JSON file that has audio_per_second"),
         (["--throughput", "fast"], "neither a number"),
+        (["--throughput", "1", "2"], "one rate for each size"),
         (["--throughput", "-3"], "must be above 0"),
         (["--gpus", "0"], "--gpus 0: must be above 0"),
     ):
@@ -101,4 +173,4 @@ def test_bench_data_measures_every_format_and_the_loader(corpus: Path) -> None:
     assert set(results["loader"]) == {"as given", "flac shards", "int16 shards"}
     for row in (*results["decode"].values(), *results["loader"].values()):
         assert row["audio_per_second"] > 1
-    assert "flac shards" in table(results)
+    assert "flac shards" in format_table(results)

@@ -156,9 +156,9 @@ def test_missing_pieces_leave_notes(tmp_path: Path) -> None:
         assert name not in page.anchors
     for command in (
         f"sjepa report {run} --data DATA",
-        f"sjepa analyze entropy --run {run} --data DATA",
-        f"sjepa analyze clusters --run {run} --data LABELLED",
-        f"sjepa analyze erank --run {run} --data LABELLED",
+        f"sjepa analyze entropy {run} --data DATA",
+        f"sjepa analyze clusters {run} --data LABELLED",
+        f"sjepa analyze erank {run} --data LABELLED",
         f"sjepa probe --encoder {run} --data LABELLED",
         f"sjepa superb asr --encoder {run} --data LibriSpeech",
     ):
@@ -410,9 +410,9 @@ HEATMAPS = "charts => charts.filter(chart => chart.querySelector('.heatmaplayer 
 def test_a_browser_draws_every_chart(browser: Any, tmp_path: Path, width: int) -> None:
     runs = [keep_findings(make_run(tmp_path / name, make_events(shares=True))) for name in ("eins <b>", "zwei")]
     probe(runs[0], "one", 91.25)
-    pages = {write_page(runs[0], tmp_path / "page.html", COMPARISON): 17}
+    pages = {write_page(runs[0], tmp_path / "page.html", COMPARISON): 18}
     if width == 1400:
-        pages[write_comparison(runs, tmp_path / "both.html")] = 10
+        pages[write_comparison(runs, tmp_path / "both.html")] = 11
     for page, number in pages.items():
         tab = open_page(browser, page, width)
         drawn = tab.eval_on_selector_all(".chart", DRAWN)

@@ -87,13 +87,13 @@ def test_export_embed_units_and_analyses_take_a_step(run: Path, labelled: Path, 
     assert json.loads((tmp_path / "u" / "results.json").read_text())["encoder"]["step"] == 8
     assert Restored(run, step=4).about["step"] == 4
     assert next(Restored(run, step=4)(babble(0.5, 0))).masked.shape[1] == 8
-    dispatch(["analyze", "clusters", "--run", str(run), "--data", str(labelled), "--step", "4"])
+    dispatch(["analyze", "clusters", str(run), "--data", str(labelled), "--step", "4"])
     assert (run / "analysis" / "step-4" / "clusters.json").is_file()
 
 
 def test_progress_is_drawn_from_every_checkpoint(run: Path, labelled: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib")
-    empty = ["analyze", "progress", "--run", str(run)]
+    empty = ["analyze", "progress", str(run)]
     with pytest.raises(UserError, match="has no results of its checkpoints: give --data to probe them all"):
         dispatch(empty)
     dispatch([*empty, "--data", str(labelled), "--frames", "200"])

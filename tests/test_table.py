@@ -126,6 +126,37 @@ def test_probes_show_deviations_and_units_their_own_table() -> None:
     assert "†" not in elsewhere  # what was reported on other data is not put beside
 
 
+def test_size_classes_have_headings_as_in_the_paper() -> None:
+    """Each row stands below the heading of its class, which the sizes decide."""
+    sections = build_sections([result("mine", "asr", {"wer": 12.0}), result("big", "asr", {"wer": 5.0}, 94_000_000)])
+    lines = [line.split("|")[1].strip() for line in markdown(sections).splitlines() if line.startswith("|")][2:]
+    heads = ["*Below 90M*", "*Base class (about 95M)*", "*Large class (316M and more)*"]
+    places = [lines.index(head) for head in heads]
+    assert places[0] == 0
+    assert places[0] < lines.index("mine") < lines.index("DeCoAR 2.0 †") < places[1]
+    assert places[1] < lines.index("big") < places[2] < lines.index("WavLM Large †")
+    written = latex(sections)
+    assert written.count(r"\multicolumn{10}{l}{\textit{") == 3
+    assert "Below 90M" not in markdown(build_sections([probe()]))
+
+
+def test_the_table_of_probes_has_encoders_as_columns() -> None:
+    """The paper's Table 2, cell by cell, deviations of reported rows included."""
+    text = markdown(build_sections([probe()]))
+    head, _, *rows = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("|")
+    ]
+    assert head == ["accuracy (%)", "mine", "S-JEPA (paper) †", "HuBERT Base †", "WavLM Base †"]
+    cells = {row[0]: row[1:] for row in rows}
+    assert cells["parameters"] == ["0.0M", "51.8M", "94.7M", "94.7M"]
+    assert cells["speaker ↑"] == ["99.50 ± 0.25", "**99.70 ± 0.30**", "**99.10 ± 0.30**", "91.10 ± 1.00"]
+    assert cells["phoneme mlp, random frames ↑"] == ["–", "88.00 ± 0.10", "86.50 ± 0.10", "**87.50 ± 0.10**"]
+    lines = latex(build_sections([probe()])).splitlines()
+    assert lines[2] == (
+        r"accuracy (\%) & mine & S-JEPA (paper)$^\dagger$ & HuBERT Base$^\dagger$ & WavLM Base$^\dagger$ \\"
+    )
+
+
 def test_only_seeds_are_averaged() -> None:
     """Another layer, rate or kind of unit is another measurement, and the table says which."""
     results = [probe(), probe("layer 2", 70.0), probe(mean=98.5, seed=1)]
@@ -199,7 +230,8 @@ def test_latex_and_csv_say_the_same() -> None:
     assert "reported by others, not measured here" in written
     assert written.count(r"\begin{tabular}") == written.count(r"\end{tabular}") == 1
     columns = written.splitlines()[2].count("&")
-    assert all(line.count("&") == columns for line in written.splitlines() if line.endswith(r"\\"))
+    named = [line for line in written.splitlines() if line.endswith(r"\\") and "multicolumn" not in line]
+    assert all(line.count("&") == columns for line in named)
     rows = list(csv.DictReader(io.StringIO(as_csv(sections))))
     mine = next(row for row in rows if row["encoder"] == "my_encoder" and row["column"] == "asr wer")
     assert (mine["source"], mine["best"], float(mine["value"])) == ("measured", "1", 12.0)

@@ -22,7 +22,6 @@ from sjepa.config import Config, to_toml
 from sjepa.data.loader import Batch, BatchReader
 from sjepa.data.sampler import BatchPlan
 from sjepa.runs.folder import RunFolder
-from sjepa.stopping import stop_requests
 from sjepa.targets.targets import Targets
 from sjepa.train import loop, metrics
 from sjepa.train.loop import load_noise, pretrain
@@ -458,18 +457,3 @@ def test_noise_that_is_shorter_than_a_batch_is_repeated(tmp_path: Path, micro: M
     assert noise is not None
     assert len(noise) >= 1.2 * 16_000  # the longest bucket
     assert torch.equal(noise[: len(samples)], noise[len(samples) : 2 * len(samples)])
-
-
-def test_signals_ask_for_a_stop_and_only_a_second_ctrl_c_ends_at_once(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with stop_requests() as request:
-        assert not request
-        for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):  # a launcher repeats them
-            os.kill(os.getpid(), number)
-            assert request
-        monkeypatch.setattr("sjepa.stopping.SAME", 0.0)
-        with pytest.raises(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGINT)
-    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    assert capfd.readouterr().err.count("SIGTERM: stopping after this step") == 1

@@ -1,19 +1,53 @@
-"""S-JEPA: pre-train a compact speech encoder against soft cluster targets."""
+"""S-JEPA: pre-train a compact speech encoder against soft cluster targets.
+
+The public names, which stay as they are between minor versions:
+
+    Encoder        an encoder: `from_pretrained`, hidden states, posteriors, units, `stream`
+    EncoderConfig  its size
+    Clusters       the mixture and the cluster head that belong to an encoder
+    DiagonalGMM    a Gaussian mixture with diagonal covariances
+    load_preset    a pre-training config by the name of a preset or the path of a TOML file
+    pretrain       train an encoder, or continue
+    RunFolder      a run's directory: config, metrics, checkpoints
+    UserError      what every function raises about its inputs, with one line for people
+"""
 
 from typing import TYPE_CHECKING, Any
 
 from sjepa.errors import UserError
 
 if TYPE_CHECKING:
+    from sjepa.config import load_preset
     from sjepa.model.encoder import Encoder
     from sjepa.model.encoder_config import EncoderConfig
+    from sjepa.runs.folder import RunFolder
+    from sjepa.targets.clusters import Clusters
     from sjepa.targets.gmm import DiagonalGMM
+    from sjepa.train.loop import pretrain
 
 __version__ = "0.1.0"
-__all__ = ["DiagonalGMM", "Encoder", "EncoderConfig", "UserError", "__version__"]
+__all__ = [
+    "Clusters",
+    "DiagonalGMM",
+    "Encoder",
+    "EncoderConfig",
+    "RunFolder",
+    "UserError",
+    "__version__",
+    "load_preset",
+    "pretrain",
+]
 
 # Where each name lives. They are imported when asked for, so that the command line answers before torch has loaded.
-HOMES = {"DiagonalGMM": "targets.gmm", "Encoder": "model.encoder", "EncoderConfig": "model.encoder_config"}
+HOMES = {
+    "Clusters": "targets.clusters",
+    "DiagonalGMM": "targets.gmm",
+    "Encoder": "model.encoder",
+    "EncoderConfig": "model.encoder_config",
+    "RunFolder": "runs.folder",
+    "load_preset": "config",
+    "pretrain": "train.loop",
+}
 
 
 def __getattr__(name: str) -> Any:
@@ -22,3 +56,7 @@ def __getattr__(name: str) -> Any:
     from importlib import import_module
 
     return getattr(import_module(f"sjepa.{HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

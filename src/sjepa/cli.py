@@ -3,11 +3,13 @@
 import errno
 import os
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 from sjepa.errors import UserError
 from sjepa.files import refuse_below_file, refuse_folder
 from sjepa.memory import keep_freed_memory
+from sjepa.stopping import stop_requests
 from sjepa.subcommands import call, option
 
 # Each command is the module of its name in sjepa.commands, imported when it is called.
@@ -28,6 +30,7 @@ COMMANDS = {
     "export": "export a run's encoder for Hugging Face, ONNX or torch.export, with a model card",
     "embed": "write features, posteriors or units of audio files of any length",
     "analyze": "draw a figure of a run: entropy, utterance, effective rank, Pareto front, progress, clusters",
+    "figures": "draw the paper's figures and tables from the results at hand, as PDF and SVG",
     "report": "write one page about a run, or about several, with an utterance explorer",
     "watch": "show a live view of a run in progress",
     "runs": "list runs with their state, step, loss and results, or show the history of one",
@@ -96,7 +99,8 @@ def main(arguments: list[str] | None = None) -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     keep_freed_memory()
     try:
-        dispatch(arguments)
+        with stop_requests("before the next step", until_exit=True) if arguments[:1] == ["pretrain"] else nullcontext():
+            dispatch(arguments)
     except UserError as error:
         print(f"sjepa: {error}", file=sys.stderr)
         sys.exit(2)

@@ -207,7 +207,12 @@ def preset_names() -> list[str]:
 
 
 def load_preset(name: str) -> Config:
-    """A preset by its name, or a settings file by its path."""
+    """A preset by its name, or a settings file by its path.
+
+    >>> from sjepa import load_preset
+    >>> load_preset("paper").phases[0].steps
+    400000
+    """
     return load_settings(name, Path(), ())
 
 

@@ -1,5 +1,7 @@
 """Where to compute."""
 
+import sys
+from functools import cache
 from typing import Literal
 
 import torch
@@ -9,8 +11,16 @@ from sjepa.errors import UserError
 Device = Literal["auto", "cpu", "cuda"]
 
 
+@cache
+def explain_mps() -> None:
+    """Say once that an Apple GPU is left alone."""
+    print("Apple's GPU (MPS) is not supported: the CPU is used", file=sys.stderr, flush=True)
+
+
 def choose_device(wanted: str) -> torch.device:
     """The device of that name; auto takes a GPU where there is one."""
     if wanted == "cuda" and not torch.cuda.is_available():
         raise UserError("device cuda: there is no GPU that torch can use; auto and cpu do without")
+    if wanted == "auto" and not torch.cuda.is_available() and torch.backends.mps.is_available():
+        explain_mps()
     return torch.device("cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu")

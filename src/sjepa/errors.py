@@ -5,7 +5,15 @@ from collections.abc import Iterable
 
 
 class UserError(Exception):
-    """A mistake a person can mend: shown as one line, never as a traceback."""
+    """A mistake a person can mend: shown as one line, never as a traceback.
+
+    >>> from sjepa import Encoder, UserError
+    >>> try:
+    ...     Encoder.from_pretrained("nowhere")
+    ... except UserError as error:
+    ...     print(error)
+    there is no encoder nowhere: give a run, an encoder folder or a file of weights; ...
+    """
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:

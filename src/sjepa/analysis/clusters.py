@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from sjepa.analysis.restored import Restored
-from sjepa.analysis.style import GRID, MUTED, TARGET, WARNING, Found, figure
+from sjepa.analysis.style import GRID, MUTED, TARGET, WARNING, Found, figure, whole_path
 from sjepa.audio.io import read_audio
 from sjepa.evaluate.agreement import agreement
 from sjepa.evaluate.labelled import Labelled
@@ -55,6 +55,11 @@ def occupancy(events: Sequence[Event], start: int = 0) -> dict[str, Any]:
     }
 
 
+def made_from_corpus(data: Path, subset: str, utterances: int) -> dict[str, Any]:
+    """What the phones of clusters are made from."""
+    return {"data": whole_path(data), "subset": subset, "utterances": utterances}
+
+
 def analyse_phones(run: Restored, corpus: Sequence[Labelled], utterances: int = 500) -> dict[str, Any]:
     """How much of each phone every component takes: posteriors of the target summed over labelled frames."""
     chosen = some(list(corpus), utterances)
@@ -64,7 +69,7 @@ def analyse_phones(run: Restored, corpus: Sequence[Labelled], utterances: int = 
     best, spoken = [], []
     with bar("Phones of clusters", len(chosen)) as progress:
         for item in chosen:
-            target = np.concatenate([piece.target.cpu().numpy() for piece in run(read_audio(item.utterance.path))])
+            target = run.targets(read_audio(item.utterance.path)).cpu().numpy()
             labels = item.frame_phones(len(target))
             order = np.array([number[label] for label in labels])
             np.add.at(joint.T, order, target)

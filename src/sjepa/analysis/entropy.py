@@ -10,7 +10,7 @@ import numpy as np
 from sjepa.analysis.modes import Grid, count_modes, grid_for
 from sjepa.analysis.names import LABELS, PATHS
 from sjepa.analysis.restored import Restored, entropy_bits
-from sjepa.analysis.style import GRID, INK, MUTED, PREDICTOR, RULE, TARGET, VISIBLE, Found, figure
+from sjepa.analysis.style import GRID, INK, MUTED, PREDICTOR, RULE, TARGET, VISIBLE, Found, figure, whole_path
 from sjepa.audio.io import BadAudioError
 from sjepa.data.opening import open_corpus
 from sjepa.errors import UserError
@@ -49,7 +49,10 @@ def analyse_entropy(run: Restored, data: str, utterances: int = 500, seed: int =
     for line in refused[:5]:
         say(f"  left out: {line}")
     facts = {"data": data, "utterances": len(parts["target"]), "left_out": len(refused), "seed": seed}
-    return {"subject": "entropy", "run": run.about | facts} | describe(parts, run.components, seed)
+    made_from = {"data": whole_path(data), "utterances": utterances, "seed": seed}
+    return {"subject": "entropy", "run": run.about | facts, "made_from": made_from} | describe(
+        parts, run.components, seed
+    )
 
 
 def describe(parts: dict[str, list[np.ndarray]], components: int, seed: int = 0) -> Found:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from sjepa.analysis.style import INK, MASKED, MUTED, RULE, SHADE, Found, figure, ramp
+from sjepa.analysis.style import GRID, INK, MASKED, MUTED, RULE, Found, figure, ramp
 from sjepa.errors import UserError
 from sjepa.runs.events import active_layers, decay_switches, last_step, phase_spans, select_events
 from sjepa.runs.folder import RunFolder
@@ -32,42 +32,72 @@ def analyse_erank(run: Path) -> Found:
 
 
 def draw_erank(found: Found, stem: Path) -> None:
-    """Effective ranks over steps above a strip of the active layer; the calibration beside it."""
+    """Effective ranks over steps, a panel per phase as in the paper, each above a strip of the active layer.
+
+    The calibration stands beside them.
+    """
     calibration = found["calibration"]
-    with figure(10.5 if calibration else 7.5, 4.2, stem) as fig:
-        left, right = fig.subfigures(1, 2, width_ratios=(1.9, 1)) if calibration else (fig, None)
-        draw_effective_ranks(left, found)
+    with figure(4.6 * len(found["phases"]) + (3.4 if calibration else 0.6), 4.2, stem) as fig:
+        left, right = fig.subfigures(1, 2, width_ratios=(2.6, 1)) if calibration else (fig, None)
+        draw_phases(left, found)
         if right is not None:
             draw_calibration(right, calibration)
 
 
-def draw_effective_ranks(fig: Any, found: Found) -> None:
-    axes, strip = fig.subplots(2, 1, sharex=True, height_ratios=(9, 1))
-    steps, layers = found["steps"], len(found["smoothed"][-1])
-    colours = ramp(layers)
-    for layer, colour in enumerate(colours):
-        axes.plot(steps, [check[layer] for check in found["measured"]], ".", color=colour, alpha=0.3, ms=4)
-        values = [check[layer] for check in found["smoothed"]]
+def draw_phases(fig: Any, found: Found) -> None:
+    """A panel per phase over its own steps, all on the same scale of ranks."""
+    phases = found["phases"]
+    rows = fig.subplots(2, len(phases), sharex="col", sharey="row", height_ratios=(9, 1), squeeze=False)
+    for index, (number, start, end) in enumerate(phases):
+        axes, strip = rows[0][index], rows[1][index]
+        draw_effective_ranks(axes, found, number)
+        draw_active(strip, found, start, end)
+        letter = f"({'abcdefgh'[index]}) " if len(phases) <= 8 else ""
+        axes.set_title(f"{letter}Phase {number}")
+    rows[0][0].set_ylabel("effective rank")
+    rows[1][0].set_ylabel("active", rotation=0, ha="right", va="center")
+    rows[0][-1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+    if found["decay_switches"]:
+        fig.supxlabel("dotted: the target encoder's decay switches to the value beside", color=MUTED, fontsize=8)
+
+
+def draw_effective_ranks(axes: Any, found: Found, phase: int) -> None:
+    """Measurements of a phase as dots, their running mean as lines."""
+    checks = [index for index, number in enumerate(found["phase"]) if number == phase]
+    steps = [found["steps"][index] for index in checks]
+    for layer, colour in enumerate(ramp(len(found["smoothed"][-1]))):
+        axes.plot(steps, [found["measured"][i][layer] for i in checks], ".", color=colour, alpha=0.3, ms=4)
+        values = [found["smoothed"][i][layer] for i in checks]
         axes.plot(steps, values, color=colour, label=f"layer {layer}", marker=MARKERS[layer % len(MARKERS)], ms=3.5)
-    for index, (number, start, end) in enumerate(found["phases"]):
-        if index % 2:
-            axes.axvspan(start, end, color=SHADE, zorder=0)
-        axes.text(start, 1.01, f"  Phase {number}", transform=axes.get_xaxis_transform(), color=MUTED)
-    for step, decay in found["decay_switches"]:
+    last = found["phases"][-1][0] == phase
+    for step, decay in found["decay_switches"] if last else ():
         axes.axvline(step, color=RULE, lw=0.8, ls=(0, (2, 2)), zorder=0)
         axes.text(step, 0.01, f" {decay:g}", transform=axes.get_xaxis_transform(), color=MUTED, fontsize=7, rotation=90)
-    axes.set_ylabel("effective rank")
-    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+    axes.grid(color=GRID, lw=0.7, axis="y")
+
+
+def draw_active(strip: Any, found: Found, first: int, last: int) -> None:
+    """The active layer over the steps of a phase: pale while it is only watched."""
+    layers = len(found["smoothed"][-1])
+    colours = ramp(layers)
     for start, end, layer, used in found["active"]:
+        start, end = max(start, first), min(end, last)
+        if start >= end:
+            continue
         strip.axvspan(start, end, color=colours[layer], alpha=1 if used else 0.35, lw=0)
-        if end - start > 0.05 * found["last_step"]:
+        if end - start > 0.05 * (last - first):
             pale = not used or layer > 0.7 * (layers - 1)
             text = {"ha": "center", "va": "center", "fontsize": 8, "color": INK if pale else "white"}
             strip.text((start + end) / 2, 0.5, str(layer), **text)
-    switches = "; dotted: the target encoder's decay switches to the value beside" if found["decay_switches"] else ""
-    strip.set(ylim=(0, 1), yticks=[], xlim=(0, found["last_step"]), xlabel=f"step{switches}")
-    strip.set_ylabel("active", rotation=0, ha="right", va="center")
+    strip.set(ylim=(0, 1), yticks=[], xlim=(first, last), xlabel="step")
+    strip.xaxis.set_major_locator(steps_locator())
     strip.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+
+
+def steps_locator() -> Any:
+    from matplotlib.ticker import MaxNLocator
+
+    return MaxNLocator(4, integer=True)
 
 
 MARKERS = "osD^vP*X"  # so that layers can be told apart in grey

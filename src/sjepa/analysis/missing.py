@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from sjepa.analysis.clusters import analyse_clusters, analyse_phones
+from sjepa.analysis.clusters import analyse_clusters, analyse_phones, made_from_corpus
 from sjepa.analysis.entropy import analyse_entropy
 from sjepa.analysis.restored import Restored
 from sjepa.analysis.speech import choose, read_labels, read_speech
@@ -27,7 +27,7 @@ def analyse_missing(
         restored = Restored(run, device)
         chosen = choose(data, [], utterances, subset)
         analysed = [
-            analyse_utterance(restored, read_speech(path, label, 0.0, SECONDS))
+            analyse_utterance(restored, read_speech(path, label, 0.0, SECONDS), SECONDS)
             for path, label in track(chosen, "Utterances", len(chosen))
         ]
         for found in analysed:  # only now, because after an interruption one that is there stands for all
@@ -38,6 +38,6 @@ def analyse_missing(
     if not (out / "clusters.json").is_file():
         labels = [item for item in read_labels(data, subset) if item.phones or item.segments]
         if labels:
-            found = analyse_clusters(run)
+            found = analyse_clusters(run) | {"made_from": made_from_corpus(data, subset, sampled)}
             found["phones"] = analyse_phones(restored or Restored(run, device), labels, sampled)
             keep(found, out, "clusters")

@@ -73,28 +73,41 @@ class Restored:
 
     def __call__(self, samples: np.ndarray) -> Iterator[Frames]:
         """Distributions of a waveform (float32, 16 kHz), piece by piece; frames of all pieces tile the utterance."""
+        for clean in self.pieces(samples):
+            yield self.distributions(clean)
+
+    def targets(self, samples: np.ndarray) -> Tensor:
+        """The target alone of all frames of a waveform: (T, K)."""
+        return torch.cat([self.target_of(clean)[0] for clean in self.pieces(samples)])
+
+    def pieces(self, samples: np.ndarray) -> Iterator[Tensor]:
+        """A waveform in pieces (1, N) that the predictor has positions for."""
         total = frame_count(len(samples))
         if not total:
             raise UserError(f"{len(samples)} samples are too few: a frame needs {RECEPTIVE_FIELD} (25 ms)")
         edges = np.linspace(0, total, -(-total // self.longest) + 1).round().astype(int)
         for first, last in pairwise(edges):
             piece = samples[first * STRIDE : (last - 1) * STRIDE + RECEPTIVE_FIELD]
-            yield self.distributions(torch.from_numpy(piece)[None].to(self.run.device))
+            yield torch.from_numpy(piece)[None].to(self.run.device)
 
     @torch.inference_mode()
     def distributions(self, clean: Tensor) -> Frames:
-        model, targets, mask = self.run.model, self.run.targets, self.run.config.mask
+        model, mask = self.run.model, self.run.config.mask
         with autocast(self.run.config, self.run.device):
             visible = torch.softmax(model.head(model.encoder(clean).last).float(), -1)[0]
-            drawn = draw_passes(len(visible), mask.ratio, mask.span, self.seed)
-            logits = predict_masked(
-                model.encoder, model.predictor, model.head, clean, torch.from_numpy(drawn).to(clean.device)
-            )
+            passes = torch.from_numpy(draw_passes(len(visible), mask.ratio, mask.span, self.seed)).to(clean.device)
+            logits = predict_masked(model.encoder, model.predictor, model.head, clean, passes)
+        return Frames(visible, torch.softmax(logits.float(), -1), *self.target_of(clean))
+
+    @torch.inference_mode()
+    def target_of(self, clean: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The target of a piece, and the mixture's posterior at temperature 1 where it differs."""
+        targets = self.run.targets
+        with autocast(self.run.config, self.run.device):
             features = targets.frame_features(clean, self.run.active_layer)
             target = targets(features)[0][0]
             differs = targets.kind.has_posteriors and (targets.hard or targets.temperature != 1.0)
-            plain = targets.codebook.posterior(targets.projection(features))[0] if differs else None
-        return Frames(visible, torch.softmax(logits.float(), -1), target, plain)
+            return target, targets.codebook.posterior(targets.projection(features))[0] if differs else None
 
 
 def entropy_bits(distributions: Tensor) -> np.ndarray:

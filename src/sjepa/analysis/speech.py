@@ -35,8 +35,10 @@ class Speech:
     words: tuple[Segment, ...] = ()
 
 
-def read_labels(data: Path, subset: str) -> list[Labelled]:
-    """Labelled utterances of a corpus, or none where it is only audio."""
+def read_labels(data: Path, subset: str, alignments: Path | None = None) -> list[Labelled]:
+    """Labelled utterances of a corpus, or none where it is only audio; alignments that are asked for must be there."""
+    if alignments is not None:
+        return read_labelled(data, subset, phones=False, alignments=alignments)
     try:
         return read_labelled(data, subset, phones=False)
     except UserError as error:
@@ -44,13 +46,17 @@ def read_labels(data: Path, subset: str) -> list[Labelled]:
         return []
 
 
-def choose(data: Path | None, files: list[Path], count: int, subset: str) -> list[tuple[Path, Labelled | None]]:
+def choose(
+    data: Path | None, files: list[Path], count: int, subset: str, alignments: Path | None = None
+) -> list[tuple[Path, Labelled | None]]:
     """Files with their labels: those named, or so many of a corpus, evenly spaced over it."""
     known: dict[Path, Labelled] = {}
+    if data is None and alignments is not None:
+        raise UserError("--alignments: of which corpus? Give it as --data")
     if data is not None:
         if not data.is_dir():
             raise UserError(f"there is no folder {data}")
-        known = {item.utterance.path.resolve(): item for item in read_labels(data, subset)}
+        known = {item.utterance.path.resolve(): item for item in read_labels(data, subset, alignments)}
     if not files:
         if data is None:
             raise UserError("which utterance? Name audio files, or give --data for some of a corpus")

@@ -12,6 +12,7 @@ from sjepa.analysis.names import LABELS
 from sjepa.errors import UserError
 from sjepa.fields import refuse_surprises
 from sjepa.files import read_json, write_whole
+from sjepa.progress import say
 
 Found = dict[str, Any]
 """What an analysis found, as JSON holds it."""
@@ -56,9 +57,24 @@ def ramp(steps: int) -> list[str]:
     return colours
 
 
+FORMATS = ["svg", "png"]  # in which figures are written; `write_formats` changes it for a while
+
+
+@contextmanager
+def write_formats(*formats: str) -> Iterator[None]:
+    """Write figures in these formats until the block ends."""
+    before = FORMATS[:]
+    FORMATS[:] = formats
+    try:
+        yield
+    finally:
+        FORMATS[:] = before
+
+
 @contextmanager
 def figure(width: float, height: float, stem: Path) -> Iterator[Any]:
-    """An empty figure in inches, written as `stem.svg` and `stem.png` when the block ends."""
+    """An empty figure in inches, written when the block ends: as `stem.svg` and `stem.png`, unless others are asked
+    for."""
     try:
         import matplotlib
         from matplotlib.figure import Figure
@@ -69,8 +85,9 @@ def figure(width: float, height: float, stem: Path) -> Iterator[Any]:
         drawn = Figure(figsize=(width, height), layout="constrained")
         yield drawn
         stem.parent.mkdir(parents=True, exist_ok=True)
-        drawn.savefig(f"{stem}.svg", metadata={"Date": None})
-        drawn.savefig(f"{stem}.png", dpi=200)
+        for kind in FORMATS:  # without a date, so that the same figure gives the same file
+            metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
+            drawn.savefig(f"{stem}.{kind}", dpi=200, metadata=metadata)
 
 
 def keep(found: Found, out: Path, name: str, draw: Callable[[Found, Path], None] | None = None) -> Path:
@@ -81,6 +98,26 @@ def keep(found: Found, out: Path, name: str, draw: Callable[[Found, Path], None]
     if draw is not None:
         draw(found, out / name)
     return path
+
+
+def refuse_other(path: Path, made_from: dict[str, Any], force: bool) -> None:
+    """Refuse to replace a result of other data or settings, before any work is done. Say so if it cannot be told."""
+    if force or not path.is_file():
+        return
+    before = read_json(path).get("made_from")
+    if before is None:
+        say(f"{path} does not say what it was made from; it is replaced")
+        return
+    now = json.loads(json.dumps(made_from))
+    differing = [name for name in dict.fromkeys([*before, *now]) if before.get(name) != now.get(name)]
+    if differing:
+        changes = "; ".join(f"{name} was {before.get(name)}, now {now.get(name)}" for name in differing)
+        raise UserError(f"{path} was made from something else ({changes}): --force replaces it, --out keeps both")
+
+
+def whole_path(place: str | Path) -> str:
+    """A path from the root, so that two ways to name one folder compare equal; anything else as it is."""
+    return str(Path(place).resolve()) if Path(place).exists() else str(place)
 
 
 def load(path: Path) -> Found:

@@ -11,9 +11,22 @@ import torch
 from sjepa.analysis.names import LABELS, PATHS
 from sjepa.analysis.restored import Frames, Restored, entropy_bits
 from sjepa.analysis.speech import Speech
-from sjepa.analysis.style import INK, MASKED, MUTED, PREDICTOR, RULE, TARGET, VISIBLE, Found, figure
+from sjepa.analysis.style import (
+    INK,
+    MASKED,
+    MUTED,
+    PREDICTOR,
+    RULE,
+    TARGET,
+    VISIBLE,
+    Found,
+    figure,
+    file_name,
+    whole_path,
+)
 from sjepa.audio.io import SAMPLE_RATE, shown, to_int16
 from sjepa.audio.mfcc import log_mel
+from sjepa.evaluate.labelled import Labelled
 from sjepa.model.frontend import frame_centres
 
 MELS, SHIFT = 80, 160  # spectrogram: bands, samples between columns
@@ -25,12 +38,26 @@ SHORT = {"visible": "head,\nvisible", "masked": "predictor,\nmasked", "target": 
 RANKS = (MASKED, VISIBLE, INK)  # colours of the first, second and third posterior
 
 
-def analyse_utterance(run: Restored, speech: Speech) -> Found:
-    """Everything that the figure and the explorer show of a stretch of speech, its sound included."""
+def file_stem(path: Path, label: Labelled | None) -> str:
+    """The name of an utterance's files."""
+    return f"utterance-{file_name(shown(path.name) if label is None else label.utterance.name)}"
+
+
+def made_from_file(path: Path, start: float, seconds: float, seed: int) -> dict[str, Any]:
+    """What the figure of an utterance is made from; `seconds` is the longest stretch."""
+    return {"path": whole_path(path), "start": start, "seconds": seconds, "seed": seed}
+
+
+def analyse_utterance(run: Restored, speech: Speech, longest: float = 20.0) -> Found:
+    """Everything that the figure and the explorer show of a stretch of speech, its sound included.
+
+    `longest` is what the stretch was cut to.
+    """
     pieces = list(run(speech.samples))
     found: Found = {
         "subject": "utterance",
         "run": run.about,
+        "made_from": made_from_file(speech.path, speech.start, longest, run.seed),
         "name": speech.name,
         "path": shown(speech.path),
         "start": speech.start,

@@ -20,12 +20,14 @@ Device = Literal["auto", "cpu", "cuda"]
 class Subject:
     """Options of every subject."""
 
-    run: Path
+    run: Annotated[Path, tyro.conf.Positional]
     """Directory of the run."""
     out: Path | None = None
     """Folder of the results; RUN/analysis by default, where `sjepa report` finds them."""
     redraw: bool = False
     """Only draw what was found before."""
+    force: bool = False
+    """Replace a result that was made from other data or settings."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,8 @@ class Utterance(Computed):
     """A corpus: LibriSpeech with its phones, a synthetic corpus, or a folder of audio without labels."""
     subset: str = "dev-clean"
     """Subset of LibriSpeech."""
+    alignments: Path | None = None
+    """Words and phones with times, for any corpus: a folder of TextGrids, CTM files or tables."""
     count: Annotated[int, COUNT] = 6
     """Utterances of --data where no file is named."""
     start: Annotated[float, START] = 0.0
@@ -135,6 +139,8 @@ def entropy(command: Entropy, out: Path) -> None:
         return style.redraw(out / "entropy.json", draw_entropy)
     if command.data is None:
         raise UserError("--data: which audio? A folder, an index or shards, best what the run did not train on")
+    made_from = {"data": style.whole_path(command.data), "utterances": command.utterances, "seed": command.seed}
+    style.refuse_other(out / "entropy.json", made_from, command.force)
     run = Restored(command.run, command.device, command.step, command.seed)
     found = analyse_entropy(run, command.data, command.utterances, command.seed)
     style.keep(found, out, "entropy", draw_entropy)
@@ -148,7 +154,7 @@ def utterance(command: Utterance, out: Path) -> None:
     from sjepa.analysis import style
     from sjepa.analysis.restored import Restored
     from sjepa.analysis.speech import choose, read_speech
-    from sjepa.analysis.utterance import analyse_utterance, draw_utterance
+    from sjepa.analysis.utterance import analyse_utterance, draw_utterance, file_stem, made_from_file
     from sjepa.progress import track
 
     if command.redraw:
@@ -158,13 +164,16 @@ def utterance(command: Utterance, out: Path) -> None:
     if command.data is not None and command.data.is_file():
         raise UserError(
             f"--data {command.data} is a file, and --data is a corpus: name files without --data, "
-            f"as in sjepa analyze utterance --run {command.run} {command.data}"
+            f"as in sjepa analyze utterance {command.run} {command.data}"
         )
-    chosen = choose(command.data, list(command.files), command.count, command.subset)
+    chosen = choose(command.data, list(command.files), command.count, command.subset, command.alignments)
+    for path, label in chosen:
+        made_from = made_from_file(path, command.start, command.seconds, command.seed)
+        style.refuse_other(out / f"{file_stem(path, label)}.json", made_from, command.force)
     run = Restored(command.run, command.device, command.step, command.seed)
     for path, label in track(chosen, "Utterances", len(chosen)):
-        found = analyse_utterance(run, read_speech(path, label, command.start, command.seconds))
-        style.keep(found, out, f"utterance-{style.file_name(found['name'])}", draw_utterance)
+        found = analyse_utterance(run, read_speech(path, label, command.start, command.seconds), command.seconds)
+        style.keep(found, out, file_stem(path, label), draw_utterance)
 
 
 def erank(command: Erank, out: Path) -> None:
@@ -174,8 +183,20 @@ def erank(command: Erank, out: Path) -> None:
 
     if command.redraw:
         return style.redraw(out / "erank.json", draw_erank)
-    found = analyse_erank(command.run)
+    found, past = analyse_erank(command.run), {}
+    if (out / "erank.json").is_file():
+        past = style.load(out / "erank.json")
     if command.data is not None:
+        made_from = {
+            "data": style.whole_path(command.data),
+            "subset": command.subset,
+            "labels": command.labels,
+            "steps": command.steps,
+            "seed": command.seed,
+        }
+        if past.get("calibration"):
+            style.refuse_other(out / "erank.json", made_from, command.force)
+        found["made_from"] = made_from
         found["calibration"] = calibration = calibrate(
             command.run,
             command.data,
@@ -190,8 +211,8 @@ def erank(command: Erank, out: Path) -> None:
         for layer, (rank, score) in enumerate(measured):
             print(f"layer {layer}: effective rank {rank:.1f}, {calibration['metric']} {score:.1f} %")
         print(f"rank correlation {calibration['spearman']:+.2f}, p = {calibration['p']:.2g} (one-sided)")
-    elif (out / "erank.json").is_file():  # a calibration takes long and is not thrown away
-        found["calibration"] = style.load(out / "erank.json").get("calibration")
+    else:  # a calibration takes long and is not thrown away
+        found |= {name: past[name] for name in ("calibration", "made_from") if past.get(name)}
     style.keep(found, out, "erank", draw_erank)
     return None
 
@@ -205,7 +226,9 @@ def pareto(command: Pareto, out: Path) -> None:
     for folder in (command.run, *command.results):
         if not folder.is_dir():
             raise UserError(f"there is no folder {folder}")
-    found = analyse_pareto([command.run, *command.results])
+    made_from = {"results": [style.whole_path(folder) for folder in (command.run, *command.results)]}
+    style.refuse_other(out / "pareto.json", made_from, command.force)
+    found = analyse_pareto([command.run, *command.results]) | {"made_from": made_from}
     style.keep(found, out, "pareto", draw_pareto)
     if not found["ours"]:
         print(
@@ -219,7 +242,7 @@ def pareto(command: Pareto, out: Path) -> None:
 
 def clusters(command: Clusters, out: Path) -> None:
     from sjepa.analysis import style
-    from sjepa.analysis.clusters import analyse_clusters, analyse_phones, draw_clusters
+    from sjepa.analysis.clusters import analyse_clusters, analyse_phones, draw_clusters, made_from_corpus
     from sjepa.analysis.restored import Restored
     from sjepa.evaluate.labelled import read_labelled
 
@@ -228,7 +251,14 @@ def clusters(command: Clusters, out: Path) -> None:
     found = analyse_clusters(command.run)
     if found["missing"]:
         print(found["missing"])
-    if command.data is not None:
+    past = style.load(out / "clusters.json") if (out / "clusters.json").is_file() else {}
+    if command.data is None:  # what was found of phones stays
+        found |= {name: past[name] for name in ("phones", "made_from") if past.get(name)}
+    else:
+        made_from = made_from_corpus(command.data, command.subset, command.utterances)
+        if past.get("phones"):
+            style.refuse_other(out / "clusters.json", made_from, command.force)
+        found["made_from"] = made_from
         corpus = read_labelled(command.data, command.subset)
         found["phones"] = analyse_phones(
             Restored(command.run, command.device, step=command.step), corpus, command.utterances
@@ -255,7 +285,9 @@ def progress(command: Progress, out: Path) -> None:
             seed=command.seed,
             device=command.device,
         )
-    found = analyse_progress(command.run, command.results)
+    made_from = {"results": [style.whole_path(folder) for folder in command.results]}
+    style.refuse_other(out / "progress.json", made_from, command.force)
+    found = analyse_progress(command.run, command.results) | {"made_from": made_from}
     style.keep(found, out, "progress", draw_progress)
     for curve in found["curves"]:
         steps = ", ".join(f"{value:.1f} at step {step:,}" for step, value in curve["points"])

@@ -26,6 +26,9 @@ class Index:
     """Folder for the index."""
     layout: Layout = "auto"
     """Layout of the sources; auto detects it. Granary and other NeMo manifests are `manifest`."""
+    language: tuple[str, ...] = ()
+    """Keep only utterances of these languages, as lists name them (lang, language, source_lang, locale). `en` also
+    matches en-US. Default: all."""
     max_seconds: Annotated[float, CUT] = 15.0
     """Cut longer recordings: by voice activity if it is known, otherwise at silences."""
     cut_transcribed: bool = False
@@ -45,6 +48,7 @@ def run(arguments: list[str]) -> None:
         layout=command.layout,
         max_seconds=command.max_seconds,
         cut_transcribed=command.cut_transcribed,
+        languages=command.language,
     )
     print("\n".join(summarize(facts)))
     if facts["refused"]:

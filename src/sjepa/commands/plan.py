@@ -1,49 +1,70 @@
 """`sjepa plan`: estimate what a run would take."""
 
 import json
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 from sjepa.bounds import AMOUNT, SHARD_HOURS
 from sjepa.config import Config, load_preset
-from sjepa.data.plan import Machine, Work, table
+from sjepa.data.plan import H200, Machine, PhaseWork, StepTime, Work, table
 from sjepa.errors import UserError
+from sjepa.model.encoder_config import EncoderConfig
 from sjepa.subcommands import parse
+
+ANY_SIZE = 360.0  # seconds of audio for which a rate is entered that holds for all
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Estimate steps, epochs, days, storage, shards and network rate of a run, and the bottleneck.
+    """Estimate steps, epochs, days, storage and network rate of a run, its bottleneck, and when more GPUs stop helping.
 
-    `sjepa plan --hours 83000 --gpus 8 --throughput step.json` reads the rate of a GPU from a benchmark's JSON file.
+    `sjepa plan --hours 83000 --gpus 64 --throughput step-45.json step-360.json` reads the rates of a GPU from files of
+    `sjepa bench step`, by the seconds of audio per GPU and step.
     """
 
     hours: Annotated[float, AMOUNT]
     """Hours of audio in the corpus."""
     gpus: Annotated[int, AMOUNT] = 8
     """Number of GPUs, 8 per node."""
-    throughput: str = "8600"
-    """Seconds of audio per second that one GPU trains on: a number, or the JSON file of `sjepa bench step`. The default
-    is an H200 in phase 2 at the paper's batch size; small batches are slower."""
+    throughput: tuple[str, ...] = ()
+    """Seconds of audio per second that one GPU trains on: one number for steps of any size, or JSON files of
+    `sjepa bench step` for steps of several sizes. The default was measured on an H200."""
     preset: str = "paper"
-    """Steps, batch size and model: tiny, half-hour, paper, base, or a TOML file."""
+    """Steps, batch size and model: tiny, half-hour, base, paper, or a TOML file."""
     cores: Annotated[int, AMOUNT] = 16
     """CPU cores per node for decoding."""
     decode: str = "3000"
     """Seconds of FLAC per second that one core decodes: a number, or the JSON file of `sjepa bench data`."""
     network: Annotated[float, AMOUNT] = 25.0
     """Rate at which a node reads shards, in Gb/s."""
+    cards: Annotated[int, AMOUNT] = 1
+    """Network cards per node that carry gradients."""
+    card_rate: Annotated[float, AMOUNT] = 400.0
+    """Rate of one card, in Gb/s."""
+    disk: Annotated[float, AMOUNT] = 0.5
+    """Rate at which checkpoints are written, in GB/s."""
     shard_hours: Annotated[float, SHARD_HOURS] = 8.0
     """Hours of audio per shard."""
 
 
 def run(arguments: list[str]) -> None:
     command = parse(Plan, "sjepa plan", arguments)
-    gpu_rate = rate_of(command.throughput, "--throughput", ("audio_per_second",))
+    config = load_preset(command.preset)
+    times = read_times(command.throughput) if command.throughput else scale_times(H200, config.encoder)
     decode_rate = rate_of(command.decode, "--decode", ("decode", "flac", "audio_per_second"))
-    machine = Machine(command.gpus, gpu_rate, command.cores, decode_rate, command.network)
-    print("\n".join(table(work_of(load_preset(command.preset), command.hours), machine, command.shard_hours)))
+    machine = Machine(
+        command.gpus,
+        times,
+        command.cores,
+        decode_rate,
+        command.network,
+        command.cards,
+        command.card_rate,
+        command.disk,
+    )
+    print("\n".join(table(work_of(config, command.hours), machine, command.shard_hours)))
 
 
 def work_of(config: Config, hours: float) -> Work:
@@ -51,13 +72,52 @@ def work_of(config: Config, hours: float) -> Work:
     import torch
 
     from sjepa.model.sjepa import SJEPA
+    from sjepa.targets.kinds import KINDS
 
     components = config.phases[-1].k
     with torch.device("meta"):
         model = SJEPA(config.encoder, config.predictor, components, config.train.visible_path)
-    parameters = sum(p.numel() for p in model.parameters())
+    parameters, encoder = (sum(p.numel() for p in part.parameters()) for part in (model, model.encoder))
     statistics = components * (1 + 2 * config.encoder.hidden_size)  # counts, sums and squares of each component
-    return Work(hours, config.steps, config.audio_seconds / config.steps, 4 * parameters, 4 * statistics)
+    phases, reads_encoder = [], False
+    for phase in config.phases:
+        if phase.targets != "same":
+            reads_encoder = KINDS[phase.targets].reads_encoder
+        phases.append(PhaseWork(phase.steps, config.batches_in(phase).seconds, reads_encoder))
+    batches = [config.batches_in(phase) for phase in config.phases]
+    return Work(
+        hours,
+        tuple(phases),
+        4 * parameters,
+        4 * statistics,
+        4 * (3 * parameters + encoder),  # weights, the optimizer's two moments, the target encoder
+        config.train.checkpoint_every,
+        min(max(1, int(batch.seconds / max(batch.buckets))) for batch in batches),
+    )
+
+
+def read_times(given: Sequence[str]) -> list[StepTime]:
+    """Rates by the audio of a step: one number, or files of `sjepa bench step`."""
+    found = []
+    for each in given:
+        rate = rate_of(each, "--throughput", ("audio_per_second",))
+        facts = json.loads(Path(each).read_text()) if Path(each).is_file() else {}
+        audio = float(facts["batch"] * facts["seconds"]) if {"batch", "seconds"} <= set(facts) else ANY_SIZE
+        phases = [facts.get(name, {}).get("audio_per_second", rate) for name in ("phase1", "phase2")]
+        found.append(StepTime(audio, *phases))
+    if len({time.audio for time in found}) < len(found):
+        raise UserError(f"--throughput {' '.join(given)}: give one rate for each size of a step")
+    return found
+
+
+def scale_times(times: Sequence[StepTime], encoder: EncoderConfig) -> list[StepTime]:
+    """Rates measured with the paper's encoder, for a larger one: by the operations that it needs."""
+    from sjepa.audio.io import SAMPLE_RATE
+    from sjepa.speed.timing import count_operations
+
+    needed, measured = (count_operations(each, 15 * SAMPLE_RATE) for each in (encoder, EncoderConfig()))
+    slower = max(1.0, needed / measured)
+    return [replace(time, rate=time.rate / slower, encoder_rate=time.encoder_rate / slower) for time in times]
 
 
 def rate_of(given: str, option: str, keys: tuple[str, ...]) -> float:

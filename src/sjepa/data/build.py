@@ -3,7 +3,7 @@
 import hashlib
 import io
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from itertools import islice
@@ -15,6 +15,7 @@ import numpy as np
 from sjepa.audio.io import SAMPLE_RATE, AudioInfo, BadAudioError, decoding, read_header, shown
 from sjepa.data.corpus import Corpus, first_of
 from sjepa.data.index import AUDIO, Row, arrow, merge_parts, read_facts, write_part, writing
+from sjepa.data.languages import select_languages
 from sjepa.data.layouts import Found, Item, Layout, find_items
 from sjepa.data.silence import Stretch, cut_at_silences, join_voice, loudness
 from sjepa.data.storage import Place, is_url, read_bytes
@@ -31,9 +32,19 @@ ROUNDING = 0.1  # seconds that a list may claim beyond the end of a file
 
 
 def build_index(
-    sources: list[str], out: Path, *, layout: Layout, max_seconds: float, cut_transcribed: bool, show: bool = True
+    sources: list[str],
+    out: Path,
+    *,
+    layout: Layout,
+    max_seconds: float,
+    cut_transcribed: bool,
+    languages: Sequence[str] = (),
+    show: bool = True,
 ) -> dict[str, Any]:
-    """Index audio into a folder, or continue an interrupted call. Returns the contents of index.json."""
+    """Index audio into a folder, or continue an interrupted call. Returns the contents of index.json.
+
+    With `languages`, only utterances in these languages.
+    """
     arrow()  # fail before the work if it is not installed
     for source in sources:
         if not os.path.exists(source):
@@ -41,11 +52,17 @@ def build_index(
         if not (os.path.isfile(source) or os.path.isdir(source)):
             raise UserError(f"{shown(source)} is neither a regular file nor a folder")
     with lock_folder(out):
-        return write_index(sources, out, layout, max_seconds, cut_transcribed, show)
+        return write_index(sources, out, layout, max_seconds, cut_transcribed, languages, show)
 
 
 def write_index(
-    sources: list[str], out: Path, layout: Layout, max_seconds: float, cut_transcribed: bool, show: bool
+    sources: list[str],
+    out: Path,
+    layout: Layout,
+    max_seconds: float,
+    cut_transcribed: bool,
+    languages: Sequence[str],
+    show: bool,
 ) -> dict[str, Any]:
     """The work of `build_index`, which has locked the folder."""
     settings: dict[str, Any] = {
@@ -53,7 +70,12 @@ def write_index(
         "layout": layout,
         "max_seconds": max_seconds,
         "cut_transcribed": cut_transcribed,
+        "languages": list(languages) or None,
     }
+
+    def find() -> Found:
+        return select_languages(find_items(sources, layout, out / UNPACKED), languages)
+
     if (out / "index.json").exists():
         facts = read_facts(str(out))
         if {name: facts.get(name) for name in settings} == settings:
@@ -63,19 +85,19 @@ def write_index(
     strange = (path for path in contents(out) if path.suffix not in (".arrow", ".txt"))
     if any(path.name not in ("parts", UNPACKED) for path in strange):
         raise UserError(f"{out} is not empty and is not an index: choose another --out")
-    with writing(out):
-        (out / "parts").mkdir(exist_ok=True)
     with bar("Looking for audio", None, show=show) as progress:
         total = 0
-        for _ in find_items(sources, layout, out / UNPACKED):
+        for _ in find():
             total += 1
             progress.advance()
+    with writing(out):
+        (out / "parts").mkdir(exist_ok=True)
     limit = round(max_seconds * SAMPLE_RATE)
     parts = []
     pool = ThreadPoolExecutor(min(16, 4 * (os.cpu_count() or 1)))
     try:
         with bar("Reading headers", total, show=show) as progress:
-            for chunk in split_chunks(find_items(sources, layout, out / UNPACKED)):
+            for chunk in split_chunks(find()):
                 key = hashlib.sha256(repr((chunk, settings)).encode(errors="surrogateescape")).hexdigest()[:24]
                 part = out / "parts" / f"{key}.arrow"
                 if part.exists():

@@ -1,10 +1,18 @@
 """The arithmetic of a run: steps, epochs, days, storage, and which resource is the slowest."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 GPUS_PER_NODE = 8
-LINKS = {"NVLink, 450 GB/s": 450e9, "400 Gb/s per GPU": 50e9}  # bytes a second in one direction
+NVLINK = 315e9  # bytes per second in one direction within a node: 70% of 450 GB/s, which rings reach
+CARD_SHARE = 0.9  # of a network card's rate, which rings reach
+COLLECTIVE = 50e-6  # seconds before a collective's first byte; a step has two
+EARLY = 0.93  # of the gradients, which travel while the front end's backward pass computes
+OVERLAP = 0.26  # of a step's computing, which that pass takes: 9 of 34 ms
+HOST_COPY = 10e9  # bytes per second from a GPU to host memory
+HELPS = 1.4  # times as fast with twice the GPUs: below this, more GPUs do not help
 FLAC_BYTES, INT16_BYTES = 17_000, 32_000  # a second of 16 kHz speech; flac as measured on LibriSpeech
 
 # More epochs than this are worth a word. It is twice what our longest run used: 101 epochs of 13.2 hours, where phones
@@ -14,14 +22,49 @@ MANY_EPOCHS = 200
 
 
 @dataclass(frozen=True)
+class StepTime:
+    """Seconds of audio that one GPU has in a step, and how many it trains on per second then."""
+
+    audio: float
+    rate: float  # if targets come from the audio itself
+    encoder_rate: float  # if they come from a target encoder
+
+
+H200 = (
+    # benchmarks/results/half-hour-alone-h200.json: 60 s, with a second prediction from the encoder's own output
+    StepTime(60.0, 6859.0, 5383.0),
+    # benchmarks/results/step-h200.json: 24 x 15 s
+    StepTime(360.0, 10307.0, 8682.0),
+    # benchmarks/results/step-192-h200.json: 192 x 15 s, measured with a target encoder only
+    StepTime(2880.0, 10307.0, 9318.0),
+)
+
+
+def compute_seconds(times: Sequence[StepTime], audio: float, reads_encoder: bool) -> float:
+    """What a step with so much audio on one GPU takes: on lines through what was measured.
+
+    Beyond the largest measured step the rate stays. Below the smallest the line goes on: a step has a fixed part.
+    """
+    known = sorted((time.audio, time.audio / (time.encoder_rate if reads_encoder else time.rate)) for time in times)
+    largest, seconds = known[-1]
+    if audio >= largest or len(known) == 1:
+        return seconds * audio / largest
+    (a, t), (b, u) = next(pair for pair in pairwise(known) if audio < pair[1][0])
+    return max(t + (audio - a) * (u - t) / (b - a), 0.0)
+
+
+@dataclass(frozen=True)
 class Machine:
-    """What a run has to run on; rates are seconds of audio a second."""
+    """What a run has to run on; rates are seconds of audio per second."""
 
     gpus: int
-    gpu_rate: float  # one GPU's whole training step
+    times: Sequence[StepTime]
     cores: int  # of a node, for decoding
     decode_rate: float  # one core's, from FLAC
     network: float  # Gb/s of a node, for reading shards
+    cards: int = 1  # network cards of a node, for gradients
+    card_rate: float = 400.0  # Gb/s of one
+    disk: float = 0.5  # GB/s at which a checkpoint is written
 
     @property
     def nodes(self) -> int:
@@ -29,18 +72,33 @@ class Machine:
 
 
 @dataclass(frozen=True)
+class PhaseWork:
+    """What a phase does."""
+
+    steps: int
+    batch_seconds: float  # global
+    reads_encoder: bool  # its targets come from a target encoder
+
+
+@dataclass(frozen=True)
 class Work:
     """What a run does."""
 
     hours: float
-    steps: int
-    batch_seconds: float  # global
+    phases: tuple[PhaseWork, ...]
     gradient_bytes: int  # all-reduced in a step
-    statistics_bytes: int  # of the online mixture, all-reduced in a step of phase 2
+    statistics_bytes: int  # of an online mixture, all-reduced in its steps
+    checkpoint_bytes: int
+    checkpoint_every: int  # steps
+    most_gpus: int  # utterances of a batch
+
+    @property
+    def steps(self) -> int:
+        return sum(phase.steps for phase in self.phases)
 
     @property
     def audio_seconds(self) -> float:
-        return self.steps * self.batch_seconds
+        return sum(phase.steps * phase.batch_seconds for phase in self.phases)
 
     @property
     def epochs(self) -> float:
@@ -59,64 +117,149 @@ def describe_repetition(audio_seconds: float, steps: int, hours: float) -> str:
     )
 
 
-def all_reduce_seconds(size: float, gpus: int, bandwidth: float) -> float:
-    """A ring: each GPU sends and receives 2 (N - 1) / N times the size."""
-    return 2 * (gpus - 1) / gpus * size / bandwidth
+def all_reduce_seconds(size: float, machine: Machine) -> float:
+    """Rings within the nodes, then between them: of N members each sends and receives 2 (N - 1) / N times the size.
+
+    The GPUs of a node share its network cards.
+    """
+    if machine.gpus == 1:
+        return 0.0
+    inside, nodes = min(machine.gpus, GPUS_PER_NODE), machine.nodes
+    cards = machine.cards * machine.card_rate * 1e9 / 8 * CARD_SHARE
+    return COLLECTIVE + 2 * (inside - 1) / inside * size / NVLINK + 2 * (nodes - 1) / nodes * size / cards
 
 
-def all_reduce_share(work: Work, gpu_rate: float, gpu_seconds: float, gpus: int, bandwidth: float) -> float:
-    """Share of a step that is spent adding up gradients, which waits for the backward pass."""
-    spent = all_reduce_seconds(work.gradient_bytes + work.statistics_bytes, gpus, bandwidth)
-    return spent / (spent + gpu_seconds / gpu_rate)
+@dataclass(frozen=True)
+class StepCost:
+    """Seconds of one step."""
+
+    compute: float
+    gradients: float  # that computing does not hide
+    checkpoint: float  # a step's share of it
+
+    @property
+    def total(self) -> float:
+        return self.compute + self.gradients + self.checkpoint
 
 
-def waiting(work: Work, machine: Machine) -> float:
-    """Share of a step that the machine's own all-reduce takes: NVLink within a node, the network beyond it."""
-    bandwidth = list(LINKS.values())[machine.nodes > 1]
-    return all_reduce_share(work, machine.gpu_rate, work.batch_seconds / machine.gpus, machine.gpus, bandwidth)
+def step_cost(work: Work, phase: PhaseWork, machine: Machine) -> StepCost:
+    compute = compute_seconds(machine.times, phase.batch_seconds / machine.gpus, phase.reads_encoder)
+    early = all_reduce_seconds(EARLY * work.gradient_bytes, machine)
+    statistics = work.statistics_bytes if phase.reads_encoder else 0
+    late = all_reduce_seconds((1 - EARLY) * work.gradient_bytes + statistics, machine)
+    gradients = max(0.0, early - OVERLAP * compute) + late
+    # Training waits for the copy to host memory, and for a write that has not ended when the next checkpoint is due.
+    unfinished = work.checkpoint_bytes / (machine.disk * 1e9) - work.checkpoint_every * (compute + gradients)
+    checkpoint = (work.checkpoint_bytes / HOST_COPY + max(0.0, unfinished)) / work.checkpoint_every
+    return StepCost(compute, gradients, checkpoint)
+
+
+def gpu_seconds(work: Work, machine: Machine) -> float:
+    """Time of a run if GPUs wait for nothing else."""
+    return sum(phase.steps * step_cost(work, phase, machine).total for phase in work.phases)
 
 
 def rates(work: Work, machine: Machine) -> dict[str, float]:
-    """Seconds of audio a second that each resource allows."""
+    """Seconds of audio per second that each resource allows."""
     return {
-        "GPUs": machine.gpus * machine.gpu_rate * (1 - waiting(work, machine)),
+        "GPUs": work.audio_seconds / gpu_seconds(work, machine),
         "decoding": machine.nodes * machine.cores * machine.decode_rate,
         "network": machine.nodes * machine.network * 1e9 / 8 / FLAC_BYTES,
     }
 
 
+def useful_gpus(work: Work, machine: Machine) -> tuple[int, float]:
+    """The number of GPUs that is not worth doubling, and how many times as fast twice as many would be."""
+    gpus = 1
+    while True:
+        here, there = (gpu_seconds(work, replace(machine, gpus=count)) for count in (gpus, 2 * gpus))
+        if here / there < HELPS or 2 * gpus > work.most_gpus:
+            return gpus, here / there if 2 * gpus <= work.most_gpus else 0.0
+        gpus *= 2
+
+
 def table(work: Work, machine: Machine, shard_hours: float) -> list[str]:
-    """The plan in words and figures."""
-    limits = rates(work, machine)
-    slowest = min(limits, key=lambda name: limits[name])
-    pace, needed = limits[slowest], limits["GPUs"] / machine.nodes
+    """The plan in words and figures, section by section."""
+    sections = [summary(work, machine, shard_hours), limits(work, machine), scaling(work, machine)]
+    if repetition := describe_repetition(work.audio_seconds, sum(phase.steps for phase in work.phases), work.hours):
+        sections.append([repetition])
+    return [line for section in sections for line in (*section, "")][:-1]
+
+
+def summary(work: Work, machine: Machine, shard_hours: float) -> list[str]:
+    needed = rates(work, machine)["GPUs"] / machine.nodes
+    pace = min(rates(work, machine).values())
     shards = math.ceil(work.hours / shard_hours)
     flac, int16 = (storage(work.hours * 3600 * size) for size in (FLAC_BYTES, INT16_BYTES))
     where = (
         f"{machine.gpus} GPU{'s' if machine.gpus > 1 else ''}, {machine.nodes} node{'s' if machine.nodes > 1 else ''}"
     )
-    lines = [
+    batches = " and ".join(f"{size:,.0f}" for size in dict.fromkeys(phase.batch_seconds for phase in work.phases))
+    return [
         f"{work.hours:,.0f} hours on {where}",
-        f"  steps     {work.steps:,} of {work.batch_seconds:,.0f} s",
+        f"  steps     {work.steps:,} of {batches} s",
         f"  epochs    {work.epochs:.2f}: {work.audio_seconds / 3600:,.0f} hours of audio",
-        f"  time      {clock(work.audio_seconds / pace)} at {pace:,.0f} s of audio a second",
+        f"  time      {clock(work.audio_seconds / pace)} at {pace:,.0f} s of audio per second",
         f"  storage   {flac} as flac shards, {int16} as int16",
         f"  shards    {shards:,} of {shard_hours:g} hours",
-        f"  network   {needed * FLAC_BYTES * 8 / 1e9:.2f} Gb/s a node keep the GPUs busy from flac shards, "
+        f"  network   {needed * FLAC_BYTES * 8 / 1e9:.2f} Gb/s per node keep the GPUs busy from flac shards, "
         f"{needed * INT16_BYTES * 8 / 1e9:.2f} from int16",
-        f"  cores     {needed / machine.decode_rate:.1f} a node keep them busy from flac",
-        "",
-        f"{'what each allows':<28}{'audio s/s':>12}",
+        f"  cores     {needed / machine.decode_rate:.1f} per node keep them busy from flac",
+        f"  saving    {storage(work.checkpoint_bytes)} every {work.checkpoint_every:,} steps: training waits "
+        f"{work.checkpoint_bytes / HOST_COPY:.2f} s for the copy, then it is written in the background",
     ]
+
+
+def limits(work: Work, machine: Machine) -> list[str]:
+    """What each resource allows, and which is the slowest."""
+    allowed = rates(work, machine)
+    slowest = min(allowed, key=lambda name: allowed[name])
+    costs = [(phase.steps, step_cost(work, phase, machine)) for phase in work.phases]
+    computing = sum(steps * cost.compute for steps, cost in costs)
+    lost = 1 - computing / sum(steps * cost.total for steps, cost in costs)
+    per_gpu = work.audio_seconds / computing / machine.gpus
     details = {
-        "GPUs": f"{machine.gpus} × {machine.gpu_rate:,.0f}, less {waiting(work, machine):.0%} for all-reduce",
+        "GPUs": f"{machine.gpus} × {per_gpu:,.0f}, less {lost:.1%} for gradients and checkpoints",
         "decoding": f"{machine.nodes * machine.cores} cores × {machine.decode_rate:,.0f}",
         "network": f"{machine.nodes} × {machine.network:g} Gb/s",
     }
-    for name, rate in limits.items():
-        lines.append(f"  {name:<26}{rate:>12,.0f}  {details[name]}{'  <- the bottleneck' if name == slowest else ''}")
-    repeated = describe_repetition(work.audio_seconds, work.steps, work.hours)
-    return [*lines, "", *scaling(work, machine), *(["", repeated] if repeated else [])]
+    return [
+        f"{'what each allows':<28}{'audio s/s':>12}",
+        *(
+            f"  {name:<26}{rate:>12,.0f}  {details[name]}{'  <- the bottleneck' if name == slowest else ''}"
+            for name, rate in allowed.items()
+        ),
+    ]
+
+
+def scaling(work: Work, machine: Machine) -> list[str]:
+    """The same batch on other numbers of GPUs that wait for no data, and where more of them stop helping."""
+    megabytes = work.gradient_bytes / 1e6
+    plural = "s" if machine.cards > 1 else ""
+    lines = [
+        f"the GPUs alone, on other numbers of them: {megabytes:.0f} MB of gradients per step, "
+        f"{machine.cards} network card{plural} of {machine.card_rate:g} Gb/s per node",
+        f"{'GPUs':>6}{'audio per GPU':>15}{'step, ms':>17}{'gradients':>11}{'audio s/s':>12}{'per GPU':>9}{'time':>14}",
+    ]
+    alone = rates(work, replace(machine, gpus=1))["GPUs"]
+    counts = {2**power for power in range(12)} | {machine.gpus}
+    for gpus in sorted(count for count in counts if count <= min(work.most_gpus, max(128, machine.gpus))):
+        here = replace(machine, gpus=gpus)
+        costs = [step_cost(work, phase, here) for phase in work.phases]
+        steps = " / ".join(f"{1e3 * cost.total:.1f}" for cost in costs[:2])
+        waiting = max(cost.gradients / cost.total for cost in costs)
+        pace = rates(work, here)["GPUs"]
+        audio = f"{work.phases[0].batch_seconds / gpus:,.1f} s"
+        lines.append(
+            f"{gpus:>6}{audio:>15}{steps:>17}{waiting:>11.1%}{pace:>12,.0f}{pace / gpus / alone:>9.0%}"
+            f"{clock(work.audio_seconds / pace):>14}"
+        )
+    gpus, gain = useful_gpus(work, machine)
+    if gain:
+        lines.append(f"More than {gpus} GPUs stop helping: {2 * gpus} would be {gain:.2f} times as fast.")
+    else:
+        lines.append(f"A batch has {work.most_gpus} utterances, so at most {work.most_gpus} GPUs share it.")
+    return lines
 
 
 def clock(seconds: float) -> str:
@@ -126,17 +269,3 @@ def clock(seconds: float) -> str:
 
 def storage(size: float) -> str:
     return f"{size / 1e12:.2f} TB" if size >= 1e12 else f"{size / 1e9:.1f} GB"
-
-
-def scaling(work: Work, machine: Machine) -> list[str]:
-    """Weak scaling: each GPU keeps its audio per step, the gradients are added up over more of them."""
-    gpu_seconds = work.batch_seconds / machine.gpus
-    megabytes = (work.gradient_bytes + work.statistics_bytes) / 1e6
-    lines = [f"all-reduce: {megabytes:.0f} MB a step; its share of a step with {gpu_seconds:g} s of audio a GPU"]
-    for gpus in (8, 64):
-        shares = [
-            f"{name}: {all_reduce_share(work, machine.gpu_rate, gpu_seconds, gpus, bandwidth):.1%}"
-            for name, bandwidth in LINKS.items()
-        ]
-        lines.append(f"  {gpus:>2} GPUs   {'   '.join(shares)}")
-    return lines

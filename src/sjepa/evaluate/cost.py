@@ -16,7 +16,7 @@ from sjepa.errors import UserError
 from sjepa.evaluate.upstream import Upstream, about
 from sjepa.files import read_json
 from sjepa.model.encoder import Encoder
-from sjepa.speed.timing import encoder_operations
+from sjepa.speed.timing import count_operations
 
 FILE = "cost.json"
 WARMUP = 1
@@ -55,7 +55,7 @@ def count_macs(upstream: Upstream, seconds: float) -> float | None:
         return None
     samples = noise(seconds)
     if isinstance(upstream.network, Encoder):
-        return encoder_operations(upstream.network.config, len(samples)) / 2 / seconds
+        return count_operations(upstream.network.config, len(samples)) / 2 / seconds
     with FlopCounterMode(display=False, custom_mapping=FURTHER) as counter:
         upstream.extract([samples])
     return counter.get_total_flops() / 2 / seconds

@@ -29,6 +29,7 @@ TITLES = {
 DEV_CLEAN, DEV_CLEAN_UTTERANCES = "LibriSpeech dev-clean", 2703
 # Encoders are compared with those of their size, as in the paper.
 CLASSES = (90.0, 200.0, math.inf)  # millions of parameters
+CLASS_NAMES = ("Below 90M", "Base class (about 95M)", "Large class (316M and more)")
 MARK = "† reported by others, not measured here"
 UNSWEPT_MARK = "‡ learning rate not swept; the board swept it for each of its rows"
 # What a result has beside its outcome: results that differ in any of it are not seeds of one measurement.
@@ -167,6 +168,19 @@ class Section:
         chosen = f" Learning rates other than the protocol's: {', '.join(self.rates)}." if self.rates else ""
         unswept = any(self.is_unswept(row, column) for row in self.rows for column in row.unswept)
         return self.place.note + (f" {UNSWEPT_MARK}." if unswept else "") + chosen + " Best of its size class in bold."
+
+    @property
+    def classes(self) -> list[tuple[str, list[Row]]]:
+        """Rows below the name of their size class, as in the paper; without names where the paper has none."""
+        groups = sorted({row.group for row in self.rows})
+        if self.place.kind is not SectionKind.SUPERB or len(groups) < 2:
+            return [("", self.rows)]
+        return [(CLASS_NAMES[group], [row for row in self.rows if row.group == group]) for group in groups]
+
+    @property
+    def by_task(self) -> bool:
+        """Whether tasks are the rows and encoders the columns, as in the paper's table of probes."""
+        return self.place.kind is SectionKind.PROBES
 
     def is_unswept(self, row: Row, column: str) -> bool:
         """Whether a learning rate was not swept where those beside it were: all that the board reports."""

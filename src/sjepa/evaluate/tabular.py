@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from sjepa.evaluate.metric import Better
 from sjepa.evaluate.table import Row, Section
@@ -46,15 +46,13 @@ def heading(section: Section, column: str) -> str:
 def markdown(sections: Sequence[Section]) -> str:
     blocks = []
     for section in sections:
-        columns, costs = section.columns, section.cost_columns
         lines = [f"## {escape_markdown(section.title)}", "", escape_markdown(section.note), ""]
-        headings = [*costs, *(heading(section, column) for column in columns)]
-        lines.append("| encoder | parameters | " + " | ".join(map(escape_markdown, headings)) + " |")
-        lines.append("| --- | ---: |" + " ---: |" * len(headings))
-        for row in section.rows:
-            scores = [cell(section, row, column, "**{}**", "–") for column in columns]
-            cells = " | ".join([*(cost(row, column, "–") for column in costs), *scores])
-            lines.append(f"| {escape_markdown(row.name)}{' †' if row.reported else ''} | {size(row)} | {cells} |")
+        head, rows = cells_of(section, "**{}**", "–", escape_markdown)
+        lines.append("| " + " | ".join(head) + " |")
+        lines.append("| --- |" + " ---: |" * (len(head) - 1))
+        for cells in rows:
+            named = [f"*{cells}*", *("" for _ in head[1:])] if isinstance(cells, str) else cells
+            lines.append("| " + " | ".join(named) + " |")
         blocks.append("\n".join(lines) + "\n")
     return "\n".join(blocks)
 
@@ -62,26 +60,44 @@ def markdown(sections: Sequence[Section]) -> str:
 def latex(sections: Sequence[Section]) -> str:
     blocks = []
     for section in sections:
-        columns, costs = section.columns, section.cost_columns
-        width = len(columns) + len(costs)
-        head = " & ".join(escape_latex(text) for text in [*costs, *(heading(section, column) for column in columns)])
-        lines = [rf"\begin{{tabular}}{{lr{'r' * width}}}", r"\toprule", rf"encoder & parameters & {head} \\"]
-        group = -1
-        for row in section.rows:
-            lines += [r"\midrule"] if row.group != group else []
-            group = row.group
-            scores = [cell(section, row, column, r"\textbf{{{}}}", "--") for column in columns]
-            cells = " & ".join([*(cost(row, column, "--") for column in costs), *scores])
-            mark = r"$^\dagger$" if row.reported else ""
-            lines.append(
-                rf"{escape_latex(row.name)}{mark} & {size(row)} & {cells} \\".replace("±", r"$\pm$").replace(
-                    "‡", SPECIAL["‡"]
-                )
-            )
+        head, rows = cells_of(section, r"\textbf{{{}}}", "--", escape_latex)
+        lines = [rf"\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}", r"\toprule", rf"{' & '.join(head)} \\"]
+        lines += [r"\midrule"] if rows and not isinstance(rows[0], str) else []
+        for cells in rows:
+            if isinstance(cells, str):
+                lines += [r"\midrule", rf"\multicolumn{{{len(head)}}}{{l}}{{\textit{{{cells}}}}} \\", r"\midrule"]
+            else:
+                lines.append(rf"{' & '.join(cells)} \\".replace("±", r"$\pm$").replace("‡", SPECIAL["‡"]))
         said = escape_latex(f"{section.title}. {section.note}")
-        lines += [r"\bottomrule", rf"\multicolumn{{{width + 2}}}{{l}}{{\footnotesize {said}}}", r"\end{tabular}"]
+        lines += [r"\bottomrule", rf"\multicolumn{{{len(head)}}}{{l}}{{\footnotesize {said}}}", r"\end{tabular}"]
         blocks.append("\n".join(lines) + "\n")
     return "\n".join(blocks)
+
+
+def cells_of(
+    section: Section, bold: str, none: str, escape: Callable[[str], str]
+) -> tuple[list[str], list[list[str] | str]]:
+    """The heading and the rows of a section in the paper's form; a row that is a string names a size class."""
+    columns, costs = section.columns, section.cost_columns
+    dagger = "$^\\dagger$" if escape is escape_latex else " †"
+    names = [f"{escape(row.name)}{dagger if row.reported else ''}" for row in section.rows]
+    if section.by_task:
+        facts: list[list[str] | str] = [["parameters", *map(size, section.rows)]]
+        facts += [[escape(column), *(cost(row, column, none) for row in section.rows)] for column in costs]
+        scores = [
+            [escape(heading(section, column)), *(cell(section, row, column, bold, none) for row in section.rows)]
+            for column in columns
+        ]
+        return [escape("accuracy (%)"), *names], facts + scores
+    head = ["encoder", "parameters", *map(escape, [*costs, *(heading(section, column) for column in columns)])]
+    rows: list[list[str] | str] = []
+    known = dict(zip(map(id, section.rows), names, strict=True))
+    for name, members in section.classes:
+        rows += [escape(name)] if name else []
+        for row in members:
+            scored = [cell(section, row, column, bold, none) for column in columns]
+            rows.append([known[id(row)], size(row), *(cost(row, column, none) for column in costs), *scored])
+    return head, rows
 
 
 # Names come from files of others: nothing in them is a command, a cell's end or HTML.

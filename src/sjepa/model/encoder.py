@@ -161,7 +161,7 @@ class Encoder(nn.Module):
         >>> from sjepa import Encoder
         >>> stream = Encoder.from_pretrained("runs/mine").stream(chunk=0.5, look_ahead=0.25)
         >>> [len(frames) for frames in stream.feed(np.zeros((4, 8_000), np.float32))]  # four blocks of half a second
-        [25, 25, 49]
+        [25, 25, 25, 24]
         """
         last = self.config.layers - 1
         if layer is not None and not 0 <= layer <= last:

@@ -11,7 +11,13 @@ MAX_WEIGHTS = 2e10
 
 @dataclass(frozen=True)
 class EncoderConfig:
-    """Size and regularisation of the encoder. The defaults are the paper's."""
+    """Size and regularisation of the encoder. The defaults are the paper's.
+
+    Example:
+        >>> from sjepa import Encoder, EncoderConfig
+        >>> sum(p.numel() for p in Encoder(EncoderConfig(layers=2)).parameters())
+        23492224
+    """
 
     hidden_size: Annotated[int, SIZE] = 768
     """Width of the transformer."""

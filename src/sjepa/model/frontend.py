@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sjepa.audio.io import SAMPLE_RATE
+from sjepa.model.abilities import use_kernels
 from sjepa.model.activation import gelu
 
 KERNELS = (10, 3, 3, 3, 3, 2, 2)
@@ -162,7 +163,7 @@ def first_layer(waveforms: Tensor, weight: Tensor, rows: int, dtype: torch.dtype
     padded = F.pad(waveforms.float(), (0, needed - waveforms.shape[1]))
     channels = weight.shape[2]
     tiles = channels % 128 == 0 or channels in (16, 32, 64)
-    if device == "cuda" and tiles and not waveforms.requires_grad:  # the kernel has no gradient for the samples
+    if tiles and not waveforms.requires_grad and use_kernels(waveforms):  # the kernel has no gradient for the samples
         from sjepa.model import kernels
 
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else dtype

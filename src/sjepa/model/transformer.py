@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from sjepa.model.abilities import use_kernels
 from sjepa.model.activation import plain_gelu
 from sjepa.model.position import ConvPosition
 
@@ -49,7 +50,7 @@ class LayerNorm(nn.LayerNorm):
 
 def gelu_dropout(x: Tensor, p: float) -> Tensor:
     """Compute dropout(gelu(x)). On a GPU, one kernel does both with few random numbers."""
-    if x.is_cuda and p > 0:
+    if p > 0 and use_kernels(x):
         from sjepa.model import kernels
 
         return kernels.gelu_dropout(x, torch.randint(2**31, (1,), device=x.device), p)

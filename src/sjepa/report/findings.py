@@ -10,7 +10,7 @@ from sjepa.analysis.names import LABELS
 from sjepa.analysis.pareto import analyse_pareto
 from sjepa.evaluate.metric import SectionKind
 from sjepa.evaluate.table import Section, build_sections, place_of
-from sjepa.evaluate.tabular import cell, heading, size
+from sjepa.evaluate.tabular import cells_of
 from sjepa.report import charts, findings_charts
 from sjepa.report.blocks import figure, note, section, table
 from sjepa.report.contents import Report
@@ -42,15 +42,22 @@ def results(report: Report) -> str:
 
 
 def results_table(part: Section) -> str:
-    head = ["encoder", "parameters", *(heading(part, column) for column in part.columns)]
+    """A table of results in the paper's form: size classes have headings, probes have encoders as columns."""
+    head, cells = cells_of(part, BOLD, "–", str)
     rows, strong = [], []
-    for r, row in enumerate(part.rows):
-        rows.append([f"{row.name}{' †' if row.reported else ''}", size(row)])
-        for c, column in enumerate(part.columns):
-            rows[-1].append(cell(part, row, column, "{}", "–"))
-            strong += [(r, c + 2)] if part.is_best(row, column) else []
+    for r, row in enumerate(cells):
+        if isinstance(row, str):
+            rows.append([row, *("" for _ in head[1:])])
+            strong.append((r, 0))
+            continue
+        strong += [(r, c) for c, text in enumerate(row) if text.startswith(MARK)]
+        rows.append([text.removeprefix(MARK) for text in row])
     words = escape(part.note)
     return f"<figure><h3>{escape(part.title)}</h3>{table(head, rows, strong)}<figcaption>{words}</figcaption></figure>"
+
+
+MARK = "\ue000"  # of a private range, so that no name has it
+BOLD = MARK + "{}"
 
 
 def layers(report: Report) -> str:
@@ -167,15 +174,15 @@ def gaps(report: Report) -> str:
         "Utterance explorer": (bool(report.utterances), f"sjepa report {run} --data DATA"),
         "Entropy of both paths and of the target": (
             "entropy" in report.found,
-            f"sjepa analyze entropy --run {run} --data DATA",
+            f"sjepa analyze entropy {run} --data DATA",
         ),
         "Phones of the clusters": (
             bool(report.found.get("clusters", {}).get("phones")),
-            f"sjepa analyze clusters --run {run} --data LABELLED",
+            f"sjepa analyze clusters {run} --data LABELLED",
         ),
         "Calibration of effective rank": (
             bool(report.found.get("erank", {}).get("calibration")),
-            f"sjepa analyze erank --run {run} --data LABELLED",
+            f"sjepa analyze erank {run} --data LABELLED",
         ),
         "Probes": (
             bool(report.tasks) or any(r["task"] == "probe" for r in report.results),

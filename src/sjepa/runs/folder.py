@@ -47,10 +47,12 @@ EARLIER = re.compile(r"before-step-(\d{1,15})")
 
 
 class RunFolder:
-    """A run directory, which may not exist yet.
+    """A run directory, which may not exist yet. Reading it needs no torch.
 
-    run = RunFolder("runs/mine")
-    print(run.step, "of", run.planned_steps, "steps on", run.data)
+    >>> from sjepa import RunFolder
+    >>> run = RunFolder("runs/mine")
+    >>> run.step, run.planned_steps
+    (12, 12)
     """
 
     def __init__(self, path: str | os.PathLike[str]):
@@ -242,6 +244,19 @@ class RunFolder:
     def events(self) -> list[Event]:
         """All events of the log."""
         return read_events(self.log)
+
+    def metrics(self) -> dict[str, list[Any]]:
+        """What the log has of each training interval, as columns of equal length; None where a line has no value.
+
+        `pandas.DataFrame(run.metrics())` makes a table of it.
+
+        >>> from sjepa import RunFolder
+        >>> RunFolder("runs/mine").metrics()["step"][-3:]
+        [10, 11, 12]
+        """
+        lines = select_events(self.events(), "train")
+        names = dict.fromkeys(name for line in lines for name in line)
+        return {name: [line.get(name) for line in lines] for name in names}
 
     def require(self, *files: Path) -> None:
         """Refuse what is not a run, or a run without one of these files."""

@@ -1,1 +1,1 @@
-"""`sjepa bench`: how fast this machine is. One module per subject, each with `run(arguments)`."""
+"""`sjepa bench`: measure speed on this machine. One module per subject, each with `run(arguments)`."""

@@ -1,30 +1,30 @@
-"""Several implementations of the same work, timed against each other on a machine that does other things too."""
+"""Compare the speed of several implementations on a machine with other load."""
 
 import statistics
 from collections.abc import Callable, Mapping
 
 import torch
 
-from sjepa.speed.output import stage
-from sjepa.speed.timing import milliseconds
+from sjepa.speed.output import announce
+from sjepa.speed.timing import time_call
 
 
-def in_turn(
+def time_alternately(
     what: str, contestants: Mapping[str, Callable[[], object]], device: torch.device, rounds: int
 ) -> dict[str, list[float]]:
-    """Milliseconds of every call: one of each in turn, so that other work on the machine hits all alike."""
-    stage(f"Timing {what}: {', '.join(contestants)}, {rounds} times each")
+    """Return the milliseconds of every call. Calls alternate, so other load affects all contestants equally."""
+    announce(f"Timing {what}: {', '.join(contestants)}, {rounds} times each")
     times: dict[str, list[float]] = {name: [] for name in contestants}
     for work in contestants.values():
         work()
     for _ in range(rounds):
         for name, work in contestants.items():
-            times[name].append(milliseconds(work, device, repeats=1, warmup=0))
+            times[name].append(time_call(work, device, repeats=1, warmup=0))
     return times
 
 
-def figures(times: Mapping[str, list[float]], ours: str) -> dict[str, dict[str, float]]:
-    """Median time of each, and how many times as long as ours it takes: the median over the rounds."""
+def summarize(times: Mapping[str, list[float]], ours: str) -> dict[str, dict[str, float]]:
+    """Return the median time of each contestant, and the median over rounds of its ratio to `ours`."""
     return {
         name: {
             "ms": statistics.median(taken),

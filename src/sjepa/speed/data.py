@@ -1,4 +1,4 @@
-"""`sjepa bench data`: how fast this machine decodes audio, and how fast the loader makes batches of it."""
+"""`sjepa bench data`: measure the speed of audio decoding and of the data loader."""
 
 import os
 import tempfile
@@ -21,7 +21,7 @@ from sjepa.data.masking import MaskConfig
 from sjepa.data.opening import open_corpus
 from sjepa.data.shards import Encoding, write_shards
 from sjepa.errors import UserError
-from sjepa.speed.output import processor, save, stage
+from sjepa.speed.output import announce, processor_name, save
 from sjepa.subcommands import parse
 
 FORMATS = {
@@ -34,40 +34,40 @@ FORMATS = {
 
 @dataclass(frozen=True)
 class BenchData:
-    """Measure reading: decode rate per core by format, and the rate at which the loader makes batches."""
+    """Measure how fast one core decodes each audio format, and how fast the loader makes batches."""
 
     data: str = ""
-    """Folder, index or shards to measure with; empty: made-up speech-like sound."""
+    """Folder, index or shards to read. By default, synthetic audio."""
     seconds: Annotated[float, LENGTH] = 10.0
-    """How long each loader is measured."""
+    """Duration of each loader measurement."""
     workers: Annotated[int, PROCESSES] = os.cpu_count() or 1
     """Worker processes of the loader."""
     out: Path | None = None
-    """JSON file for the figures."""
+    """JSON file for the results."""
 
 
 def run(arguments: list[str]) -> None:
     command = parse(BenchData, "sjepa bench data", arguments)
     results = measure(command.data, command.seconds, command.workers)
-    print(table(results))
+    print(format_table(results))
     save(results, command.out)
 
 
 def measure(data: str, seconds: float, workers: int) -> dict[str, Any]:
-    arrow()  # missing, it is better missed before the work than after
+    arrow()  # report a missing pyarrow before the work starts
     given = open_corpus(data, 15.0, "none", 0.0) if data else None
-    recordings = sample(given) if given is not None else [babble(seed) for seed in range(24)]
-    results: dict[str, Any] = {"machine": {"processor": processor(), "cores": os.cpu_count(), "workers": workers}}
+    recordings = sample_recordings(given) if given is not None else [synthesize(seed) for seed in range(24)]
+    results: dict[str, Any] = {"machine": {"processor": processor_name(), "cores": os.cpu_count(), "workers": workers}}
     name = os.path.basename(data.rstrip("/"))
     results["sound"] = f"{len(recordings)} recordings of {name or 'speech-like sound'}"
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        stage(f"Timing the decoding of {', '.join(FORMATS)}")
-        results["decode"] = {ending: decode_rate(folder / ending, ending, recordings) for ending in FORMATS}
+        announce(f"Timing the decoding of {', '.join(FORMATS)}")
+        results["decode"] = {ending: measure_decoding(folder / ending, ending, recordings) for ending in FORMATS}
         results["loader"] = {}
         if given is not None:
-            stage(f"Timing the loader on {data}")
-            results["loader"]["as given"] = loader_rate(given, workers, seconds)
+            announce(f"Timing the loader on {data}")
+            results["loader"]["as given"] = measure_loader(given, workers, seconds)
         build_index(
             [str(folder / "flac")],
             folder / "index",
@@ -78,27 +78,27 @@ def measure(data: str, seconds: float, workers: int) -> dict[str, Any]:
         )
         encodings: tuple[Encoding, ...] = ("flac", "int16")
         for encoding in encodings:
-            stage(f"Writing {encoding} shards and timing the loader on them")
+            announce(f"Writing {encoding} shards and timing the loader on them")
             shards = folder / f"shards-{encoding}"
             write_shards(
                 str(folder / "index"), shards, encoding=encoding, shard_hours=8.0, seed=0, workers=1, show=False
             )
             corpus = open_corpus(str(shards), 15.0, "none", 0.0)
-            results["loader"][f"{encoding} shards"] = loader_rate(corpus, workers, seconds)
+            results["loader"][f"{encoding} shards"] = measure_loader(corpus, workers, seconds)
     return results
 
 
-def sample(corpus: Corpus | CorpusMix) -> list[np.ndarray]:
-    """Some utterances of a corpus, the same each time."""
+def sample_recordings(corpus: Corpus | CorpusMix) -> list[np.ndarray]:
+    """Select up to 64 utterances of at least one second, always the same."""
     chosen = np.random.default_rng(0).choice(len(corpus), min(len(corpus), 64), replace=False)
     long_enough = [int(utterance) for utterance in chosen if corpus.length[utterance] >= SAMPLE_RATE]
     if not long_enough:
-        raise UserError("the corpus has no utterances of a second or more to measure with")
+        raise UserError("the corpus has no utterances of at least one second")
     return [corpus.read(utterance) for utterance in long_enough]
 
 
-def babble(seed: int) -> np.ndarray:
-    """15 s with the texture of speech: harmonics that change every 120 ms, pauses, and a little noise."""
+def synthesize(seed: int) -> np.ndarray:
+    """Make 15 s of speech-like audio: harmonics that change every 120 ms, pauses, and a little noise."""
     generator = np.random.default_rng(seed)
     t = np.arange(1920) / SAMPLE_RATE
     pitch = generator.uniform(90, 220)
@@ -108,8 +108,8 @@ def babble(seed: int) -> np.ndarray:
     return to_int16((tones + 0.002 * generator.normal(size=tones.shape)).ravel())
 
 
-def decode_rate(folder: Path, ending: str, recordings: list[np.ndarray]) -> dict[str, float]:
-    """Seconds of audio decoded in a second by one core, and bytes of a second of audio."""
+def measure_decoding(folder: Path, ending: str, recordings: list[np.ndarray]) -> dict[str, float]:
+    """Return the seconds of audio that one core decodes per second, and the bytes per second of audio."""
     import soundfile
 
     folder.mkdir()
@@ -126,17 +126,17 @@ def decode_rate(folder: Path, ending: str, recordings: list[np.ndarray]) -> dict
     return {"audio_per_second": rate, "bytes_per_second": sum(path.stat().st_size for path in paths) / audio}
 
 
-def loader_rate(corpus: Corpus | CorpusMix, workers: int, seconds: float) -> dict[str, Any]:
-    """Seconds of audio a second: decoded, cropped, masked, in batches of a GPU's share, on the GPU if there is one."""
+def measure_loader(corpus: Corpus | CorpusMix, workers: int, seconds: float) -> dict[str, Any]:
+    """Measure the loader in seconds of audio per second, with cropping and masking, on a GPU if there is one."""
     import torch
 
-    # 360 s: a GPU's share of the paper's batch; a small corpus must still give several batches.
+    # 360 s is one GPU's share of the paper's batch. A small corpus still needs several batches.
     batch_seconds = min(360.0, corpus.hours * 3600 / 8)
     plan = plan_batches(corpus, BatchConfig(seconds=batch_seconds), seed=0, world_size=1)
     reader = BatchReader(corpus, MaskConfig(), AugmentConfig(), seed=0, rank=0, world_size=1)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     batches = load(reader, plan, (0, 0), workers, device)
-    for _ in range(2 * workers):  # processes start and caches fill
+    for _ in range(2 * workers):  # wait for worker start and caches
         next(batches)
     began, audio_seconds = time.perf_counter(), 0.0
     while time.perf_counter() - began < seconds:
@@ -146,7 +146,7 @@ def loader_rate(corpus: Corpus | CorpusMix, workers: int, seconds: float) -> dic
     return {"audio_per_second": rate, "workers": workers, "batch_seconds": batch_seconds, "device": device.type}
 
 
-def table(results: dict[str, Any]) -> str:
+def format_table(results: dict[str, Any]) -> str:
     lines = [f"{results['machine']['processor']}, {results['machine']['cores']} cores; {results['sound']}", ""]
     lines += [f"{'decoding, one core':<24}{'audio s/s':>12}{'kB per s of audio':>20}"]
     for name, row in results["decode"].items():

@@ -1,4 +1,4 @@
-"""`sjepa bench encode`: the encoder's inference beside Hugging Face's HubertModel with the same weights."""
+"""`sjepa bench encode`: compare inference with Hugging Face's HubertModel on the same weights."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,27 +14,27 @@ from sjepa.config import load_preset
 from sjepa.errors import UserError
 from sjepa.model.encoder import Encoder
 from sjepa.model.formats import to_hugging_face
-from sjepa.speed.contest import figures, in_turn
-from sjepa.speed.output import machine, save, show, stage
+from sjepa.speed.contest import summarize, time_alternately
+from sjepa.speed.output import announce, describe_machine, print_table, save
 from sjepa.subcommands import parse
 
 
 @dataclass(frozen=True)
 class BenchEncode:
-    """Time the encoder on random audio: one clip in fp32 on a CPU, batches in bf16 on a GPU."""
+    """Time the encoder and Hugging Face's on random audio: one clip in fp32 on a CPU, batches in bf16 on a GPU."""
 
     preset: str = "paper"
-    """Size of the encoder; its weights are random."""
+    """Preset for the size of the encoder. Its weights are random."""
     batch: Annotated[int, SIZE_OR_DEFAULT] = 0
-    """Clips in a batch; 24 on a GPU, 1 on a CPU."""
+    """Clips per batch. By default, 24 on a GPU and 1 on a CPU."""
     seconds: Annotated[float, LENGTH] = 15.0
     """Length of a clip."""
     rounds: Annotated[int, SIZE] = 15
-    """Timed calls of each, in turn; the median counts."""
+    """Timed calls per implementation. Results are medians."""
     threads: Annotated[int, PROCESSES] = 2
-    """Threads on a CPU."""
+    """CPU threads."""
     out: Path | None = None
-    """JSON file for the figures."""
+    """JSON file for the results."""
 
 
 def run(arguments: list[str]) -> None:
@@ -46,7 +46,7 @@ def run(arguments: list[str]) -> None:
         results = measure(command, device)
     finally:
         torch.set_num_threads(before)
-    shown(results)
+    print_results(results)
     save(results, command.out)
 
 
@@ -54,10 +54,10 @@ def run(arguments: list[str]) -> None:
 def measure(command: BenchEncode, device: torch.device) -> dict[str, Any]:
     gpu = device.type == "cuda"
     batch = command.batch or (24 if gpu else 1)
-    stage(f"Making the encoder of {command.preset}, and the same network by transformers")
+    announce(f"Making the encoder of {command.preset}, and the same network in transformers")
     torch.manual_seed(0)
     encoder = Encoder(load_preset(command.preset).encoder).to(device).eval()
-    theirs = hugging_face(encoder, device)
+    theirs = make_hubert(encoder, device)
     audio = 0.1 * torch.randn(batch, round(command.seconds * SAMPLE_RATE), device=device)
 
     def in_bf16(work: Callable[[], Tensor]) -> Tensor:
@@ -69,9 +69,9 @@ def measure(command: BenchEncode, device: torch.device) -> dict[str, Any]:
         "transformers": lambda: in_bf16(lambda: theirs(audio).last_hidden_state),
     }
     one, other = (work().float() for work in contestants.values())
-    timed = figures(in_turn("the encoder", contestants, device, command.rounds), ours="sjepa")
+    timed = summarize(time_alternately("the encoder", contestants, device, command.rounds), ours="sjepa")
     rates = {name: batch * command.seconds / figure["ms"] * 1e3 for name, figure in timed.items()}
-    return machine(device) | {
+    return describe_machine(device) | {
         "preset": command.preset,
         "batch": batch,
         "seconds": command.seconds,
@@ -84,8 +84,8 @@ def measure(command: BenchEncode, device: torch.device) -> dict[str, Any]:
     }
 
 
-def hugging_face(encoder: Encoder, device: torch.device) -> Any:
-    """The same network by transformers, attention by torch's fused kernel."""
+def make_hubert(encoder: Encoder, device: torch.device) -> Any:
+    """Make the same network with transformers, using torch's fused attention."""
     try:
         import transformers
     except ImportError:
@@ -98,7 +98,7 @@ def hugging_face(encoder: Encoder, device: torch.device) -> Any:
     return model.to(device).eval()
 
 
-def shown(results: dict[str, Any]) -> None:
+def print_results(results: dict[str, Any]) -> None:
     title = (
         f"{results['device']}, {results['threads']} threads, torch {results['torch']}: "
         f"{results['batch']} x {results['seconds']:g} s, {results['precision']}"
@@ -107,5 +107,5 @@ def shown(results: dict[str, Any]) -> None:
         [name, f"{row['ms']:,.1f}", f"{row['audio_per_second']:,.1f}", f"{row['ratio']:.2f}"]
         for name, row in results["encode"].items()
     ]
-    show(title, ["encoder", "ms", "audio s/s", "times sjepa's"], rows)
-    print(f"largest difference {results['largest_difference']:.1e} at outputs up to {results['largest_output']:.1f}")
+    print_table(title, ["encoder", "ms", "audio s/s", "ratio to sjepa"], rows)
+    print(f"largest difference {results['largest_difference']:.1e}, largest output {results['largest_output']:.1f}")

@@ -1,4 +1,4 @@
-"""`sjepa bench gmm`: posteriors, online updates and EM, beside the paper's equations as written and scikit-learn."""
+"""`sjepa bench gmm`: compare posteriors, online updates and EM with a direct implementation and scikit-learn."""
 
 import copy
 from dataclasses import dataclass
@@ -12,9 +12,9 @@ from sjepa.audio.io import SAMPLE_RATE
 from sjepa.bounds import INDEX, LENGTH, SIZE, SIZE_OR_DEFAULT
 from sjepa.errors import UserError
 from sjepa.model.frontend import frame_count
-from sjepa.speed.contest import figures, in_turn
+from sjepa.speed.contest import summarize, time_alternately
 from sjepa.speed.mixtures import ScikitLearn, draw_frames, naive_posterior, naive_update
-from sjepa.speed.output import machine, save, show, stage
+from sjepa.speed.output import announce, describe_machine, print_table, save
 from sjepa.subcommands import parse
 from sjepa.targets.fit import initial_mixture
 from sjepa.targets.gmm import DiagonalGMM
@@ -25,51 +25,51 @@ DECAY, MINIMUM_COUNT = 0.999, 0.01
 
 @dataclass(frozen=True)
 class BenchGmm:
-    """Time mixtures on frames drawn from a made-up mixture: the online update of phase 2, and the fit of phase 1."""
+    """Time the online update of phase 2 and the fit of phase 1, on frames drawn from a random mixture."""
 
     batch: Annotated[int, SIZE_OR_DEFAULT] = 0
-    """Utterances whose frames the online mixture sees at once; 24 on a GPU, 2 on a CPU."""
+    """Utterances per online update. By default, 24 on a GPU and 2 on a CPU."""
     seconds: Annotated[float, LENGTH] = 15.0
     """Length of an utterance."""
     components: Annotated[int, SIZE] = 500
     """Components of the online mixture."""
     dimension: Annotated[int, SIZE] = 768
-    """Features of the online mixture."""
+    """Feature dimension of the online mixture."""
     fit_frames: Annotated[int, INDEX] = 100_000
-    """Frames that EM is fitted to; 0 leaves EM out."""
+    """Frames for EM. 0 skips EM."""
     fit_components: Annotated[int, SIZE] = 100
-    """Components of the fit."""
+    """Components of the EM fit."""
     fit_dimension: Annotated[int, SIZE] = 39
-    """Features of the fit."""
+    """Feature dimension of the EM fit."""
     fit_iterations: Annotated[int, SIZE] = 10
-    """Iterations of EM."""
+    """EM iterations."""
     rounds: Annotated[int, SIZE] = 5
-    """Timed calls of each, in turn; the median counts."""
+    """Timed calls per implementation. Results are medians."""
     out: Path | None = None
-    """JSON file for the figures."""
+    """JSON file for the results."""
 
 
 def run(arguments: list[str]) -> None:
     command = parse(BenchGmm, "sjepa bench gmm", arguments)
     results = measure(command, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
-    shown(results)
+    print_results(results)
     save(results, command.out)
 
 
 def measure(command: BenchGmm, device: torch.device) -> dict[str, Any]:
     batch = command.batch or (24 if device.type == "cuda" else 2)
     frames = batch * frame_count(round(command.seconds * SAMPLE_RATE))
-    results = machine(device) | {"rounds": command.rounds}
-    results["online"] = online(frames, command.components, command.dimension, command.rounds, device)
+    results = describe_machine(device) | {"rounds": command.rounds}
+    results["online"] = time_online(frames, command.components, command.dimension, command.rounds, device)
     if command.fit_frames:
-        results["fit"] = fit(command, device)
+        results["fit"] = time_fit(command, device)
     return results
 
 
 @torch.no_grad()
-def online(frames: int, components: int, dimension: int, rounds: int, device: torch.device) -> dict[str, Any]:
-    """Posteriors alone, and with the online update that follows them in a step."""
-    stage(f"Drawing {frames:,} frames and comparing what both make of them")
+def time_online(frames: int, components: int, dimension: int, rounds: int, device: torch.device) -> dict[str, Any]:
+    """Time posteriors alone, and posteriors with the online update."""
+    announce(f"Drawing {frames:,} frames and comparing the results of both implementations")
     features = draw_frames(frames, components, dimension, seed=0).to(device)
     centres = features[torch.randperm(frames, generator=torch.Generator().manual_seed(0))[:components].to(device)]
     spread = features.var(0, unbiased=False).expand(components, -1)
@@ -89,26 +89,26 @@ def online(frames: int, components: int, dimension: int, rounds: int, device: to
 
     difference = float((step() - naive_step()).abs().max())
     means = float((ours.means - naive.means).abs().max() / (1 - DECAY))
-    posterior_times = in_turn(
+    posterior_times = time_alternately(
         "posteriors",
         {"sjepa": lambda: ours.posterior(features), "as written": lambda: naive_posterior(naive, features)},
         device,
         rounds,
     )
-    step_times = in_turn("posteriors and update", {"sjepa": step, "as written": naive_step}, device, rounds)
+    step_times = time_alternately("posteriors and update", {"sjepa": step, "as written": naive_step}, device, rounds)
     return {
         "frames": frames,
         "components": components,
         "dimension": dimension,
-        "posterior": figures(posterior_times, ours="sjepa"),
-        "posterior and update": figures(step_times, ours="sjepa"),
+        "posterior": summarize(posterior_times, ours="sjepa"),
+        "posterior and update": summarize(step_times, ours="sjepa"),
         "largest_difference": {"posterior": difference, "batch_means": means},
     }
 
 
-def fit(command: BenchGmm, device: torch.device) -> dict[str, Any]:
-    """EM from the same start for as many iterations, and scikit-learn's last E-step, which its fit adds."""
-    stage(f"Drawing {command.fit_frames:,} frames for EM, k-means as its start, and a first fit of both")
+def time_fit(command: BenchGmm, device: torch.device) -> dict[str, Any]:
+    """Time EM from the same start with the same number of iterations, and a final E-step as in scikit-learn."""
+    announce(f"Drawing {command.fit_frames:,} frames for EM, initialising with k-means, and fitting both once")
     frames = draw_frames(command.fit_frames, command.fit_components, command.fit_dimension, seed=1).to(device)
     floor = torch.full_like(frames[0], 1e-6)
     centres = kmeans(frames, command.fit_components, 1, torch.Generator().manual_seed(0))
@@ -135,7 +135,7 @@ def fit(command: BenchGmm, device: torch.device) -> dict[str, Any]:
         for precision in ("float32", "float64")
         for threads in (1, None)
     }
-    timed = figures(in_turn("EM", contestants, device, command.rounds), ours="sjepa")
+    timed = summarize(time_alternately("EM", contestants, device, command.rounds), ours="sjepa")
     return {
         "frames": command.fit_frames,
         "components": command.fit_components,
@@ -154,7 +154,7 @@ def fit(command: BenchGmm, device: torch.device) -> dict[str, Any]:
     }
 
 
-def shown(results: dict[str, Any]) -> None:
+def print_results(results: dict[str, Any]) -> None:
     print(f"{results['device']}, {results['threads']} threads, torch {results['torch']}")
     tables = [("online", "posterior", "posterior"), ("online", "posterior and update", "posterior and update")]
     if "fit" in results:
@@ -163,7 +163,7 @@ def shown(results: dict[str, Any]) -> None:
         found = results[part]
         rows = [[name, f"{row['ms']:,.1f}", f"{row['ratio']:.2f}"] for name, row in found[key].items()]
         size = f"{found['frames']:,} x {found['dimension']}, K = {found['components']}"
-        show(f"{title}: {size}", ["", "ms", "times sjepa's"], rows)
+        print_table(f"{title}: {size}", ["", "ms", "ratio to sjepa"], rows)
         print(
             "largest difference: "
             + ", ".join(f"{name} {value:.1e}" for name, value in found["largest_difference"].items())

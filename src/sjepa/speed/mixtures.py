@@ -1,4 +1,4 @@
-"""What the mixture is measured against: the paper's equations as they are written, and scikit-learn."""
+"""Baselines for the mixture: a direct implementation of the paper's equations, and scikit-learn."""
 
 import math
 import warnings
@@ -9,11 +9,11 @@ from torch import Tensor
 
 from sjepa.targets.gmm import DiagonalGMM
 
-ELEMENTS = 2**25  # of the differences (frames, K, D) that are in memory at once
+ELEMENTS = 2**25  # largest size of the differences (frames, K, D) in memory
 
 
 def draw_frames(frames: int, components: int, dimension: int, seed: int) -> Tensor:
-    """Frames (N, D) of a made-up mixture, the same for a seed."""
+    """Draw frames (N, D) from a random mixture that depends only on the seed."""
     generator = torch.Generator().manual_seed(seed)
     means = torch.randn(components, dimension, generator=generator)
     deviations = 0.5 + torch.rand(components, dimension, generator=generator)
@@ -22,20 +22,20 @@ def draw_frames(frames: int, components: int, dimension: int, seed: int) -> Tens
 
 
 def naive_posterior(mixture: DiagonalGMM, features: Tensor) -> Tensor:
-    """log pi_k + log N(x; m_k, s_k^2) from differences (n, K, D), so many frames at a time."""
+    """Compute the softmax of log pi_k + log N(x; m_k, s_k^2) from differences (n, K, D), in chunks of frames."""
     constant = mixture.weights.log() - 0.5 * (
         mixture.dimension * math.log(2 * math.pi) + mixture.variances.log().sum(1)
     )
     posteriors = []
-    for chunk in features.split(rows_of(mixture)):
+    for chunk in features.split(rows_per_chunk(mixture)):
         difference = chunk[:, None] - mixture.means  # (n, K, D)
         posteriors.append(torch.softmax(constant - 0.5 * (difference.square() / mixture.variances).sum(2), dim=1))
     return torch.cat(posteriors)
 
 
 def naive_update(mixture: DiagonalGMM, features: Tensor, q: Tensor, decay: float, minimum_count: float) -> None:
-    """theta <- decay theta + (1 - decay) theta_hat, with means first and variances about them after."""
-    count, rows = q.sum(0), rows_of(mixture)
+    """Update theta <- decay theta + (1 - decay) theta_hat: first the means, then the variances around them."""
+    count, rows = q.sum(0), rows_per_chunk(mixture)
     filled = count.clamp(min=1e-10)[:, None]
     parts = list(zip(features.split(rows), q.split(rows), strict=True))
     means = torch.zeros_like(mixture.means)
@@ -53,12 +53,12 @@ def naive_update(mixture: DiagonalGMM, features: Tensor, q: Tensor, decay: float
     mixture.variances.add_(rate[:, None] * (variances - mixture.variances)).clamp_(min=mixture.floor)
 
 
-def rows_of(mixture: DiagonalGMM) -> int:
+def rows_per_chunk(mixture: DiagonalGMM) -> int:
     return max(1, ELEMENTS // mixture.means.numel())
 
 
 class ScikitLearn:
-    """scikit-learn's GaussianMixture from the same start for the same number of iterations."""
+    """scikit-learn's GaussianMixture, with the same start and number of iterations."""
 
     def __init__(self, frames: Tensor, start: DiagonalGMM, iterations: int):
         import sklearn.mixture
@@ -68,7 +68,7 @@ class ScikitLearn:
         self.frames, self.start, self.iterations = frames, start, iterations
 
     def fit(self, precision: str, threads: int | None) -> Any:
-        """A fitted mixture, its BLAS held to so many threads where a number is given."""
+        """Fit a mixture. `threads` limits the BLAS threads."""
         weights, means, variances = (
             tensor.cpu().double() for tensor in (self.start.weights, self.start.means, self.start.variances)
         )
@@ -83,5 +83,5 @@ class ScikitLearn:
             precisions_init=(1 / variances).numpy().astype(precision),
         )
         with warnings.catch_warnings(), self.limits(threads):
-            warnings.simplefilter("ignore")  # that it has not converged
+            warnings.simplefilter("ignore")  # it warns that it has not converged
             return fitted.fit(self.frames.numpy().astype(precision))

@@ -1,4 +1,4 @@
-"""What a measurement leaves: a table on the screen, and its figures as JSON."""
+"""Output of a benchmark: progress lines, tables, and a JSON file."""
 
 import json
 import os
@@ -13,18 +13,18 @@ from sjepa.files import write_whole
 from sjepa.progress import say
 
 
-def stage(line: str) -> None:
-    """Say what is measured now. A line and no bar: one that redraws itself would take time from what is timed."""
+def announce(line: str) -> None:
+    """Print the current stage to stderr. A progress bar would redraw itself and disturb the measurement."""
     say(f"{line} ...", aside=True)
 
 
-def machine(device: torch.device) -> dict[str, Any]:
-    """What the figures hold for."""
-    named = torch.cuda.get_device_name() if device.type == "cuda" else processor()
-    return {"device": named, "cores": os.cpu_count(), "threads": torch.get_num_threads(), "torch": torch.__version__}
+def describe_machine(device: torch.device) -> dict[str, Any]:
+    """Return the device, cores, threads and torch version of a benchmark."""
+    name = torch.cuda.get_device_name() if device.type == "cuda" else processor_name()
+    return {"device": name, "cores": os.cpu_count(), "threads": torch.get_num_threads(), "torch": torch.__version__}
 
 
-def processor() -> str:
+def processor_name() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
@@ -32,7 +32,7 @@ def processor() -> str:
         return platform.processor() or platform.machine()
 
 
-def show(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     from rich.console import Console
     from rich.table import Table
 

@@ -9,15 +9,16 @@ from torch import Tensor
 from sjepa.audio.io import SAMPLE_RATE
 from sjepa.config import Config
 from sjepa.model.formats import to_hugging_face
-from sjepa.speed.timing import milliseconds
+from sjepa.speed.timing import time_call
 from sjepa.train.compute import autocast
 
 Figures = dict[str, float] | str
 
 
-def timed(
+def time_training(
     work: Callable[[], Tensor], parameters: list[Any], clean: Tensor, config: Config, device: torch.device
 ) -> Figures:
+    """Time forward pass, backward pass and optimizer step."""
     optimizer = torch.optim.AdamW(parameters, lr=1e-5, fused=True)
 
     def step() -> None:
@@ -27,12 +28,12 @@ def timed(
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
-    taken = milliseconds(step, device, 10, 4)
+    taken = time_call(step, device, 10, 4)
     return {"ms": taken, "audio_per_second": clean.numel() / SAMPLE_RATE / taken * 1e3}
 
 
-def hugging_face(config: Config, clean: Tensor, mask: Tensor, device: torch.device) -> Figures:
-    """The encoder alone: no predictor, head, targets or target encoder."""
+def time_hugging_face(config: Config, clean: Tensor, mask: Tensor, device: torch.device) -> Figures:
+    """Time the encoder of transformers, without predictor, head, targets or target encoder."""
     try:
         import transformers
     except ImportError:
@@ -45,17 +46,17 @@ def hugging_face(config: Config, clean: Tensor, mask: Tensor, device: torch.devi
         hidden: Tensor = model(clean).last_hidden_state
         return hidden.float().square().mean()
 
-    return timed(loss, list(model.parameters()), clean, config, device)
+    return time_training(loss, list(model.parameters()), clean, config, device)
 
 
-def torchaudio(config: Config, clean: Tensor, mask: Tensor, device: torch.device) -> Figures:
-    """HuBERT's pre-training model at this depth: encoder, masking, projections and loss; labels are given."""
+def time_torchaudio(config: Config, clean: Tensor, mask: Tensor, device: torch.device) -> Figures:
+    """Time torchaudio's HuBERT pre-training model: encoder, masking, projections and loss, with random labels."""
     try:
-        import torchaudio as library
+        import torchaudio
     except (ImportError, OSError):
         return "not installed: pip install torchaudio"
     encoder = config.encoder
-    model = library.models.hubert_pretrain_model(
+    model = torchaudio.models.hubert_pretrain_model(
         extractor_mode="group_norm", extractor_conv_layer_config=None, extractor_conv_bias=False,
         encoder_embed_dim=encoder.hidden_size, encoder_projection_dropout=0.1,
         encoder_pos_conv_kernel=encoder.position_kernel, encoder_pos_conv_groups=encoder.position_groups,
@@ -75,10 +76,10 @@ def torchaudio(config: Config, clean: Tensor, mask: Tensor, device: torch.device
         total: Tensor = masked.float().logsumexp(1).mean() + unmasked.float().logsumexp(1).mean() + penalty
         return total
 
-    return timed(loss, list(model.parameters()), clean, config, device)
+    return time_training(loss, list(model.parameters()), clean, config, device)
 
 
 PEERS: dict[str, Callable[[Config, Tensor, Tensor, torch.device], Figures]] = {
-    "hf": hugging_face,
-    "torchaudio": torchaudio,
+    "hf": time_hugging_face,
+    "torchaudio": time_torchaudio,
 }

@@ -1,4 +1,4 @@
-"""`sjepa bench step`: the training step and its parts, beside other implementations."""
+"""`sjepa bench step`: time the training step and its parts, and compare with other implementations."""
 
 import dataclasses
 import gc
@@ -22,9 +22,9 @@ from sjepa.config import Config, load_preset
 from sjepa.data.loader import Batch, on_device
 from sjepa.data.masking import block_mask
 from sjepa.model.frontend import frame_count
-from sjepa.speed.output import machine, save, show, stage
+from sjepa.speed.output import announce, describe_machine, print_table, save
 from sjepa.speed.peers import PEERS
-from sjepa.speed.timing import captured, encoder_operations, matrix_rate, milliseconds
+from sjepa.speed.timing import capture_graph, count_operations, measure_matmul_rate, time_call
 from sjepa.subcommands import parse
 from sjepa.targets.targets import Targets
 from sjepa.torch_private import count_compiled_graphs
@@ -32,27 +32,27 @@ from sjepa.train.compute import autocast
 from sjepa.train.run import Run
 from sjepa.train.step import train_step
 
-KINDS = 16  # steps whose LayerDrop patterns come round in turn, so that all are captured before the clock starts
+KINDS = 16  # distinct LayerDrop patterns, all captured during the warm-up
 
 
 @dataclass(frozen=True)
 class BenchStep:
-    """Time whole training steps and their parts on random audio; on a CPU at a small size."""
+    """Time training steps and their parts on random audio. On a CPU, the default size is small."""
 
     preset: str = ""
-    """Model and batch: paper on a GPU and tiny on a CPU where none is named."""
+    """Model and batch. By default, paper on a GPU and tiny on a CPU."""
     batch: Annotated[int, SIZE_OR_DEFAULT] = 0
-    """Utterances in a batch; 24 on a GPU, 4 on a CPU."""
+    """Utterances per batch. By default, 24 on a GPU and 4 on a CPU."""
     seconds: Annotated[float, LENGTH_OR_DEFAULT] = 0.0
-    """Length of an utterance; 15 on a GPU, 2 on a CPU."""
+    """Length of an utterance. By default, 15 on a GPU and 2 on a CPU."""
     repeats: Annotated[int, SIZE] = 32
     """Timed steps."""
     against: str = ""
-    """Peers to time on the same batch in the same process: hf, torchaudio or both, where they are installed."""
+    """Implementations to compare on the same batch: hf, torchaudio, or both separated by a comma."""
     distributed: bool = False
-    """Join a process group of this one process first, so that the sums over ranks are part of the step."""
+    """Join a process group of size one, to include the all-reduce in the step."""
     out: Path | None = None
-    """JSON file for the figures."""
+    """JSON file for the results."""
 
 
 def run(arguments: list[str]) -> None:
@@ -62,7 +62,7 @@ def run(arguments: list[str]) -> None:
         os.environ.update({name: os.environ.get(name, value) for name, value in alone.items()})
         distributed.setup("auto")
     results = measure(command)
-    report(results)
+    print_results(results)
     save(results, command.out)
 
 
@@ -71,38 +71,38 @@ def measure(command: BenchStep) -> dict[str, Any]:
     gpu = device.type == "cuda"
     config = load_preset(command.preset or ("paper" if gpu else "tiny"))
     batch, seconds = command.batch or (24 if gpu else 4), command.seconds or (15.0 if gpu else 2.0)
-    stage("Making batches, and timing a large product")
+    announce("Making batches and timing a large matrix product")
     batches = [random_batch(config, batch, round(seconds * SAMPLE_RATE), seed) for seed in range(4)]
-    results: dict[str, Any] = machine(device) | {
+    results: dict[str, Any] = describe_machine(device) | {
         "preset": command.preset or ("paper" if gpu else "tiny"),
         "distributed": command.distributed,
         "batch": batch,
         "seconds": seconds,
-        "matrix_tflops": matrix_rate(device) / 1e12,
+        "matrix_tflops": measure_matmul_rate(device) / 1e12,
     }
     for number in (1, 2):
-        stage(f"Timing steps of phase {number}")
+        announce(f"Timing steps of phase {number}")
         results[f"phase{number}"] = time_phase(config, number, batches, device, command.repeats)
-    stage("Timing steps of phase 2 without the mixture")
+    announce("Timing steps of phase 2 without the mixture")
     without = time_phase(config, 2, batches, device, command.repeats, mixture=False)
     results["mixture_adds_ms"] = results["phase2"]["ms"] - without["ms"]
     there = batches[0].to(device) if gpu else batches[0]
-    stage("Timing each part alone")
+    announce("Timing each part separately")
     results["parts_ms"] = time_parts(config, there, device)
-    forward_backward = 3 * batch * encoder_operations(config.encoder, round(seconds * SAMPLE_RATE))
+    forward_backward = 3 * batch * count_operations(config.encoder, round(seconds * SAMPLE_RATE))
     rate = forward_backward / (results["parts_ms"]["encoder"] / 1e3) / 1e12
     results["encoder_tflops"], results["encoder_share"] = rate, rate / results["matrix_tflops"]
     results["audio_per_second"] = results["phase2"]["audio_per_second"]
     results["peers"] = {}
     for name in command.against.split(","):
         if name in PEERS:
-            stage(f"Timing steps of {name}")
+            announce(f"Timing steps of {name}")
             results["peers"][name] = PEERS[name](config, there.clean, there.mask, device)
     return results
 
 
 def random_batch(config: Config, batch: int, samples: int, seed: int) -> Batch:
-    """Noise with an envelope, masked and with augmentation drawn as in training."""
+    """Make a batch of modulated noise, with masks and augmentation as in training."""
     generators = [np.random.default_rng((seed, place)) for place in range(batch)]
     envelope = np.repeat(np.random.default_rng(seed).uniform(0.1, 1.0, (batch, samples // 1600 + 1)), 1600, axis=1)
     noise = np.stack([g.normal(size=samples) for g in generators]) * envelope[:, :samples] * 3000
@@ -119,8 +119,8 @@ def random_batch(config: Config, batch: int, samples: int, seed: int) -> Batch:
     )
 
 
-def started(config: Config, number: int, audio: Batch, device: torch.device) -> Run:
-    """A run at the start of a phase, its mixture fitted to one batch."""
+def start_run(config: Config, number: int, audio: Batch, device: torch.device) -> Run:
+    """Make a run at the start of a phase, with its mixture fitted to one batch."""
     config = dataclasses.replace(config, gmm=dataclasses.replace(config.gmm, em_iterations=2, kmeans_iterations=1))
     run = Run.start(config, device)
     targets = run.make_targets(config.schedule()[number - 1])
@@ -132,7 +132,7 @@ def started(config: Config, number: int, audio: Batch, device: torch.device) -> 
 
 
 class WithoutMixture:
-    """Targets that are given: what a step costs beside posteriors and the online update."""
+    """Fixed targets, to time a step without posteriors and the online update."""
 
     def __init__(self, targets: Targets, features: Tensor):
         self.targets, self.q = targets, targets(features)[0].clone()
@@ -152,7 +152,7 @@ def time_phase(
         gc.collect()
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-    run = started(config, number, batches[0], device)
+    run = start_run(config, number, batches[0], device)
     if not mixture:
         with autocast(config, device):
             features = run.targets.frame_features(batches[0].clean.to(device), run.active_layer)
@@ -180,7 +180,7 @@ def time_phase(
     for _ in range(3 * KINDS if device.type == "cuda" else 2):
         step()
     waited = 0.0
-    taken = milliseconds(step, device, repeats, warmup=0)
+    taken = time_call(step, device, repeats, warmup=0)
     memory = torch.cuda.max_memory_reserved() / 2**30 if device.type == "cuda" else 0.0
     return {
         "ms": taken,
@@ -193,8 +193,8 @@ def time_phase(
 
 
 def time_parts(config: Config, batch: Batch, device: torch.device) -> dict[str, float]:
-    """Each part alone, forward and backward where it has both; in a step they overlap, so they do not add up."""
-    run = started(config, 2, batch, device)
+    """Time each part separately, forward and backward. Parts overlap in a step, so the times do not add up."""
+    run = start_run(config, 2, batch, device)
     model, encoder = run.model, run.model.encoder
     clean = batch.clean
     frames, hidden = batch.mask.shape[1], config.encoder.hidden_size
@@ -206,17 +206,17 @@ def time_parts(config: Config, batch: Batch, device: torch.device) -> dict[str, 
     features = x.detach()
     model.train()
 
-    def both_ways(part: Any) -> float:
+    def time_backward(part: Any) -> float:
         def work() -> None:
             model.zero_grad(set_to_none=True)
             with autocast(config, device):
                 y: Tensor = part()
             y.backward(torch.ones_like(y))
 
-        return timed(work)
+        return time_work(work)
 
-    def timed(work: Callable[[], object]) -> float:
-        return milliseconds(captured(work, device), device, 10, 3)
+    def time_work(work: Callable[[], object]) -> float:
+        return time_call(capture_graph(work, device), device, 10, 3)
 
     def stack() -> Tensor:
         y = x
@@ -229,23 +229,23 @@ def time_parts(config: Config, batch: Batch, device: torch.device) -> dict[str, 
             run.targets(run.targets.frame_features(clean, run.active_layer))
 
     parts = {
-        "augmentation": timed(lambda: run.augment(clean, batch.draws, None, clean.shape[1], False)),
-        "front end": both_ways(lambda: encoder.feature_extractor(clean)),
-        "projection": both_ways(lambda: encoder.feature_projection(channels)),
-        "position": both_ways(lambda: encoder.encoder(x, batch.mask)),
-        "stack": both_ways(stack),
-        "encoder": both_ways(lambda: encoder(clean, mask=batch.mask).last),
-        "predictor and head": both_ways(lambda: model.predict(x, batch.mask)),
-        "targets": timed(targets),
-        "of which mixture": timed(lambda: run.targets(features)),
-        "moving average": timed(lambda: run.targets.follow(encoder, 0.999)),
+        "augmentation": time_work(lambda: run.augment(clean, batch.draws, None, clean.shape[1], False)),
+        "front end": time_backward(lambda: encoder.feature_extractor(clean)),
+        "projection": time_backward(lambda: encoder.feature_projection(channels)),
+        "position": time_backward(lambda: encoder.encoder(x, batch.mask)),
+        "stack": time_backward(stack),
+        "encoder": time_backward(lambda: encoder(clean, mask=batch.mask).last),
+        "predictor and head": time_backward(lambda: model.predict(x, batch.mask)),
+        "targets": time_work(targets),
+        "of which mixture": time_work(lambda: run.targets(features)),
+        "moving average": time_work(lambda: run.targets.follow(encoder, 0.999)),
     }
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
-    return parts | {"optimizer": timed(run.optimizer.step)}
+    return parts | {"optimizer": time_work(run.optimizer.step)}
 
 
-def report(results: dict[str, Any]) -> None:
+def print_results(results: dict[str, Any]) -> None:
     steps = []
     for number in (1, 2):
         phase = results[f"phase{number}"]
@@ -255,11 +255,13 @@ def report(results: dict[str, Any]) -> None:
         found = (peer, "") if isinstance(peer, str) else (f"{peer['ms']:,.2f}", f"{peer['audio_per_second']:,.0f}")
         steps.append((name, *found, "", "", ""))
     title = f"{results['device']}, torch {results['torch']}: steps of {results['batch']} x {results['seconds']:g} s"
-    show(title, ("", "ms", "audio s/s", "GB", "first step, s", "waiting, ms"), steps)
+    print_table(title, ("", "ms", "audio s/s", "GB", "first step, s", "waiting, ms"), steps)
     parts = [(name, f"{value:,.2f}") for name, value in results["parts_ms"].items()]
-    show("each part alone, forward and backward", ("", "ms"), parts)
+    print_table("each part separately, forward and backward", ("", "ms"), parts)
     added, step = results["mixture_adds_ms"], results["phase2"]["ms"]
-    doubt = " (less than this measurement can tell)" if added < 0 else ""
+    doubt = " (below the resolution of this measurement)" if added < 0 else ""
     print(f"posteriors and online update add {added:,.2f} ms to a step of phase 2, {added / step:.1%}{doubt}")
     rate, best = results["encoder_tflops"], results["matrix_tflops"]
-    print(f"encoder, both ways: {rate:,.2f} TFLOP/s, {rate / best:.0%} of {best:,.2f} in a large product here")
+    print(
+        f"encoder, forward and backward: {rate:,.2f} TFLOP/s, {rate / best:.0%} of a large matrix product ({best:,.2f})"
+    )

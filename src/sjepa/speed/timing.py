@@ -1,4 +1,4 @@
-"""Timing with device events, and the arithmetic of the encoder."""
+"""Timing with device events, and the operation count of the encoder."""
 
 import time
 from collections.abc import Callable
@@ -9,8 +9,8 @@ from sjepa.model.encoder_config import EncoderConfig
 from sjepa.model.frontend import KERNELS, STRIDES, frame_count
 
 
-def milliseconds(work: Callable[[], object], device: torch.device, repeats: int = 20, warmup: int = 5) -> float:
-    """Mean time of a call, after warming up; on a GPU between two events around all of them."""
+def time_call(work: Callable[[], object], device: torch.device, repeats: int = 20, warmup: int = 5) -> float:
+    """Return the mean milliseconds per call after a warm-up. On a GPU, two events enclose all calls."""
     for _ in range(warmup):
         work()
     if device.type != "cuda":
@@ -28,8 +28,8 @@ def milliseconds(work: Callable[[], object], device: torch.device, repeats: int 
     return first.elapsed_time(last) / repeats
 
 
-def captured(work: Callable[[], object], device: torch.device) -> Callable[[], object]:
-    """The same work as one CUDA graph, as a training step runs it; on a CPU the work itself."""
+def capture_graph(work: Callable[[], object], device: torch.device) -> Callable[[], object]:
+    """Capture the work as one CUDA graph, as training does. On a CPU, return the work unchanged."""
     if device.type != "cuda":
         return work
     stream = torch.cuda.Stream()
@@ -44,15 +44,15 @@ def captured(work: Callable[[], object], device: torch.device) -> Callable[[], o
     return graph.replay
 
 
-def matrix_rate(device: torch.device) -> float:
-    """Floating-point operations a second in a large product of random matrices: bf16 on a GPU, fp32 on a CPU."""
+def measure_matmul_rate(device: torch.device) -> float:
+    """Return the FLOP/s of a large matrix product: bf16 on a GPU, fp32 on a CPU."""
     size, dtype = (8192, torch.bfloat16) if device.type == "cuda" else (1024, torch.float32)
     a, b = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
-    return 2 * size**3 / (milliseconds(lambda: a @ b, device, 10, 3) / 1e3)
+    return 2 * size**3 / (time_call(lambda: a @ b, device, 10, 3) / 1e3)
 
 
-def encoder_operations(config: EncoderConfig, samples: int) -> float:
-    """Floating-point operations of one utterance's forward pass: convolutions, position, products, attention."""
+def count_operations(config: EncoderConfig, samples: int) -> float:
+    """Count the floating-point operations of one utterance's forward pass."""
     total, length, channels = 0.0, samples, 1
     for kernel, stride in zip(KERNELS, STRIDES, strict=True):
         length = (length - kernel) // stride + 1

@@ -72,8 +72,8 @@ class Clusters(nn.Module):
 
     >>> from sjepa import Encoder
     >>> clusters = Encoder.from_pretrained("runs/mine").clusters
-    >>> clusters.info.targets, clusters.info.layer, clusters.components
-    ('online-gmm', 1, 12)
+    >>> clusters.info.targets, clusters.components  # clusters.info.layer is the layer that the mixture reads
+    ('online-gmm', 12)
     """
 
     head: ClusterHead | None

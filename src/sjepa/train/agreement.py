@@ -9,7 +9,7 @@ import torch
 from sjepa import distributed
 from sjepa.errors import UserError
 from sjepa.runs.folder import RunFolder
-from sjepa.stopping import StopRequest
+from sjepa.stopping import StoppedError, StopRequest
 from sjepa.train.run import Run
 
 LAG = 4  # steps after which a GPU's answer is read: it has it long since, so the host does not wait
@@ -46,6 +46,12 @@ def check_shared(folder: RunFolder) -> None:
             mark.unlink(missing_ok=True)
             if made:
                 folder.path.rmdir()
+
+
+def stop_if_asked(request: StopRequest) -> None:
+    """Outside of steps, where nothing is unsaved: raise StoppedError on all ranks if one of them was asked to stop."""
+    if any(distributed.gather_objects(bool(request))):
+        raise StoppedError
 
 
 class StopAgreement:

@@ -21,15 +21,24 @@ from sjepa.train.run import Run
 ANCHOR_HOURS = 1.0  # of audio, when the mixture moves to another layer: about as many frames as the reservoir keeps
 
 
-def begin_phase(run: Run, phase: Phase, reader: BatchReader, plan: BatchPlan, log: Log, show: bool) -> None:
-    """Make and fit the phase's targets; weights and optimizer carry on."""
+def begin_phase(
+    run: Run,
+    phase: Phase,
+    reader: BatchReader,
+    plan: BatchPlan,
+    log: Log,
+    show: bool,
+    check_stop: Callable[[], None] = lambda: None,
+) -> None:
+    """Make and fit the phase's targets; weights and optimizer carry on. `check_stop` ends it if the run should stop."""
+    check_stop()
     if phase.config.targets == "same":
         targets, curve = run.targets, []
     else:
         targets, hours = run.make_targets(phase), run.config.gmm.fit_hours
         frames = partial(targets.frames_to_fit, layer=run.layer.active)
         note = f"Sampling frames for K = {targets.components}"
-        curve = targets.fit(sample_frames(run, frames, reader, plan, hours, note, show))
+        curve = targets.fit(sample_frames(run, frames, reader, plan, hours, note, show, check_stop))
     run.install(targets, phase.number, new_output=phase.config.targets != "same")
     torch.cuda.empty_cache()  # a fit's blocks are of no use to a step
     facts = {"phase": phase.number, "targets": targets.name, "k": targets.components, "active_layer": run.active_layer}
@@ -57,6 +66,7 @@ def sample_frames(
     hours: float,
     note: str = "",
     show: bool = False,
+    check_stop: Callable[[], None] = lambda: None,
 ) -> Tensor:
     """A uniform sample of the features of so many hours, from one streaming pass."""
     reservoir = Reservoir(run.config.gmm.reservoir, seed_from(run.config.seed, run.step))
@@ -72,4 +82,5 @@ def sample_frames(
                 frames = features(batch.clean)
             reservoir.add(frames.float(), spec.utterances[spec.places(distributed.rank(), distributed.world_size())])
             progress.advance()
+            check_stop()
     return reservoir.gather()

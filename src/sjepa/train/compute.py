@@ -6,21 +6,23 @@ from contextlib import contextmanager
 import torch
 
 from sjepa.config import Config
+from sjepa.model.abilities import has_bf16, kernels_work
 from sjepa.model.encoder import Encoder
 from sjepa.torch_private import disable_padded_buffers, raise_recompile_limit
 
 
 def autocast(config: Config, device: torch.device) -> torch.autocast:
-    enabled = config.train.precision == "bf16" and device.type == "cuda"
+    enabled = config.train.precision == "bf16" and device.type == "cuda" and has_bf16()
     return torch.autocast(device.type, torch.bfloat16, enabled=enabled)
 
 
 def compiles(config: Config, device: torch.device) -> bool:
-    return config.train.compile and device.type == "cuda"
+    return config.train.compile and device.type == "cuda" and kernels_work()
 
 
 def compile_parts(encoder: Encoder) -> None:
     """Compile part by part: LayerDrop and the active layer then choose among compiled layers without recompiling."""
+    kernels_work()  # known before the compiler asks
     raise_recompile_limit(64)
     disable_padded_buffers()
     for part in (encoder.feature_extractor, encoder.feature_projection, encoder.encoder, *encoder.encoder.layers):

@@ -28,11 +28,11 @@ from sjepa.runs.alarms import find_alarms, select_new
 from sjepa.runs.folder import RunFolder
 from sjepa.runs.history import finish_change, record_start, record_stop
 from sjepa.seeds import seed_from
-from sjepa.stopping import StopRequest, stop_requests
+from sjepa.stopping import StoppedError, StopRequest, stop_requests
 from sjepa.targets.fit import require_frames
 from sjepa.targets.kinds import KINDS
 from sjepa.targets.layer import measure_ranks
-from sjepa.train.agreement import StopAgreement, check_shared
+from sjepa.train.agreement import StopAgreement, check_shared, stop_if_asked
 from sjepa.train.boundary import begin_phase, change_layer
 from sjepa.train.branch import branch, check_directory
 from sjepa.train.compute import autocast
@@ -72,12 +72,24 @@ def pretrain(
 ) -> bool:
     """Train an encoder on a folder of audio, or continue; True when the run is complete, False when it was stopped.
 
-    A run that exists may get more steps and further phases, and with `replace_data` other audio. `last_phase` is the
-    phase after which to stop, where that is not the end; then True means that it has ended.
+    A run that exists may get more steps and further phases, and with `replace_data` other audio. `last_phase` stops
+    the run after that phase; then True means that the phase has ended.
+
+    >>> from sjepa import RunFolder, pretrain
+    >>> config = RunFolder("runs/mine").config()  # for a new run: load_preset("tiny")
+    >>> pretrain(config, "speech", "runs/mine", show=False)
+    runs/mine is complete
+    12 utterances, 0.00 hours
+    True
     """
     with stop_requests() as request:
+        request.moment = "before the next step"
         order = Order(config, str(data), RunFolder(out), branch_from, replace_data, last_phase or len(config.phases))
-        return run_to_end(order, request, show)
+        try:
+            return run_to_end(order, request, show)
+        except StoppedError:
+            say(f"Stopped at step {RunFolder(out).step:,} of {config.steps:,}; the same command continues")
+            return False
 
 
 @dataclass(frozen=True)
@@ -101,6 +113,7 @@ def run_to_end(order: Order, request: StopRequest, show: bool) -> bool:
     device = distributed.setup(config.train.device)
     distributed.in_main_rank(lambda: prepare(folder, config, order.branch_from))
     check_shared(folder)
+    stop_if_asked(request)
     if device.type == "cpu" and config.encoder.hidden_size >= 512:
         say("There is no GPU here: an encoder of this size trains very slowly; --preset tiny is made for a CPU")
     run = Run.start(config, device)
@@ -118,6 +131,7 @@ def run_to_end(order: Order, request: StopRequest, show: bool) -> bool:
     kept = ShardCache(Path(settings.shard_cache), int(settings.shard_cache_gb * 1e9)) if settings.shard_cache else None
     corpus = open_corpus(data, settings.max_seconds, settings.cache, settings.memory_gb, show, kept)
     check_components(config, corpus.hours)
+    stop_if_asked(request)
     with ExitStack() as holding:
         distributed.in_main_rank(lambda: holding.enter_context(folder.lock()))
         distributed.in_main_rank(lambda: open_folder(order, corpus.fingerprint(), run))
@@ -152,7 +166,10 @@ def train_phase(training: Training, phase: Phase) -> bool:
     if run.phase != phase.number:
         if run.phase and config.batches_in(phase.config) != config.batches_in(config.phases[run.phase - 1]):
             run.position = (run.position[0] + 1, 0)  # the old position means nothing among batches of other sizes
-        begin_phase(run, phase, reader, plan, log, training.show)
+        request = training.stop.request
+        request.moment = "before the next step"
+        begin_phase(run, phase, reader, plan, log, training.show, lambda: stop_if_asked(request))
+    training.stop.request.moment = "after this step"
     speed = Speed(run.device)
     with closing(load(reader, plan, run.position, config.batches.workers, run.device)) as batches:
         while run.step < phase.end:

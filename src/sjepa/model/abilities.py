@@ -1,0 +1,54 @@
+"""What the GPU of this process can do. Only this module decides it, once, and says in one line what is missing."""
+
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from sjepa.progress import say
+
+_kernels: bool | None = None  # whether the GPU kernels work; None until it was tried
+
+
+def use_kernels(x: Tensor) -> bool:
+    """Whether to compute this tensor with our GPU kernels; otherwise their plain twins do it."""
+    return x.is_cuda and kernels_work()
+
+
+def kernels_work() -> bool:
+    """Whether Triton compiles for this GPU. Without it, networks are not compiled either.
+
+    The compiler reads the answer while it traces a network, so ask before anything is compiled.
+    """
+    global _kernels
+    if _kernels is None and not torch.compiler.is_compiling():
+        try:
+            run_kernels()
+            _kernels = True
+        except Exception as error:  # a missing compiler, driver or library, or a GPU that is too old
+            _kernels = False
+            words = (str(error).strip() or type(error).__name__).splitlines()[0]
+            say(f"GPU kernels do not compile here ({words}): the plain path is used, which is slower", aside=True)
+    return _kernels is not False
+
+
+def run_kernels() -> None:
+    """Run each kernel once, forward and backward, on a few numbers."""
+    from sjepa.model import kernels
+
+    for dtype in (torch.float32, *([torch.bfloat16] if has_bf16() else [])):
+        weight = torch.zeros(1, 16, 16, device="cuda", requires_grad=True)
+        x = torch.zeros(64, device="cuda", dtype=dtype, requires_grad=True)
+        seed = torch.zeros(1, dtype=torch.int64, device="cuda")
+        first = kernels.first_layer(torch.zeros(1, 5 * 63 + 10, device="cuda"), weight, 64, dtype)
+        (first.sum() + kernels.gelu_dropout(x, seed, 0.1).sum()).backward()
+    torch.cuda.synchronize()
+
+
+@cache
+def has_bf16() -> bool:
+    """Whether the GPU computes in bf16 itself; if not, training computes in fp32."""
+    if torch.cuda.is_bf16_supported(including_emulation=False):
+        return True
+    say("This GPU has no bf16: training computes in fp32, which is slower and needs more memory", aside=True)
+    return False

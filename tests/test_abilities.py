@@ -1,0 +1,92 @@
+"""GPUs that can do less than usual: the plain path, with one line of explanation. Failures are injected, on a CPU."""
+
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+
+from sjepa import device
+from sjepa.config import Config
+from sjepa.device import choose_device
+from sjepa.model import abilities
+from sjepa.train.compute import autocast, compiles
+
+GPU = torch.device("cuda")
+
+
+@pytest.fixture(autouse=True)
+def unknown(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As in a new process, before anything was tried."""
+    monkeypatch.setattr(abilities, "_kernels", None)
+    abilities.has_bf16.cache_clear()
+    device.explain_mps.cache_clear()
+    yield
+    abilities.has_bf16.cache_clear()
+
+
+def on_gpu() -> torch.Tensor:
+    return cast(torch.Tensor, SimpleNamespace(is_cuda=True))
+
+
+@pytest.mark.parametrize("error", [ImportError("No module named 'triton'"), RuntimeError("cc not found\nat line 3")])
+def test_kernels_that_do_not_compile_are_replaced_and_nothing_is_compiled(
+    error: Exception, micro: Callable[..., Config], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tried = []
+
+    def fail() -> None:
+        tried.append(1)
+        raise error
+
+    monkeypatch.setattr(abilities, "run_kernels", fail)
+    for _ in range(3):
+        assert not abilities.use_kernels(on_gpu())
+        assert not compiles(micro(), GPU)
+    assert len(tried) == 1
+    said = capsys.readouterr().err.splitlines()
+    assert said == [
+        f"GPU kernels do not compile here ({str(error).splitlines()[0]}): the plain path is used, which is slower"
+    ]
+
+
+def test_kernels_that_work_are_used_on_a_gpu_only(
+    micro: Callable[..., Config], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(abilities, "run_kernels", lambda: None)
+    assert abilities.use_kernels(on_gpu())
+    assert compiles(micro(), GPU)
+    assert not abilities.use_kernels(torch.zeros(1))
+    assert not compiles(micro(), torch.device("cpu"))
+    assert not compiles(micro(train={"compile": False}), GPU)
+    assert not capsys.readouterr().err
+
+
+@pytest.mark.parametrize("supported", [True, False])
+def test_a_gpu_without_bf16_computes_in_fp32(
+    supported: bool, micro: Callable[..., Config], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made: list[bool] = []
+
+    class Autocast:
+        def __init__(self, kind: str, dtype: torch.dtype, enabled: bool):
+            made.append(enabled)
+
+    monkeypatch.setattr(torch, "autocast", Autocast)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: supported)
+    for precision in ("bf16", "bf16", "fp32"):
+        autocast(micro(train={"precision": precision}), GPU)
+    assert made == [supported, supported, False]
+    assert capsys.readouterr().err.count("no bf16: training computes in fp32") == (not supported)
+
+
+def test_an_apple_gpu_is_left_alone_and_said_so_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    found: list[Any] = [choose_device("auto").type for _ in range(2)]
+    assert found == ["cpu", "cpu"]
+    assert capsys.readouterr().err.splitlines() == ["Apple's GPU (MPS) is not supported: the CPU is used"]
+    assert choose_device("cpu").type == "cpu"

@@ -1,0 +1,115 @@
+"""Signals at any moment: one answer at once, everything saved, the documented exit code, and nothing lost."""
+
+import os
+import pkgutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_training import command, environment, lines
+
+from sjepa.config import Config
+from sjepa.runs.folder import RunFolder
+from sjepa.stopping import stop_requests
+from sjepa.train.loop import pretrain
+
+Make = Callable[..., Config]
+
+
+def test_signals_ask_for_a_stop_and_only_a_second_ctrl_c_ends_at_once(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with stop_requests() as request:
+        assert not request
+        for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):  # a launcher repeats them
+            os.kill(os.getpid(), number)
+            assert request
+        monkeypatch.setattr("sjepa.stopping.SAME", 0.0)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    assert capfd.readouterr().err.count("SIGTERM: stopping after this step") == 1
+
+
+class Interruption:
+    """Sends signals to this process when a function is called for the n-th time, then lets it work."""
+
+    def __init__(self, function: Callable[..., Any], numbers: list[signal.Signals], call: int):
+        self.function, self.numbers, self.left = function, numbers, call
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        self.left -= 1
+        if self.left == 0:
+            for number in self.numbers:
+                os.kill(os.getpid(), number)
+        return self.function(*arguments, **options)
+
+
+REPEATED = [signal.SIGTERM, signal.SIGTERM, signal.SIGUSR1, signal.SIGINT]
+
+
+@pytest.mark.parametrize(
+    ("place", "call", "numbers", "stopped_at"),
+    [
+        ("sjepa.train.loop.prepare", 1, [signal.SIGTERM], 0),  # start-up
+        ("sjepa.train.loop.open_corpus", 1, [signal.SIGUSR1], 0),
+        ("sjepa.train.boundary.autocast", 1, REPEATED, 0),  # frames of phase 1
+        ("sjepa.train.loop.begin_phase", 2, [signal.SIGINT], 6),  # the boundary
+        ("sjepa.train.boundary.autocast", 4, REPEATED, 6),  # frames of phase 2
+        ("sjepa.targets.targets.Targets.fit", 2, [signal.SIGTERM], 7),
+        ("sjepa.train.loop.train_step", 1, REPEATED, 1),  # the first step, which compiles on a GPU
+        ("sjepa.train.loop.Run.save", 1, REPEATED, 4),  # while step 3 is being saved
+    ],
+)
+def test_a_signal_at_any_moment_is_answered_and_the_run_continues_as_if_there_had_been_none(
+    corpus: Path,
+    tmp_path: Path,
+    micro: Make,
+    finished_run: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    place: str,
+    call: int,
+    numbers: list[signal.Signals],
+    stopped_at: int,
+) -> None:
+    run = tmp_path / "run"
+    with monkeypatch.context() as patched:
+        owner, name = place.rsplit(".", 1)
+        function = getattr(pkgutil.resolve_name(owner), name)
+        interruption = Interruption(function, numbers, call)
+
+        def interrupted(*arguments: Any, **options: Any) -> Any:
+            return interruption(*arguments, **options)
+
+        patched.setattr(place, interrupted)
+        assert not pretrain(micro(), corpus, run, show=False)
+    said = capfd.readouterr()
+    assert said.err.count(f"sjepa: {numbers[0].name}: stopping ") == said.err.count("stopping") == 1
+    assert f"Stopped at step {stopped_at} of 12; the same command continues" in said.out
+    assert RunFolder(run).step == stopped_at
+    assert pretrain(micro(), corpus, run, show=False)
+    assert lines(run) == lines(finished_run)
+
+
+def test_signals_again_and_again_from_the_start_end_a_command_in_good_order(
+    corpus: Path, tmp_path: Path, micro: Make
+) -> None:
+    call = command(micro(), corpus, tmp_path / "run", tmp_path)
+    process = subprocess.Popen(call, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    caught = 1 << (signal.SIGUSR1 - 1)
+    status = Path(f"/proc/{process.pid}/status")
+    while not int(status.read_text().split("SigCgt:")[1].split()[0], 16) & caught:  # until Python has started
+        time.sleep(0.005)
+    while process.poll() is None:
+        for number in (signal.SIGTERM, signal.SIGUSR1):
+            process.send_signal(number)
+        time.sleep(0.01)
+    output, errors = process.communicate()
+    assert process.returncode == 130, errors
+    assert errors.count("stopping before the next step") == errors.count("sjepa:") == 1
+    assert "the same command continues" in output
