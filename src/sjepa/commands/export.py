@@ -94,13 +94,13 @@ def run(arguments: list[str]) -> None:
 def results_of(run: Path, weights: str, folders: tuple[Path, ...]) -> str:
     """Tables of what was measured on exactly these weights."""
     from sjepa.evaluate.table import build_sections, find_results
-    from sjepa.evaluate.tabular import markdown
+    from sjepa.evaluate.tabular import to_markdown
 
     places = folders or [folder for folder in (run, Path("runs")) if folder.is_dir()]
     found = [result for result in find_results(places) if result["encoder"]["fingerprint"] == weights]
     unique = list({str(result): result for result in found}.values())
     if unique:
-        return markdown(build_sections(unique, with_reported=False)).replace("## ", "### ").rstrip()
+        return to_markdown(build_sections(unique, with_reported=False)).replace("## ", "### ").rstrip()
     if folders:
         raise UserError(
             f"no results of these weights below {', '.join(map(str, folders))}: `sjepa probe`, `units` and `superb` "

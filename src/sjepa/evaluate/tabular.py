@@ -1,4 +1,4 @@
-"""Tables as Markdown, LaTeX and CSV."""
+"""Format tables as Markdown, LaTeX and CSV."""
 
 import csv
 import io
@@ -10,14 +10,14 @@ from sjepa.evaluate.table import Row, Section
 ARROWS = {Better.LOWER: "↓", Better.HIGHER: "↑", Better.NEITHER: ""}
 
 
-def size(row: Row) -> str:
-    """Counted for measured encoders; as reported for others."""
+def format_size(row: Row) -> str:
+    """Format the number of parameters."""
     if row.millions is None:
         return "–"
     return f"{row.millions:.1f}M" if row.millions or row.reported else "0"
 
 
-def cell(section: Section, row: Row, column: str, bold: str, none: str) -> str:
+def format_cell(section: Section, row: Row, column: str, bold: str, none: str) -> str:
     value, deviation = row.value(column), row.deviation(column)
     if value is None:
         return none
@@ -31,60 +31,64 @@ def cell(section: Section, row: Row, column: str, bold: str, none: str) -> str:
     return f"{text} ‡" if section.is_unswept(row, column) else text
 
 
-def cost(row: Row, column: str, none: str) -> str:
-    """A column of what an encoder costs to run."""
+def format_cost(row: Row, column: str, none: str) -> str:
+    """Format a cost column of an encoder."""
     value = row.cost.get(column)
     if value is None:
         return none
     return f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
 
 
-def heading(section: Section, column: str) -> str:
+def format_heading(section: Section, column: str) -> str:
     return f"{column} {ARROWS[section.metrics[column].better]}".strip()
 
 
-def markdown(sections: Sequence[Section]) -> str:
+def to_markdown(sections: Sequence[Section]) -> str:
     blocks = []
     for section in sections:
         columns, costs = section.columns, section.cost_columns
         lines = [f"## {escape_markdown(section.title)}", "", escape_markdown(section.note), ""]
-        headings = [*costs, *(heading(section, column) for column in columns)]
+        headings = [*costs, *(format_heading(section, column) for column in columns)]
         lines.append("| encoder | parameters | " + " | ".join(map(escape_markdown, headings)) + " |")
         lines.append("| --- | ---: |" + " ---: |" * len(headings))
         for row in section.rows:
-            scores = [cell(section, row, column, "**{}**", "–") for column in columns]
-            cells = " | ".join([*(cost(row, column, "–") for column in costs), *scores])
-            lines.append(f"| {escape_markdown(row.name)}{' †' if row.reported else ''} | {size(row)} | {cells} |")
+            scores = [format_cell(section, row, column, "**{}**", "–") for column in columns]
+            cells = " | ".join([*(format_cost(row, column, "–") for column in costs), *scores])
+            lines.append(
+                f"| {escape_markdown(row.name)}{' †' if row.reported else ''} | {format_size(row)} | {cells} |"
+            )
         blocks.append("\n".join(lines) + "\n")
     return "\n".join(blocks)
 
 
-def latex(sections: Sequence[Section]) -> str:
+def to_latex(sections: Sequence[Section]) -> str:
     blocks = []
     for section in sections:
         columns, costs = section.columns, section.cost_columns
         width = len(columns) + len(costs)
-        head = " & ".join(escape_latex(text) for text in [*costs, *(heading(section, column) for column in columns)])
+        head = " & ".join(
+            escape_latex(text) for text in [*costs, *(format_heading(section, column) for column in columns)]
+        )
         lines = [rf"\begin{{tabular}}{{lr{'r' * width}}}", r"\toprule", rf"encoder & parameters & {head} \\"]
         group = -1
         for row in section.rows:
             lines += [r"\midrule"] if row.group != group else []
             group = row.group
-            scores = [cell(section, row, column, r"\textbf{{{}}}", "--") for column in columns]
-            cells = " & ".join([*(cost(row, column, "--") for column in costs), *scores])
+            scores = [format_cell(section, row, column, r"\textbf{{{}}}", "--") for column in columns]
+            cells = " & ".join([*(format_cost(row, column, "--") for column in costs), *scores])
             mark = r"$^\dagger$" if row.reported else ""
             lines.append(
-                rf"{escape_latex(row.name)}{mark} & {size(row)} & {cells} \\".replace("±", r"$\pm$").replace(
+                rf"{escape_latex(row.name)}{mark} & {format_size(row)} & {cells} \\".replace("±", r"$\pm$").replace(
                     "‡", SPECIAL["‡"]
                 )
             )
-        said = escape_latex(f"{section.title}. {section.note}")
-        lines += [r"\bottomrule", rf"\multicolumn{{{width + 2}}}{{l}}{{\footnotesize {said}}}", r"\end{tabular}"]
+        caption = escape_latex(f"{section.title}. {section.note}")
+        lines += [r"\bottomrule", rf"\multicolumn{{{width + 2}}}{{l}}{{\footnotesize {caption}}}", r"\end{tabular}"]
         blocks.append("\n".join(lines) + "\n")
     return "\n".join(blocks)
 
 
-# Names come from files of others: nothing in them is a command, a cell's end or HTML.
+# Names come from files, so escape commands, cell separators and HTML.
 SPECIAL = {"_": r"\_", "%": r"\%", "&": r"\&", "#": r"\#", "$": r"\$", "{": r"\{", "}": r"\}", "\n": " ", "\r": " "}
 SPECIAL |= {"\\": r"\textbackslash{}", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}"}
 SPECIAL |= {"↓": r"$\downarrow$", "↑": r"$\uparrow$", "†": r"$^\dagger$", "‡": r"$^\ddagger$", "±": r"$\pm$"}
@@ -99,8 +103,8 @@ def escape_markdown(text: str) -> str:
     return "".join(MARKDOWN.get(character, character) for character in text)
 
 
-def as_csv(sections: Sequence[Section]) -> str:
-    """One value a line."""
+def to_csv(sections: Sequence[Section]) -> str:
+    """Format one value per line."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     columns = [

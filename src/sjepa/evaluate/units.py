@@ -1,4 +1,4 @@
-"""Discrete units: the cluster head's choice at each frame, or k-means on a layer."""
+"""Discrete units: the most likely cluster of the head at each frame, or k-means on a layer."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,22 +14,22 @@ from sjepa.runs.heads import RunHeads
 from sjepa.targets.kmeans import kmeans, nearest
 
 KMEANS_PASSES = 20
-BATCH = 65_536  # frames that the head takes at once
+BATCH = 65_536  # frames per forward pass of the head
 HeadPath = Literal["encoder", "predictor"]
 
 
 def kmeans_units(features: Sequence[np.ndarray], clusters: int, seed: int, device: torch.device) -> np.ndarray:
-    """Of every frame the nearest of `clusters` centres, which are fitted on all frames given."""
+    """Fit k-means on all frames and return the nearest centre of each frame."""
     frames = torch.from_numpy(np.concatenate(features)).float().to(device)
     if not 1 <= clusters <= len(frames):
-        raise UserError(f"--clusters {clusters}: between 1 and the {len(frames):,} frames are possible")
+        raise UserError(f"--clusters {clusters}: must be between 1 and the {len(frames):,} frames")
     centres = kmeans(frames, clusters, KMEANS_PASSES, torch.Generator().manual_seed(seed))
-    offset = frames.mean(0)  # so that norms do not cancel
+    offset = frames.mean(0)  # avoids cancellation in norms
     return nearest(frames - offset, centres - offset).cpu().numpy()
 
 
 class HeadUnits(nn.Module):
-    """The cluster head of a run, on the encoder's output or on the predictor's, with nothing masked."""
+    """The cluster head of a run, on the output of the encoder or the predictor, without masking."""
 
     def __init__(self, run: Path, upstream: Upstream, path: HeadPath):
         super().__init__()
@@ -41,11 +41,11 @@ class HeadUnits(nn.Module):
 
     @torch.inference_mode()
     def forward(self, features: Sequence[np.ndarray]) -> np.ndarray:
-        """Units of all frames of the utterances, each (T, D)."""
+        """Return the units of all frames of some utterances, each (T, D)."""
         pieces = [torch.from_numpy(frames).float().to(self.device) for frames in features]
         if self.predictor is not None:
-            # The predictor knows so many positions; longer utterances are taken in pieces.
+            # The predictor has a fixed number of positions. Split longer utterances.
             pieces = [part for piece in pieces for part in piece.split(self.predictor.positions.shape[0])]
-            nothing = (torch.zeros(1, len(piece), dtype=torch.bool, device=self.device) for piece in pieces)
-            pieces = [self.predictor(piece[None], mask)[0] for piece, mask in zip(pieces, nothing, strict=True)]
+            masks = (torch.zeros(1, len(piece), dtype=torch.bool, device=self.device) for piece in pieces)
+            pieces = [self.predictor(piece[None], mask)[0] for piece, mask in zip(pieces, masks, strict=True)]
         return torch.cat([self.head(part).argmax(-1) for part in torch.cat(pieces).split(BATCH)]).cpu().numpy()

@@ -8,8 +8,8 @@ from sjepa.analysis.clusters import occupancies
 from sjepa.analysis.entropy import verdict
 from sjepa.analysis.pareto import analyse_pareto
 from sjepa.evaluate.metric import SectionKind
-from sjepa.evaluate.table import Section, build_sections, place_of
-from sjepa.evaluate.tabular import cell, heading, size
+from sjepa.evaluate.table import Section, build_sections, find_section
+from sjepa.evaluate.tabular import format_cell, format_heading, format_size
 from sjepa.report import charts, findings_charts
 from sjepa.report.blocks import figure, note, section, table
 from sjepa.report.contents import Report
@@ -43,12 +43,12 @@ def results(report: Report) -> str:
 
 
 def results_table(part: Section) -> str:
-    head = ["encoder", "parameters", *(heading(part, column) for column in part.columns)]
+    head = ["encoder", "parameters", *(format_heading(part, column) for column in part.columns)]
     rows, strong = [], []
     for r, row in enumerate(part.rows):
-        rows.append([f"{row.name}{' †' if row.reported else ''}", size(row)])
+        rows.append([f"{row.name}{' †' if row.reported else ''}", format_size(row)])
         for c, column in enumerate(part.columns):
-            rows[-1].append(cell(part, row, column, "{}", "–"))
+            rows[-1].append(format_cell(part, row, column, "{}", "–"))
             strong += [(r, c + 2)] if part.is_best(row, column) else []
     words = escape(part.note)
     return f"<figure><h3>{escape(part.title)}</h3>{table(head, rows, strong)}<figcaption>{words}</figcaption></figure>"
@@ -137,7 +137,7 @@ def clusters(report: Report) -> str:
 
 def pareto(report: Report) -> str:
     """Where the run has results of the full protocol, or where the analysis was asked for."""
-    own = any(place_of(result).kind is SectionKind.SUPERB for result in report.results)
+    own = any(find_section(result).kind is SectionKind.SUPERB for result in report.results)
     found = analyse_pareto([report.folder]) if own else report.found.get("pareto")
     if not found:
         return ""
@@ -176,7 +176,7 @@ def gaps(report: Report) -> str:
             f"sjepa probe --encoder {run} --data LABELLED",
         ),
         "SUPERB, and size against score": (
-            any(place_of(r).kind is SectionKind.SUPERB for r in report.results),
+            any(find_section(r).kind is SectionKind.SUPERB for r in report.results),
             f"sjepa superb asr --encoder {run} --data LibriSpeech",
         ),
         "Occupancy of the components": (
