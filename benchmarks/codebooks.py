@@ -18,7 +18,7 @@ from torch import Tensor
 from sjepa import DiagonalGMM
 from sjepa.audio.io import read_audio
 from sjepa.audio.mfcc import MfccConfig, mfcc
-from sjepa.evaluate.agreement import agreement
+from sjepa.evaluate.agreement import measure_agreement
 from sjepa.evaluate.labelled import read_labelled
 from sjepa.evaluate.upstream import load_upstream
 from sjepa.progress import track
@@ -44,15 +44,15 @@ def main() -> None:
     ):
         for components in (100, 500):
             mixture = fit_mixture(frames, components, GmmConfig(), seed=0)[0]
-            keep(found, f"{name}, K = {components}", mixture, frames, phones)
+            record(found, f"{name}, K = {components}", mixture, frames, phones)
     even = centred / centred.std(0)
     for name, frames in (("plain", plain), ("centred", centred), ("centred, unit variances", even)):
-        keep(found, f"k-means, {name}, K = 500", fit_kmeans(frames, 500, GmmConfig(), seed=0), frames, phones)
+        record(found, f"k-means, {name}, K = 500", fit_kmeans(frames, 500, GmmConfig(), seed=0), frames, phones)
     for name, frames in (("centred", centred), ("centred, unit variances", even)):
         codebook = fit_kmeans(frames, 500, GmmConfig(kmeans_iterations=25), seed=0)
-        keep(found, f"k-means, {name}, 25 passes, K = 500", codebook, frames, phones)
+        record(found, f"k-means, {name}, 25 passes, K = 500", codebook, frames, phones)
     clusters = fit_mixture(centred, 500, GmmConfig(em_iterations=0), seed=0)[0]
-    keep(found, "weights and variances of k-means, centred, K = 500", clusters, centred, phones)
+    record(found, "weights and variances of k-means, centred, K = 500", clusters, centred, phones)
     for encoder in sys.argv[2:]:
         upstream = load_upstream(encoder, "auto")
         batches = track(
@@ -62,13 +62,13 @@ def main() -> None:
         for state in range(1, upstream.states):
             frames = torch.cat([x[state].float() - x[state].float().mean(0) for x in extracted])
             mixture = fit_mixture(frames, 500, GmmConfig(), seed=0)[0]
-            keep(found, f"{Path(encoder).name}, layer {state - 1}, centred, K = 500", mixture, frames, phones)
+            record(found, f"{Path(encoder).name}, layer {state - 1}, centred, K = 500", mixture, frames, phones)
     kept.write_text(json.dumps(found, indent=1) + "\n")
 
 
-def keep(found: dict[str, Any], name: str, codebook: DiagonalGMM, frames: Tensor, phones: np.ndarray) -> None:
+def record(found: dict[str, Any], name: str, codebook: DiagonalGMM, frames: Tensor, phones: np.ndarray) -> None:
     units = torch.cat([codebook.posterior(part).argmax(1) for part in frames.split(16_384)])
-    found[name] = scores = agreement(units.cpu().numpy(), phones)
+    found[name] = scores = measure_agreement(units.cpu().numpy(), phones)
     print(f"{name:<44} PNMI {scores['pnmi']:.3f}  purity {scores['phone_purity']:.3f}", flush=True)
 
 

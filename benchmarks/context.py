@@ -22,7 +22,7 @@ from torch import Tensor
 from sjepa import Encoder
 from sjepa.audio.io import read_audio
 from sjepa.evaluate.labelled import read_labelled
-from sjepa.evaluate.probes import divide, standardised
+from sjepa.evaluate.probes import split_off_fifth, standardize
 from sjepa.model.frontend import frame_counts
 from sjepa.progress import track
 
@@ -32,7 +32,7 @@ SPLITS, BESIDE, NEAR = 3, 3, 5
 
 
 @torch.inference_mode()
-def features(encoder: Encoder, samples: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def extract_states(encoder: Encoder, samples: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """States of the speech as it is and with masked frames behind it, (states, T, D) each, and attention by layer."""
     whole = encoder(samples[None]).hidden_states
     frames = whole[0].shape[1]
@@ -40,12 +40,12 @@ def features(encoder: Encoder, samples: Tensor) -> tuple[Tensor, Tensor, Tensor]
     mask = torch.arange(int(frame_counts(torch.tensor(len(longer))))) >= frames
     behind = encoder(longer[None], mask=mask[None]).hidden_states
     attention = torch.stack(
-        [weights(layer.attention, x[0]) for layer, x in zip(encoder.encoder.layers, whole, strict=False)]
+        [summarize_attention(layer.attention, x[0]) for layer, x in zip(encoder.encoder.layers, whole, strict=False)]
     )
     return torch.cat(whole), torch.cat(behind)[:, :frames], attention
 
 
-def weights(attention: Any, x: Tensor) -> Tensor:
+def summarize_attention(attention: Any, x: Tensor) -> Tensor:
     """Entropy, weight on the frame itself and near it, means over heads and frames of one utterance (T, D)."""
     frames = len(x)
     q, k = (p(x).view(frames, attention.heads, -1).transpose(0, 1) for p in (attention.q_proj, attention.k_proj))
@@ -56,13 +56,13 @@ def weights(attention: Any, x: Tensor) -> Tensor:
     return torch.stack([entropy, (a * (away == 0)).sum(-1).mean(), (a * near).sum(-1).mean()])
 
 
-def discriminant(x: Tensor, phones: Tensor, speakers: np.ndarray) -> float:
+def discriminant_accuracy(x: Tensor, phones: Tensor, speakers: np.ndarray) -> float:
     """Accuracy on held-out speakers: class means and one covariance, the closed form."""
     names, scores = np.unique(speakers), []
     for split in range(SPLITS):
-        held, _ = divide(np.random.default_rng((0, split)).permutation(names))
+        held, _ = split_off_fifth(np.random.default_rng((0, split)).permutation(names))
         test = torch.from_numpy(np.isin(speakers, held))
-        train, tested = standardised(x[~test].double(), x[test].double())
+        train, tested = standardize(x[~test].double(), x[test].double())
         y = phones[~test]
         count = torch.bincount(y, minlength=int(phones.max()) + 1).double()
         means = torch.zeros(len(count), x.shape[1], dtype=torch.float64).index_add_(0, y, train)
@@ -80,7 +80,7 @@ def examine(path: Path, corpora: Path) -> dict[str, Any]:
     encoder, corpus = Encoder.from_pretrained(path), read_labelled(corpora)[::EVERY]
     found, labels, speakers = [], [], []
     for item in track(corpus, f"Features of {path.name}", len(corpus)):
-        found.append(features(encoder, torch.from_numpy(read_audio(item.utterance.path))))
+        found.append(extract_states(encoder, torch.from_numpy(read_audio(item.utterance.path))))
         frames = found[-1][0].shape[1]
         labels.append(item.frame_phones(frames))
         speakers += [item.speaker] * frames
@@ -90,9 +90,9 @@ def examine(path: Path, corpora: Path) -> dict[str, Any]:
     owners, layers = np.array(speakers), []
     for state, (a, b) in enumerate(zip(whole, behind, strict=True)):
         beside = torch.cat([a.roll(BESIDE, 0), a, a.roll(-BESIDE, 0)], 1)  # an utterance's ends see another's
-        layers.append({"state": state, "whole": discriminant(a, phones, owners)})
-        layers[-1] |= {"masked frames behind": discriminant(b, phones, owners)}
-        layers[-1] |= {"frames beside": discriminant(beside, phones, owners)}
+        layers.append({"state": state, "whole": discriminant_accuracy(a, phones, owners)})
+        layers[-1] |= {"masked frames behind": discriminant_accuracy(b, phones, owners)}
+        layers[-1] |= {"frames beside": discriminant_accuracy(beside, phones, owners)}
         if state:
             names = ("attention entropy", "on itself", "near")
             layers[-1] |= {
@@ -103,7 +103,7 @@ def examine(path: Path, corpora: Path) -> dict[str, Any]:
     return {"frames": len(phones), "layers": layers, "last layer moved by masked frames behind": round(moved, 2)}
 
 
-def table() -> None:
+def print_table() -> None:
     """What was found, as Markdown."""
     columns = ("whole", "masked frames behind", "frames beside", "attention entropy", "on itself", "near")
     print(f"| encoder | layer | {' | '.join(columns)} |\n|{' --- |' * (len(columns) + 2)}")
@@ -118,7 +118,7 @@ def main() -> None:
         corpora, encoders = Path(sys.argv[1]), [Path(path) for path in sys.argv[2:]]
         found = json.loads(RESULTS.read_text()) | {path.name: examine(path, corpora) for path in encoders}
         RESULTS.write_text(json.dumps(found, indent=1) + "\n")
-    table()
+    print_table()
 
 
 if __name__ == "__main__":

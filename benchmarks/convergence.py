@@ -32,7 +32,7 @@ from sjepa.train.run import Run, make_optimizer
 from sjepa.train.step import train_step
 
 
-class Plain(nn.Module):
+class PlainEncoder(nn.Module):
     """Hugging Face's layers in the order of ours."""
 
     def __init__(self, encoder: Encoder):
@@ -50,7 +50,7 @@ class Plain(nn.Module):
         return EncoderOutput([self.model.encoder(hidden).last_hidden_state], None)
 
 
-def curve(
+def train_curve(
     config: Config, data: str, plain: bool, precision: str, every: int, codebook: dict[str, Tensor]
 ) -> list[float]:
     """Mean losses of `every` steps each. The first curve fits the mixture: another fit on a GPU is another mixture."""
@@ -59,7 +59,7 @@ def curve(
     config = dataclasses.replace(config, train=dataclasses.replace(config.train, **train))
     run = Run.start(config, device)
     if plain:
-        run.model.encoder = Plain(run.model.encoder).to(device)  # type: ignore[assignment]
+        run.model.encoder = PlainEncoder(run.model.encoder).to(device)  # type: ignore[assignment]
         run.optimizer = make_optimizer(config, run.model, device)
     corpus = open_corpus(data, config.batches.max_seconds, "memory", 0.0, False)
     plan = plan_batches(corpus, config.batches, config.seed, 1)
@@ -104,7 +104,7 @@ def main() -> None:
     for precision in ("fp32", "bf16") if torch.cuda.is_available() else ("fp32",):
         for way in ("plain", "as it trains"):
             name = f"{way}, {precision}"
-            losses = curves[name] = curve(config, arguments.data, way == "plain", precision, every, codebook)
+            losses = curves[name] = train_curve(config, arguments.data, way == "plain", precision, every, codebook)
             reference = torch.tensor(curves["plain, fp32"])
             away[name] = float(((torch.tensor(losses) - reference).abs() / reference).max())
             print(

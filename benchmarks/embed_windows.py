@@ -25,7 +25,7 @@ files = sorted(path for path in audio.rglob("*") if path.suffix in (".flac", ".w
 rng = np.random.default_rng(0)
 
 
-def recording(kind: str) -> np.ndarray:
+def make_recording(kind: str) -> np.ndarray:
     chosen = [f for f in files if f.parent == files[0].parent] * 2 if kind == "one voice" else rng.permutation(files)
     pieces = []
     for file in list(chosen)[:60]:
@@ -41,7 +41,7 @@ network = Network(encoder, (encoder.config.layers,), torch.device("cpu"), "head"
 print("| recording | seconds | difference, median | 95% | same unit | step in fades | step at a hard cut |")
 print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
 for kind in ("one voice", "all voices", "levels", "pauses"):
-    samples = recording(kind)
+    samples = make_recording(kind)
     whole = network.features([samples])[0]
     moments = moments_of([samples])
     parts = [(w.start, network.window_features(w.samples, moments)) for w in cut([samples], config)]

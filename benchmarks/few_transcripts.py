@@ -10,7 +10,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from sjepa.evaluate.superb.protocol import Evaluation, in_words
+from sjepa.evaluate.superb.protocol import Evaluation, format_scores
 from sjepa.evaluate.superb.tasks import make_task
 from sjepa.evaluate.upstream import load_upstream
 
@@ -25,7 +25,8 @@ def main() -> None:
     few = replace(fold, name=f"{fold.name}, {len(kept)} to train", train=[u for u in fold.train if u.speaker in kept])
     upstream = load_upstream(encoder, "auto")
     results = Evaluation(replace(task, folds=[few]), upstream, Path(out)).run([task.recipe.lr])
-    print(f"{upstream.name}, {len(few.train)} utterances of {len(kept)} speakers: test {in_words(results['metrics'])}")
+    scores = format_scores(results["metrics"])
+    print(f"{upstream.name}, {len(few.train)} utterances of {len(kept)} speakers: test {scores}")
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ def build_wheel(folder: Path) -> Path:
     return next(folder.glob("sjepa-*.whl"))
 
 
-def try_one(python: str, torch: str, wheel: Path, arguments: argparse.Namespace) -> dict[str, object]:
+def try_environment(python: str, torch: str, wheel: Path, arguments: argparse.Namespace) -> dict[str, object]:
     """One environment: install, use, and which extras pip can resolve there."""
     found = shutil.which(f"python{python}")
     facts: dict[str, object] = {"python": python, "torch": torch}
@@ -97,7 +97,7 @@ def main() -> None:
         wheel = build_wheel(Path(name))
         for python in arguments.python:
             for torch in arguments.torch:
-                results.append(try_one(python, torch, wheel, arguments))
+                results.append(try_environment(python, torch, wheel, arguments))
                 line = results[-1]
                 print(f"Python {python}, torch {torch}: {line['result']} {line.get('why', '')}", flush=True)
     facts = {"machine": platform.machine(), "system": platform.system(), "demo": arguments.demo, "results": results}

@@ -46,7 +46,7 @@ from sjepa.runs.folder import RunFolder  # noqa: E402
 PATIENCE = 300  # seconds for a command to end
 # Fields that tell the time, and files that are about the machine and not the work.
 TIMES = ("audio_seconds_per_second", "speed", "log_bytes", "started", "seconds")
-ASIDE = ("run.json", "tensorboard", "_embed.json")
+IGNORED = ("run.json", "tensorboard", "_embed.json")
 
 
 @dataclass(frozen=True)
@@ -109,18 +109,18 @@ def fork(arguments: list[str]) -> int:
         os._exit(70)
 
 
-def half_written(out: Path) -> bool:
+def is_writing(out: Path) -> bool:
     """Whether something below or beside a folder is being written."""
     names = [name for _, folders, files in os.walk(out) for name in (*folders, *files)]
     names += os.listdir(out.parent) if out.parent.is_dir() else []
     return any(LEFTOVER.fullmatch(name) for name in names)
 
 
-def stage_of(job: str, out: Path) -> str:
+def find_stage(job: str, out: Path) -> str:
     """Where a command is, by what it has written."""
     if not out.is_dir():
         return f"{job}: start"
-    if half_written(out):
+    if is_writing(out):
         return f"{job}: writing"
     if job != "pretrain":
         return f"{job}: work"
@@ -138,18 +138,18 @@ def stage_of(job: str, out: Path) -> str:
     return f"{job}: boundary" if last == 12 and len(begun) == 1 else f"{job}: training, phase {len(begun)}"
 
 
-def plain(value: Any) -> Any:
+def remove_times(value: Any) -> Any:
     """A JSON value without what tells the time."""
     if isinstance(value, dict):
-        return {key: plain(inner) for key, inner in value.items() if key not in TIMES}
-    return [plain(inner) for inner in value] if isinstance(value, list) else value
+        return {key: remove_times(inner) for key, inner in value.items() if key not in TIMES}
+    return [remove_times(inner) for inner in value] if isinstance(value, list) else value
 
 
-def content(path: Path) -> str:
+def hash_content(path: Path) -> str:
     """A hash of what a file says."""
     if path.suffix in (".json", ".jsonl"):
         lines = path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]
-        data = json.dumps([plain(json.loads(line)) for line in lines]).encode()
+        data = json.dumps([remove_times(json.loads(line)) for line in lines]).encode()
     elif path.suffix == ".npz":
         with np.load(path) as arrays:
             data = b"".join(name.encode() + arrays[name].tobytes() for name in sorted(arrays))
@@ -158,13 +158,13 @@ def content(path: Path) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def digest(out: Path) -> dict[str, str]:
+def hash_files(out: Path) -> dict[str, str]:
     files = [path for path in sorted(out.rglob("*")) if path.is_file()]
     names = {path: path.relative_to(out).as_posix() for path in files}
-    return {name: content(path) for path, name in names.items() if not set(Path(name).parts) & set(ASIDE)}
+    return {name: hash_content(path) for path, name in names.items() if not set(Path(name).parts) & set(IGNORED)}
 
 
-def leftovers(out: Path) -> list[str]:
+def find_leftovers(out: Path) -> list[str]:
     """Locks and half-written files that stayed."""
     names = [name for _, folders, files in os.walk(out) for name in (*folders, *files)] + os.listdir(out.parent)
     return [name for name in names if LEFTOVER.fullmatch(name) or name.endswith(LOCK)]
@@ -177,7 +177,7 @@ class Reference(NamedTuple):
     seconds: float
 
 
-def trial(job: Job, reference: Reference, folder: Path, world_size: int, most: int) -> dict[str, Any]:
+def run_trial(job: Job, reference: Reference, folder: Path, world_size: int, most: int) -> dict[str, Any]:
     """Kill a command up to `most` times, let it end, compare."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
@@ -187,24 +187,24 @@ def trial(job: Job, reference: Reference, folder: Path, world_size: int, most: i
         began, delay = time.monotonic(), random.uniform(0, 1.05) * reference.seconds
         on_writing = random.random() < 0.5
         while running.poll() is None and time.monotonic() - began < delay:
-            if on_writing and half_written(out):
+            if on_writing and is_writing(out):
                 time.sleep(random.uniform(0, 0.004))
                 break
             time.sleep(0.001)
         if running.poll() is not None:
             break
         running.signal(signal.SIGSTOP)  # so that the stage is that of the kill
-        stage = stage_of(job.name, out)
+        stage = find_stage(job.name, out)
         running.signal(signal.SIGKILL)
         if running.wait() == -signal.SIGKILL:
             stages.append(stage)
     code = Running(job.arguments(out, bool(stages)), world_size).wait()
     fault = "" if code == 0 else f"the command ended with {code}"
     if not fault:
-        found, whole = digest(out), reference.files
+        found, whole = hash_files(out), reference.files
         differing = sorted(name for name in whole.keys() | found.keys() if whole.get(name) != found.get(name))
         fault = f"differs: {', '.join(differing[:5])}" if differing else ""
-        left = leftovers(out)
+        left = find_leftovers(out)
         fault = fault or (f"left behind: {', '.join(left)}" if left else "")
     return {"job": job.name, "kills": stages, "fault": fault}
 
@@ -220,8 +220,8 @@ def make_jobs(folder: Path, world_size: int) -> dict[str, Job]:
     found = {"pretrain": Job("pretrain", lambda out, _: ["pretrain", "--out", str(out), *data])}
     if world_size > 1:
         return found
-    must(["pretrain", "--out", str(run), *data])
-    must(["index", str(corpus), "--out", str(index)])
+    run_unbroken(["pretrain", "--out", str(run), *data])
+    run_unbroken(["index", str(corpus), "--out", str(index)])
     found["index"] = Job("index", lambda out, _: ["index", str(corpus), "--out", str(out)])
     other = shutil.copytree(corpus, folder / "other")
     soundfile.write(other / "more.wav", babble(1.2, 99), 16_000)
@@ -251,7 +251,7 @@ def copy_once(run: Path, out: Path) -> Path:
     return out
 
 
-def must(arguments: list[str], world_size: int = 1) -> float:
+def run_unbroken(arguments: list[str], world_size: int = 1) -> float:
     """Run a command unbroken; how long it took."""
     began = time.monotonic()
     code = Running(arguments, world_size).wait()
@@ -285,8 +285,8 @@ def main() -> None:
             for number in (1, 2):
                 whole = folder / f"{name}-{number}" / "out"
                 whole.parent.mkdir()
-                duration = must(job.arguments(whole, False), given.world_size)
-                twice.append(digest(whole))
+                duration = run_unbroken(job.arguments(whole, False), given.world_size)
+                twice.append(hash_files(whole))
             if twice[0] != twice[1]:
                 differing = [file for file in twice[0] if twice[0][file] != twice[1].get(file)]
                 raise SystemExit(f"two unbroken {name} differ: {', '.join(differing)}")
@@ -295,7 +295,7 @@ def main() -> None:
             # Half of the trials train: most of what can be lost is there.
             chosen = "pretrain" if "pretrain" in jobs and random.random() < 0.5 else random.choice(list(jobs))
             left = given.kills - done
-            trials.append(trial(jobs[chosen], references[chosen], folder / "trial", given.world_size, left))
+            trials.append(run_trial(jobs[chosen], references[chosen], folder / "trial", given.world_size, left))
             write(out, trials, given.world_size)
             print(f"{done + len(trials[-1]['kills'])} kills: {trials[-1]}", flush=True)
 

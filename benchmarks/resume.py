@@ -29,12 +29,12 @@ def train(out: Path, *options: str) -> "subprocess.Popen[bytes]":
     return subprocess.Popen([sys.executable, "-m", "sjepa", "pretrain", "--out", str(out), *options])
 
 
-def finished(run: "subprocess.Popen[bytes]") -> None:
+def wait_for(run: "subprocess.Popen[bytes]") -> None:
     if run.wait():
         raise SystemExit(f"sjepa pretrain ended with {run.returncode}")
 
 
-def curve(out: Path) -> list[dict[str, Any]]:
+def read_curve(out: Path) -> list[dict[str, Any]]:
     return select_events(RunFolder(out).events(), "train")
 
 
@@ -43,7 +43,7 @@ def compare(data: str, preset: str, steps: int, folder: Path) -> dict[str, Any]:
     lengths = {"phase1.steps": steps, "phase2.steps": steps, "train.log-every": every}
     saving = {"train.checkpoint-every": steps // 2, "train.keep-checkpoints": 10}
     settings = [word for name, value in (lengths | saving).items() for word in (f"--{name}", str(value))]
-    finished(train(whole, "--preset", preset, "--data", data, *settings))
+    wait_for(train(whole, "--preset", preset, "--data", data, *settings))
 
     shutil.copytree(whole, broken)
     copy = RunFolder(broken)
@@ -55,13 +55,13 @@ def compare(data: str, preset: str, steps: int, folder: Path) -> dict[str, Any]:
         time.sleep(0.05)
         if running.poll() is not None:
             raise SystemExit("the copy ended before it was killed: give more --steps")
-        lines = curve(broken)
+        lines = read_curve(broken)
         killed_at = lines[-1]["step"] if lines else 0
     running.send_signal(signal.SIGKILL)
     running.wait()
-    finished(train(broken))
+    wait_for(train(broken))
 
-    first, again = (curve(out)[steps // 2 // every :] for out in (whole, broken))
+    first, again = (read_curve(out)[steps // 2 // every :] for out in (whole, broken))
     assert [line["step"] for line in first] == [line["step"] for line in again]
     apart = {
         name: max(abs(a[name] - b[name]) / max(abs(a[name]), 1e-9) for a, b in zip(first, again, strict=True))

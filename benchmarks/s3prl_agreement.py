@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 from s3prl_cases import CASES, compare_queries
-from s3prl_sides import Side, stand_in_for_torchaudio
+from s3prl_sides import Side, replace_torchaudio
 
 from sjepa.evaluate.superb.protocol import Evaluation
 from sjepa.evaluate.upstream import Upstream, load_upstream
@@ -47,7 +47,7 @@ class Logger:
         self.found[name.split("-", 1)[-1] if "/" not in name else name.split("/")[-1]] = float(value)
 
 
-def small_encoder(folder: Path) -> Upstream:
+def make_encoder(folder: Path) -> Upstream:
     """Two layers with random weights: three hidden states, which is all that a head sees of an encoder."""
     torch.manual_seed(0)
     config = EncoderConfig(32, 2, 2, 64, conv_channels=16, position_kernel=8, position_groups=2)
@@ -55,7 +55,7 @@ def small_encoder(folder: Path) -> Upstream:
     return load_upstream(str(folder))
 
 
-def still(module: torch.nn.Module) -> None:
+def disable_dropout(module: torch.nn.Module) -> None:
     """Without dropout, whose draws depend on the layout of a batch."""
     for part in module.modules():
         if isinstance(part, torch.nn.Dropout):
@@ -70,12 +70,12 @@ def compare(side: Side, upstream: Upstream, out: Path) -> dict[str, Any]:
     evaluation.identity = evaluation.describe()
     head = evaluation.open(0, task.recipe.lr)
     head.downstream.to(side.dtype)
-    still(head.downstream)
-    still(side.expert)
+    disable_dropout(head.downstream)
+    disable_dropout(side.expert)
     side.copy_weights(head.downstream.head)
     optimizer = side.optimizer(task.recipe.lr)
     fold = task.folds[0]
-    batches = evaluation.shares(fold, 0, 0)
+    batches = evaluation.rank_batches(fold, 0, 0)
     ours, theirs = [], []
     side.expert.train()
     for step in range(STEPS):
@@ -111,7 +111,7 @@ def compare(side: Side, upstream: Upstream, out: Path) -> dict[str, Any]:
     }
 
 
-def keep(task: str, result: dict[str, Any]) -> None:
+def save_result(task: str, result: dict[str, Any]) -> None:
     """Write a task's result beside those of the others."""
     past = json.loads(RESULTS.read_text())["tasks"] if RESULTS.is_file() else {}
     about = {
@@ -126,12 +126,12 @@ def keep(task: str, result: dict[str, Any]) -> None:
 
 def main() -> None:
     chosen = sys.argv[1:] or [*CASES, "qbe"]
-    stand_in_for_torchaudio()
+    replace_torchaudio()
     torch.set_num_threads(1)
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
-        upstream = small_encoder(root / "encoder")
+        upstream = make_encoder(root / "encoder")
         for task in chosen:
             place = root / task
             place.mkdir()
@@ -141,7 +141,7 @@ def main() -> None:
                 else:
                     found[task] = compare(CASES[task](place, upstream), upstream, place / "ours")
             print(f"{task}: {json.dumps(found[task])}", flush=True)
-            keep(task, found[task])
+            save_result(task, found[task])
     if not all(result["agrees"] for result in found.values()):
         raise SystemExit("s3prl and this package do not agree")
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import soundfile
 import torch
-from s3prl_sides import Side, classes, encoded, expert_of, output_order, shortened
+from s3prl_sides import Side, make_class_side, make_expert, make_sequence_side, output_order, shorten
 
 from sjepa.data.synthetic import VOICES
 from sjepa.evaluate.superb import verification as widths
@@ -46,7 +46,7 @@ RECURRENT = {
 CHARACTERS = "|ETAONIHSRDLUMCWFGYPBVK'XJQZ"
 
 
-def emotion(place: Path, upstream: Upstream) -> Side:
+def make_er(place: Path, upstream: Upstream) -> Side:
     root = corpora.iemocap(place / "data")
     labelled: dict[int, list[dict[str, str]]] = {}
     for session in range(1, 6):
@@ -63,10 +63,10 @@ def emotion(place: Path, upstream: Upstream) -> Side:
             file = root / "meta_data" / f"Session{held_out}" / f"{part}_meta_data.json"
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(json.dumps({"labels": {"neu": 0, "hap": 1, "ang": 2, "sad": 3}, "meta_data": items}))
-    task = shortened(make_task("er", root), 4, 8, 1e-2)
+    task = shorten(make_task("er", root), 4, 8, 1e-2)
     datarc = {"root": str(root), "meta_data": str(root / "meta_data"), "test_fold": "fold1", "pre_load": True}
     config = {"datarc": {**datarc, "valid_ratio": 0.2}, "modelrc": POOLED}
-    expert = expert_of("emotion", upstream, place, config)
+    expert = make_expert("emotion", upstream, place, config)
 
     def files(subset: Any) -> list[str]:
         listed = getattr(subset, "dataset", subset).meta_data
@@ -74,35 +74,37 @@ def emotion(place: Path, upstream: Upstream) -> Side:
 
     sets = {"train": expert.train_dataset, "dev": expert.dev_dataset, "test": expert.test_dataset}
     order = output_order(task, [["neutral", "happy", "angry", "sad"]])
-    return classes(task, upstream, expert, {name: files(each) for name, each in sets.items()}, sets, order=order)
+    return make_class_side(
+        task, upstream, expert, {name: files(each) for name, each in sets.items()}, sets, order=order
+    )
 
 
-def keywords(place: Path, upstream: Upstream) -> Side:
+def make_ks(place: Path, upstream: Upstream) -> Side:
     root = corpora.speech_commands(place / "data", words=COMMANDS)
-    task = shortened(make_task("ks", root), 32, 1, 1e-2)
+    task = shorten(make_task("ks", root), 32, 1, 1e-2)
     roots = {
         "speech_commands_root": str(root / "speech_commands_v0.01"),
         "speech_commands_test_root": str(root / "speech_commands_test_set_v0.01"),
     }
-    expert = expert_of("speech_commands", upstream, place, {"datarc": roots, "modelrc": POOLED})
+    expert = make_expert("speech_commands", upstream, place, {"datarc": roots, "modelrc": POOLED})
     sets = {"train": expert.train_dataset, "dev": expert.dev_dataset, "test": expert.test_dataset}
     paths = {name: [str(path) for _, path in each.data] for name, each in sets.items()}
     names = importlib.import_module("s3prl.downstream.speech_commands.dataset").CLASSES
-    return classes(task, upstream, expert, paths, sets, order=output_order(task, [names]))
+    return make_class_side(task, upstream, expert, paths, sets, order=output_order(task, [names]))
 
 
-def intents(place: Path, upstream: Upstream) -> Side:
+def make_ic(place: Path, upstream: Upstream) -> Side:
     root = corpora.fluent_commands(place / "data")
-    task = shortened(make_task("ic", root), 32, 1, 1e-2)
+    task = shorten(make_task("ic", root), 32, 1, 1e-2)
     folder = root / "fluent_speech_commands_dataset"
-    expert = expert_of("fluent_commands", upstream, place, {"datarc": {"file_path": str(folder)}, "modelrc": POOLED})
+    expert = make_expert("fluent_commands", upstream, place, {"datarc": {"file_path": str(folder)}, "modelrc": POOLED})
     sets = {"train": expert.train_dataset, "dev": expert.dev_dataset, "test": expert.test_dataset}
     paths = {name: [str(folder / path) for path in each.df["path"]] for name, each in sets.items()}
     slots = [[value for value in each if isinstance(value, str)] for each in expert.Sy_intent.values()]
-    return classes(task, upstream, expert, paths, sets, order=output_order(task, slots))
+    return make_class_side(task, upstream, expert, paths, sets, order=output_order(task, slots))
 
 
-def speakers(place: Path, upstream: Upstream) -> Side:
+def make_sid(place: Path, upstream: Upstream) -> Side:
     """As many speakers as VoxCeleb1 has, which s3prl's head is made for; each is a chord of two tones."""
     root, lines = place / "data", []
     generator = np.random.default_rng(0)
@@ -116,26 +118,26 @@ def speakers(place: Path, upstream: Upstream) -> Side:
             soundfile.write(root / "dev" / "wav" / name, samples, 16_000)
             lines.append(f"{part} {name}\n")
     (root / "iden_split.txt").write_text("".join(lines))
-    task = shortened(make_task("sid", root), 8, 4, 1e-2)
+    task = shorten(make_task("sid", root), 8, 4, 1e-2)
     dataset = importlib.import_module("s3prl.downstream.voxceleb1.dataset")
     dataset.CACHE_PATH = str(place / "cache")
     datarc = {"file_path": str(root), "meta_data": str(root / "iden_split.txt"), "max_timestep": 128_000}
-    expert = expert_of("voxceleb1", upstream, place, {"datarc": datarc, "modelrc": POOLED})
+    expert = make_expert("voxceleb1", upstream, place, {"datarc": datarc, "modelrc": POOLED})
     sets = {"train": expert.train_dataset, "dev": expert.dev_dataset, "test": expert.test_dataset}
     paths = {name: list(each.dataset) for name, each in sets.items()}
     order = output_order(task, [[f"id{10001 + speaker}" for speaker in range(1251)]])
-    return classes(task, upstream, expert, paths, sets, order=order)
+    return make_class_side(task, upstream, expert, paths, sets, order=order)
 
 
-def libri(place: Path) -> Path:
+def make_librispeech(place: Path) -> Path:
     return corpora.librispeech(place / "data", {"train-clean-100": 8, "dev-clean": 2, "test-clean": 4}, VOICES[:6])
 
 
-def recognition(place: Path, upstream: Upstream) -> Side:
-    root = libri(place)
+def make_asr(place: Path, upstream: Upstream) -> Side:
+    root = make_librispeech(place)
     task = make_task("asr", root)
     assert isinstance(task, SequenceTask)
-    task = shortened(replace(task, recurrent=WIDTH, augment=None), 16, 1, 1e-2)
+    task = shorten(replace(task, recurrent=WIDTH, augment=None), 16, 1, 1e-2)
     (place / "char.dict").write_text("".join(f"{c} {1000 - i}\n" for i, c in enumerate(CHARACTERS)))
     datarc = {
         "dict_path": str(place / "char.dict"),
@@ -147,7 +149,7 @@ def recognition(place: Path, upstream: Upstream) -> Side:
         "bucket_file": str(place / "lengths"),
     }
     modelrc = {"project_dim": WIDTH, "select": "RNNs", "RNNs": RECURRENT}
-    expert = expert_of("asr", upstream, place, {"datarc": datarc, "modelrc": modelrc})
+    expert = make_expert("asr", upstream, place, {"datarc": datarc, "modelrc": modelrc})
     (place / "lengths").mkdir()
     fold = task.folds[0]
     for subset, part in (("train-clean-100", fold.train), ("test-clean", fold.test)):
@@ -158,7 +160,7 @@ def recognition(place: Path, upstream: Upstream) -> Side:
         subset: dataset(split, 2, expert.dictionary, **datarc).Y
         for split, subset in (("train", "train-clean-100"), ("test-clean", "test-clean"))
     }
-    return encoded(
+    return make_sequence_side(
         task,
         upstream,
         expert,
@@ -171,7 +173,7 @@ def recognition(place: Path, upstream: Upstream) -> Side:
     )
 
 
-def ctc(place: Path, upstream: Upstream, task: SequenceTask, text: dict[str, str], **model: Any) -> Any:
+def make_ctc_expert(place: Path, upstream: Upstream, task: SequenceTask, text: dict[str, str], **model: Any) -> Any:
     config = {
         "corpus": {"name": "agreement"},
         "text": text,
@@ -179,29 +181,29 @@ def ctc(place: Path, upstream: Upstream, task: SequenceTask, text: dict[str, str
         "metric": ["per"] if text["mode"] == "word" else ["slot_type_f1", "slot_value_cer"],
         "metric_higher_better": text["mode"] != "word",
     }
-    return expert_of("ctc", upstream, place, config)
+    return make_expert("ctc", upstream, place, config)
 
 
-def phonemes(place: Path, upstream: Upstream) -> Side:
-    root = libri(place)
+def make_pr(place: Path, upstream: Upstream) -> Side:
+    root = make_librispeech(place)
     lexicon = place / "lexicon.txt"
     lexicon.write_text("ONE W AH1 N\nTWO T UW1\nTHREE TH R IY1\nFOUR F AO1 R\nFIVE F AY1 V\nSIX S IH1 K S\n")
     task = make_task("pr", root, lexicons=[lexicon])
     assert isinstance(task, SequenceTask)
     (place / "phoneme.txt").write_text("".join(f"{phone}\n" for phone in task.symbols.symbols[3:]))
     text = {"mode": "word", "vocab_file": str(place / "phoneme.txt")}
-    task = shortened(task, 16, 2, 1e-2)
-    expert = ctc(place, upstream, task, text, project_dim=256, select="FrameLevel")
-    return encoded(task, upstream, expert, lambda u: expert.tokenizer.encode(str(u.label)), {"per": "per"})
+    task = shorten(task, 16, 2, 1e-2)
+    expert = make_ctc_expert(place, upstream, task, text, project_dim=256, select="FrameLevel")
+    return make_sequence_side(task, upstream, expert, lambda u: expert.tokenizer.encode(str(u.label)), {"per": "per"})
 
 
-def slots(place: Path, upstream: Upstream) -> Side:
+def make_sf(place: Path, upstream: Upstream) -> Side:
     root = corpora.snips(place / "data", each=12)
     task = make_task("sf", root)
     assert isinstance(task, SequenceTask)
     # A new voice is too much for a random encoder: without any slot found, metrics would say nothing.
     fold = replace(task.folds[0], test=task.folds[0].train[::2])
-    task = shortened(replace(task, folds=[fold], recurrent=WIDTH, augment=None), 32, 1, 3e-3)
+    task = shorten(replace(task, folds=[fold], recurrent=WIDTH, augment=None), 32, 1, 3e-3)
     marks = next(i for i, symbol in enumerate(task.symbols.symbols) if symbol.startswith("B-"))
     (place / "character.txt").write_text("".join(f"{symbol}\n" for symbol in task.symbols.symbols[3:marks]))
     lines = (root / "SNIPS" / "slots.txt").read_text().strip()
@@ -211,13 +213,13 @@ def slots(place: Path, upstream: Upstream) -> Side:
         "vocab_file": str(place / "character.txt"),
         "slots_file": str(place / "slots.txt"),
     }
-    expert = ctc(place, upstream, task, text, project_dim=WIDTH, select="RNNs", RNNs=RECURRENT)
+    expert = make_ctc_expert(place, upstream, task, text, project_dim=WIDTH, select="RNNs", RNNs=RECURRENT)
     spoken = {}
     for line in (root / "SNIPS" / "all.iob.snips.txt").read_text().splitlines():
         name, rest = line.split(" ", 1)
         words, tags = rest.split("\t")
         spoken[name] = f"{words.upper()}\t{tags}"
-    return encoded(
+    return make_sequence_side(
         task,
         upstream,
         expert,
@@ -227,9 +229,9 @@ def slots(place: Path, upstream: Upstream) -> Side:
     )
 
 
-def verification(place: Path, upstream: Upstream) -> Side:
+def make_asv(place: Path, upstream: Upstream) -> Side:
     root = corpora.verification(place / "data")
-    task = shortened(make_task("asv", root), 10, 1, 1e-3)
+    task = shorten(make_task("asv", root), 10, 1, 1e-3)
     assert isinstance(task, VerificationTask)
     widths.WIDTH, widths.POOLED = WIDTH, 2 * WIDTH
     dataset = importlib.import_module("s3prl.downstream.sv_voxceleb1.dataset")
@@ -256,7 +258,7 @@ def verification(place: Path, upstream: Upstream) -> Side:
         "LossConfig": {"AMSoftmaxLoss": {"s": 30.0, "m": 0.4}},
     }
     dataset.delayed = lambda call: call
-    expert = expert_of("sv_voxceleb1", upstream, place, {"datarc": datarc, "modelrc": modelrc})
+    expert = make_expert("sv_voxceleb1", upstream, place, {"datarc": datarc, "modelrc": modelrc})
     train = {str(path): index for index, path in enumerate(expert.train_dataset.dataset)}
     tested = {str(path): index for index, path in enumerate(expert.test_dataset.dataset)}
 
@@ -287,9 +289,9 @@ def verification(place: Path, upstream: Upstream) -> Side:
     )
 
 
-def diarization(place: Path, upstream: Upstream) -> Side:
+def make_sd(place: Path, upstream: Upstream) -> Side:
     root = corpora.libri2mix(place / "data", each=10)
-    task = shortened(make_task("sd", root), 8, 1, 1e-3)
+    task = shorten(make_task("sd", root), 8, 1, 1e-3)
     config = {
         "datarc": {"chunk_size": 2000, "subsampling": 1, "label_delay": 0, "num_speakers": 2, "rate": 16_000},
         "loaderrc": {
@@ -301,7 +303,7 @@ def diarization(place: Path, upstream: Upstream) -> Side:
         "scorerc": {"save_predictions": True},
         "modelrc": {"rnn_layers": 1, "hidden_size": 512},
     }
-    expert = expert_of("diarization", upstream, place, config)
+    expert = make_expert("diarization", upstream, place, config)
     for part in ("train", "dev", "test"):
         expert.get_dataloader(part)
     train = {(rec, start * 320): index for index, (rec, start, _) in enumerate(expert.train_dataset.chunk_indices)}
@@ -347,7 +349,7 @@ def compare_queries(place: Path, upstream: Upstream) -> dict[str, Any]:
         "datarc": {"dataset_root": str(root / "quesst14Database"), "num_workers": 0, "batch_size": 1},
         "dtwrc": {"dist_method": "cosine_exp", "minmax_norm": True, "step_pattern": "asymmetric", "subsequence": True},
     }
-    expert = expert_of("quesst14_dtw", upstream, place, config)
+    expert = make_expert("quesst14_dtw", upstream, place, config)
     expert.get_dataloader("test")
     names = [path.stem for path in expert.test_dataset.data]
     largest = 0.0
@@ -379,13 +381,13 @@ def compare_queries(place: Path, upstream: Upstream) -> dict[str, Any]:
 
 
 CASES: dict[str, Callable[[Path, Upstream], Side]] = {
-    "pr": phonemes,
-    "asr": recognition,
-    "ks": keywords,
-    "sid": speakers,
-    "asv": verification,
-    "sd": diarization,
-    "ic": intents,
-    "sf": slots,
-    "er": emotion,
+    "pr": make_pr,
+    "asr": make_asr,
+    "ks": make_ks,
+    "sid": make_sid,
+    "asv": make_asv,
+    "sd": make_sd,
+    "ic": make_ic,
+    "sf": make_sf,
+    "er": make_er,
 }

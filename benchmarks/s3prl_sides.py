@@ -24,12 +24,12 @@ from torch import Tensor, nn
 from sjepa.evaluate.superb.classes import ClassTask
 from sjepa.evaluate.superb.features import FeatureStore
 from sjepa.evaluate.superb.records import Utterance
-from sjepa.evaluate.superb.sound import Sound, prepare
+from sjepa.evaluate.superb.sound import Sound, prepare_waveform
 from sjepa.evaluate.superb.task import Recipe, Task
 from sjepa.evaluate.upstream import Upstream
 
 
-def stand_in_for_torchaudio() -> None:
+def replace_torchaudio() -> None:
     """A module with the few functions that s3prl's datasets call."""
 
     def load(path: str) -> tuple[Tensor, int]:
@@ -39,7 +39,7 @@ def stand_in_for_torchaudio() -> None:
     def apply_effects_file(path: str, effects: list[list[str]]) -> tuple[Tensor, int]:
         samples, rate = load(path)
         sound = Sound.TRIMMED if effects[-1][0] == "silence" else Sound.LOWERED
-        return torch.from_numpy(prepare(samples[0].numpy(), sound))[None], rate
+        return torch.from_numpy(prepare_waveform(samples[0].numpy(), sound))[None], rate
 
     module = types.ModuleType("torchaudio")
     module.__spec__ = importlib.machinery.ModuleSpec("torchaudio", None)
@@ -54,7 +54,7 @@ def stand_in_for_torchaudio() -> None:
     torch.Tensor.cuda = lambda self, *_: self  # type: ignore[method-assign, assignment]  # verification asks for it
 
 
-class StandIn(nn.Module):
+class DummyEncoder(nn.Module):
     """An encoder for s3prl's featurizer, which looks at its hidden states once."""
 
     def __init__(self, upstream: Upstream):
@@ -96,7 +96,7 @@ class Side:
     def __post_init__(self) -> None:
         from s3prl.upstream.interfaces import Featurizer
 
-        self.featurizer = Featurizer(StandIn(self.upstream), upstream_device="cpu").to(self.dtype)
+        self.featurizer = Featurizer(DummyEncoder(self.upstream), upstream_device="cpu").to(self.dtype)
         self.expert.to(self.dtype)
 
     def copy_weights(self, head: nn.Module) -> None:
@@ -178,7 +178,7 @@ class Side:
         return largest
 
 
-def expert_of(name: str, upstream: Upstream, place: Path, config: dict[str, Any]) -> Any:
+def make_expert(name: str, upstream: Upstream, place: Path, config: dict[str, Any]) -> Any:
     module = importlib.import_module(f"s3prl.downstream.{name}.expert")
     (place / "theirs").mkdir(exist_ok=True)
     torch.manual_seed(0)
@@ -187,7 +187,7 @@ def expert_of(name: str, upstream: Upstream, place: Path, config: dict[str, Any]
     )
 
 
-def shortened(task: Task, batch: int, accumulate: int, lr: float) -> Task:
+def shorten(task: Task, batch: int, accumulate: int, lr: float) -> Task:
     """The task with a learning rate at which heads learn something in few steps, so that metrics say something."""
     return replace(task, recipe=Recipe(50, lr, batch, accumulate, 50))
 
@@ -202,7 +202,7 @@ def output_order(task: Task, theirs: Sequence[Sequence[str]]) -> list[int]:
     return order
 
 
-def classes(
+def make_class_side(
     task: Task, upstream: Upstream, expert: Any, paths: dict[str, list[str]], sets: dict[str, Any], **more: Any
 ) -> Side:
     """A side whose datasets give a waveform, a label and a name."""
@@ -222,7 +222,7 @@ def classes(
     return Side(task, upstream, expert, others, {"acc": "accuracy"}, paths, samples, **more)
 
 
-def encoded(
+def make_sequence_side(
     task: Task, upstream: Upstream, expert: Any, encode: Callable[[Utterance], Any], rename: dict[str, str], **more: Any
 ) -> Side:
     """A side whose labels are sequences of numbers."""

@@ -49,7 +49,7 @@ def write_index(folder: Path, utterances: int, part_rows: int = 250_000) -> None
     merge_parts(folder, parts, {"root": ".", "shards": "flac"})
 
 
-def start(folder: str, block: int, epoch: int, index: int) -> dict[str, float]:
+def time_start(folder: str, block: int, epoch: int, index: int) -> dict[str, float]:
     """What a rank does from start to its first batch plan, in a process of its own."""
     began = time.perf_counter()
     from sjepa.data.opening import open_corpus
@@ -73,7 +73,7 @@ def start(folder: str, block: int, epoch: int, index: int) -> dict[str, float]:
     }
 
 
-def epoch_facts(folder: str, block: int) -> dict[str, float]:
+def measure_epoch(folder: str, block: int) -> dict[str, float]:
     """One epoch's plan for all ranks: how often each utterance comes, and how much audio each rank gets."""
     from sjepa.data.opening import open_corpus
     from sjepa.data.sampler import BatchPlan
@@ -110,7 +110,7 @@ def main() -> None:
     given = parser.parse_args()
     if given.start:
         folder, *numbers = given.start
-        print(json.dumps(start(folder, *map(int, numbers))))
+        print(json.dumps(time_start(folder, *map(int, numbers))))
         return
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(given.folder or temporary) / "index"
@@ -122,7 +122,7 @@ def main() -> None:
         results["build_s"] = time.perf_counter() - began
         results["disk_gb"] = {path.name: path.stat().st_size / 1e9 for path in sorted(folder.glob("*.arrow"))}
         for block in BLOCKS:
-            results[f"block {block}"] = {"epoch": epoch_facts(str(folder), block), "start": {}}
+            results[f"block {block}"] = {"epoch": measure_epoch(str(folder), block), "start": {}}
             for epoch, index in POSITIONS:
                 call = [sys.executable, __file__, "--start", str(folder), str(block), str(epoch), str(index)]
                 line = subprocess.run(call, check=True, capture_output=True, text=True).stdout.splitlines()[-1]

@@ -21,19 +21,19 @@ import torch
 
 from sjepa.audio.io import SAMPLE_RATE, read_audio
 from sjepa.config import load_preset
-from sjepa.evaluate.probes import enough_utterances, frame_labels, phone_probe
+from sjepa.evaluate.probes import choose_utterances, frame_labels, phone_probe
 from sjepa.export.graphs import ONNX_FILE, write_onnx
 from sjepa.export.int8 import write_int8
 from sjepa.model.encoder import Encoder
 
 
-def session(path: Path) -> Any:
+def make_session(path: Path) -> Any:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
 
-def forms(encoder: Encoder, folder: Path) -> tuple[dict[str, Any], dict[str, float]]:
+def make_forms(encoder: Encoder, folder: Path) -> tuple[dict[str, Any], dict[str, float]]:
     """Functions from a waveform to the last hidden state, and the size of each in MB."""
     sizes = {"torch fp32": sum(p.numel() for p in encoder.parameters()) * 4 / 1e6}
     sessions = {}
@@ -43,7 +43,7 @@ def forms(encoder: Encoder, folder: Path) -> tuple[dict[str, Any], dict[str, flo
         for step in write:
             step(encoder, place)
         sizes[name] = (place / ONNX_FILE).stat().st_size / 1e6
-        sessions[name] = session(place / ONNX_FILE)
+        sessions[name] = make_session(place / ONNX_FILE)
 
     def by_torch(samples: np.ndarray) -> np.ndarray:
         with torch.inference_mode():
@@ -55,7 +55,7 @@ def forms(encoder: Encoder, folder: Path) -> tuple[dict[str, Any], dict[str, flo
     return functions, sizes
 
 
-def latency(functions: dict[str, Any], seconds: float, rounds: int) -> dict[str, float]:
+def measure_latency(functions: dict[str, Any], seconds: float, rounds: int) -> dict[str, float]:
     samples = (0.1 * np.random.default_rng(0).standard_normal(round(seconds * SAMPLE_RATE))).astype(np.float32)
     taken: dict[str, list[float]] = {name: [] for name in functions}
     for turn in range(rounds + 1):
@@ -66,11 +66,11 @@ def latency(functions: dict[str, Any], seconds: float, rounds: int) -> dict[str,
     return {name: statistics.median(times) for name, times in taken.items()}
 
 
-def probe(functions: dict[str, Any], data: Path, frames: int) -> dict[str, dict[str, float]]:
+def probe_phones(functions: dict[str, Any], data: Path, frames: int) -> dict[str, dict[str, float]]:
     """Linear phone accuracy on voices that the probe was not trained on."""
     labels = [json.loads(line) for line in (data / "labels.jsonl").read_text("utf-8").splitlines()]
     lengths = [int(label["duration"] * 50) - 1 for label in labels]
-    chosen = enough_utterances(lengths, frames, seed=0)
+    chosen = choose_utterances(lengths, frames, seed=0)
     scores = {}
     for name, function in functions.items():
         features = [function(read_audio(data / labels[i]["path"])) for i in chosen]
@@ -98,12 +98,12 @@ def main() -> None:
     )
     results: dict[str, Any] = {"machine": platform.machine(), "torch": torch.__version__, "threads": 1}
     with tempfile.TemporaryDirectory() as name:
-        functions, results["megabytes"] = forms(encoder.eval(), Path(name))
+        functions, results["megabytes"] = make_forms(encoder.eval(), Path(name))
         if arguments.run:
-            results["phones"] = probe(functions, arguments.data, arguments.frames)
+            results["phones"] = probe_phones(functions, arguments.data, arguments.frames)
         else:
             results["seconds"] = arguments.seconds
-            results["cpu_seconds"] = latency(functions, arguments.seconds, arguments.rounds)
+            results["cpu_seconds"] = measure_latency(functions, arguments.seconds, arguments.rounds)
     print(json.dumps(results, indent=1))
     if arguments.out:
         arguments.out.write_text(json.dumps(results, indent=1) + "\n")

@@ -20,8 +20,8 @@ from sjepa.files import read_json
 from sjepa.runs.events import select_events
 from sjepa.runs.folder import RunFolder
 
-KEPT = Path(__file__).parent / "results" / "study"
-TRIALS = KEPT.parent / "study-trials.json"
+RESULTS = Path(__file__).parent / "results" / "study"
+TRIALS = RESULTS.parent / "study-trials.json"
 DOCS = Path(__file__).parents[1] / "docs"
 CURVE = (
     "step", "phase", "loss", "kl_masked", "kl_visible", "accuracy_masked", "accuracy_visible", "target_entropy",
@@ -54,21 +54,21 @@ Row = Callable[[Found], float | None]
 def collect(out: Path) -> None:
     if not out.is_dir():
         raise SystemExit(f"there is no {out}: recipes/half-hour.sh makes it")
-    refuse_other_audio(out)
+    check_same_audio(out)
     for folder in sorted(path for path in out.iterdir() if path.is_dir()):
         results = {path.parent.name: read_json(path) for path in folder.glob("results/*/results.json")}
         found: Found = {"name": folder.name, "results": results}
         if RunFolder(folder).exists:
-            found |= of_run(RunFolder(folder))
+            found |= summarize_run(RunFolder(folder))
         if results or "curve" in found:
             lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in found.items())
-            (KEPT / f"{folder.name}.json").write_text(f"{{{lines}}}\n")
+            (RESULTS / f"{folder.name}.json").write_text(f"{{{lines}}}\n")
             print(f"{folder.name}: {', '.join(results) or 'no results'}")
 
 
-def refuse_other_audio(out: Path) -> None:
+def check_same_audio(out: Path) -> None:
     """Seeds of one name are averaged, so all runs must have used the same audio."""
-    corpora = {read_json(path).get("facts", {}).get("corpus"): path for path in KEPT.glob("*.json")}
+    corpora = {read_json(path).get("facts", {}).get("corpus"): path for path in RESULTS.glob("*.json")}
     for run in map(RunFolder, sorted(out.iterdir())):
         corpora.setdefault(run.facts.get("corpus"), run.facts_file)
     corpora.pop(None, None)
@@ -76,7 +76,7 @@ def refuse_other_audio(out: Path) -> None:
         raise SystemExit(f"not the same audio: {', '.join(map(str, corpora.values()))}; move the older results away")
 
 
-def of_run(run: RunFolder) -> Found:
+def summarize_run(run: RunFolder) -> Found:
     """Settings that differ from the preset, curves and the clock of a run."""
     preset, config = flatten(load_preset("half-hour")), flatten(run.config())
     events = run.events()
@@ -97,20 +97,20 @@ def of_run(run: RunFolder) -> Found:
         },
         "memory_gib": {phase: max(part["memory_gb"] for part in parts) for phase, parts in speed.items()},
         "entropy": {key: kept[key] for key in ("distributions", "edges", "marks")} if kept else None,
-        "curve": [{key: short(line.get(key)) for key in CURVE} for line in lines[thin - 1 :: thin]],
+        "curve": [{key: round_value(line.get(key)) for key in CURVE} for line in lines[thin - 1 :: thin]],
         "ranks": [
-            {"step": e["step"], "ranks": [short(rank) for rank in e["effective_ranks"]]}
+            {"step": e["step"], "ranks": [round_value(rank) for rank in e["effective_ranks"]]}
             for e in select_events(events, "layers")
         ],
         "alarms": sum(bool(line["alarms"]) for line in lines),
     }
 
 
-def short(value: float | None) -> float | None:
+def round_value(value: float | None) -> float | None:
     return float(f"{value:.5g}") if isinstance(value, float) else value
 
 
-def probe(name: str) -> Row:
+def read_probe(name: str) -> Row:
     def read(found: Found) -> float | None:
         layers = found["results"].get("probe", {}).get("layers", {})
         return list(layers.values())[-1].get(name, {}).get("mean") if layers else None
@@ -118,7 +118,7 @@ def probe(name: str) -> Row:
     return read
 
 
-def result(task: str, *path: str) -> Row:
+def read_result(task: str, *path: str) -> Row:
     def read(found: Found) -> float | None:
         value = found["results"].get(task)
         for key in path:
@@ -128,124 +128,125 @@ def result(task: str, *path: str) -> Row:
     return read
 
 
-def late(name: str) -> Row:
+def read_end(name: str) -> Row:
     """Of training, over the last points of the curve."""
     return lambda found: statistics.mean(point[name] for point in found["curve"][-5:]) if "curve" in found else None
 
 
-def entropy(which: str) -> Row:
+def read_entropy(which: str) -> Row:
     """Over whole utterances, at the end."""
     return lambda found: ((found.get("entropy") or {}).get("distributions", {}).get(which) or {}).get("mean")
 
 
-def rate(phase: int) -> Row:
+def read_rate(phase: int) -> Row:
     return lambda found: found.get("audio_per_second", {}).get(str(phase))
 
 
-phones = probe("phoneme linear, held-out speakers")
+phones = read_probe("phoneme linear, held-out speakers")
 
 TABLES: dict[str, dict[str, Row]] = {
     "probes": {
         "phones, linear, held-out speakers": phones,
-        "linear, random frames": probe("phoneme linear, random frames"),
-        "MLP, held-out speakers": probe("phoneme mlp, held-out speakers"),
-        "MLP, random frames": probe("phoneme mlp, random frames"),
-        "speaker": probe("speaker"),
-        "gender": probe("gender"),
-        "chapter": probe("chapter"),
+        "linear, random frames": read_probe("phoneme linear, random frames"),
+        "MLP, held-out speakers": read_probe("phoneme mlp, held-out speakers"),
+        "MLP, random frames": read_probe("phoneme mlp, random frames"),
+        "speaker": read_probe("speaker"),
+        "gender": read_probe("gender"),
+        "chapter": read_probe("chapter"),
     },
     "units": {
-        "PNMI": result("units", "metrics", "pnmi"),
-        "phone purity": result("units", "metrics", "phone_purity"),
-        "target": late("target_entropy"),
-        "posterior behind it, temperature 1": entropy("plain"),
-        "predictor, masked frames": late("predictor_entropy"),
-        "head on the encoder, nothing masked": entropy("visible"),
+        "PNMI": read_result("units", "metrics", "pnmi"),
+        "phone purity": read_result("units", "metrics", "phone_purity"),
+        "target": read_end("target_entropy"),
+        "posterior behind it, temperature 1": read_entropy("plain"),
+        "predictor, masked frames": read_end("predictor_entropy"),
+        "head on the encoder, nothing masked": read_entropy("visible"),
     },
     "cost": {
         "hours heard": lambda found: found["audio_seconds"] / 3600 if "curve" in found else None,
         "minutes in steps": lambda found: found["seconds"] / 60 if "curve" in found else None,
-        "audio s/s, phase 1": rate(1),
-        "audio s/s, phase 2": rate(2),
+        "audio s/s, phase 1": read_rate(1),
+        "audio s/s, phase 2": read_rate(2),
     },
     "heads": {
-        "ASR-lite CER": result("asr", "metrics", "cer"),
-        "ASR-lite WER": result("asr", "metrics", "wer"),
-        "PR-lite PER": result("pr", "metrics", "per"),
-        "RAVDESS emotion, accuracy": result("ravdess", "metrics", "accuracy"),
-        "coffee orders, slot F1": result("coffee", "metrics", "slot_f1"),
+        "ASR-lite CER": read_result("asr", "metrics", "cer"),
+        "ASR-lite WER": read_result("asr", "metrics", "wer"),
+        "PR-lite PER": read_result("pr", "metrics", "per"),
+        "RAVDESS emotion, accuracy": read_result("ravdess", "metrics", "accuracy"),
+        "coffee orders, slot F1": read_result("coffee", "metrics", "slot_f1"),
     },
 }
 
 
-def systems() -> dict[str, list[Found]]:
+def load_systems() -> dict[str, list[Found]]:
     """What was kept, seeds of one name together."""
     found: dict[str, list[Found]] = {}
-    for path in sorted(KEPT.glob("*.json")):
+    for path in sorted(RESULTS.glob("*.json")):
         kept = read_json(path)
-        found.setdefault(seed_of(kept)[0], []).append(kept)
+        found.setdefault(parse_seed(kept)[0], []).append(kept)
     return {name: found[name] for name in sorted(found, key=lambda n: ORDER.index(n) if n in ORDER else len(ORDER))}
 
 
-def seed_of(found: Found) -> tuple[str, int | None]:
+def parse_seed(found: Found) -> tuple[str, int | None]:
     stem, _, seed = found["name"].rpartition("-")
     return (stem, int(seed)) if seed.isdigit() else (found["name"], None)
 
 
-def tables() -> dict[str, str]:
+def make_tables() -> dict[str, str]:
     """Markdown by the name that a page asks for."""
-    kept = systems()
+    kept = load_systems()
     made = {}
     for name, columns in TABLES.items():
-        rows = {system: [cell(read, found) for read in columns.values()] for system, found in kept.items()}
-        made[name] = markdown(list(columns), {system: cells for system, cells in rows.items() if any(cells)})
-    return made | {"differences": differences(kept), "trials": trials()}
+        rows = {system: [format_cell(read, found) for read in columns.values()] for system, found in kept.items()}
+        made[name] = to_markdown(list(columns), {system: cells for system, cells in rows.items() if any(cells)})
+    return made | {"differences": compare_pairs(kept), "trials": make_trials_table()}
 
 
-def markdown(columns: Sequence[str], rows: Mapping[str, Sequence[str]]) -> str:
+def to_markdown(columns: Sequence[str], rows: Mapping[str, Sequence[str]]) -> str:
     lines = [f"| | {' | '.join(columns)} |", "|" + " --- |" * (len(columns) + 1)]
     lines += [f"| {name} | {' | '.join(cell or '–' for cell in cells)} |" for name, cells in rows.items()]
     return "\n".join(lines)
 
 
-def filled(page: str) -> str:
+def fill_tables(page: str) -> str:
     """A page with each table anew between its marks."""
-    made = tables()
+    made = make_tables()
     return MARKS.sub(lambda mark: f"{mark[1]}\n{made[mark[2]]}\n\n{mark[3]}", page)
 
 
-def differences(kept: dict[str, list[Found]]) -> str:
+def compare_pairs(kept: dict[str, list[Found]]) -> str:
     """Between runs of one seed: the same first weights, the same batches, the same splits of the probe."""
-    columns = {"linear": phones, "MLP": probe("phoneme mlp, held-out speakers")}
+    columns = {"linear": phones, "MLP": read_probe("phoneme mlp, held-out speakers")}
     rows = {}
     for one, other in PAIRS:
-        pairs = [(a, b) for a in kept.get(one, []) for b in kept.get(other, []) if seed_of(a)[1] == seed_of(b)[1]]
+        pairs = [(a, b) for a in kept.get(one, []) for b in kept.get(other, []) if parse_seed(a)[1] == parse_seed(b)[1]]
         values = [[(read(a), read(b)) for a, b in pairs] for read in columns.values()]
         cells = [
-            ", ".join(shown(x - y, sign="+") for x, y in pair if x is not None and y is not None) for pair in values
+            ", ".join(format_number(x - y, sign="+") for x, y in pair if x is not None and y is not None)
+            for pair in values
         ]
         if any(cells):
             rows[f"{one} − {other}"] = cells
-    return markdown(list(columns), rows)
+    return to_markdown(list(columns), rows)
 
 
-def cell(read: Row, runs: list[Found]) -> str:
+def format_cell(read: Row, runs: list[Found]) -> str:
     """Mean over seeds, with half their range where there are several."""
     values = [value for found in runs if (value := read(found)) is not None]
     if not values:
         return ""
     mean, spread = statistics.mean(values), (max(values) - min(values)) / 2
     digits = 0 if mean >= 1000 else 1 if mean >= 10 else 2
-    return shown(mean, digits) + (f" ± {shown(spread, digits)}" if len(values) > 1 else "")
+    return format_number(mean, digits) + (f" ± {format_number(spread, digits)}" if len(values) > 1 else "")
 
 
-def shown(value: float, digits: int = 1, sign: str = "") -> str:
+def format_number(value: float, digits: int = 1, sign: str = "") -> str:
     """Rounded with halves up, as a reader of the JSON would; what a float falls short of a half does not count."""
     exact = Decimal(f"{value:.6f}").quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP)
     return f"{exact:{sign},}"
 
 
-def trials() -> str:
+def make_trials_table() -> str:
     """What was tried before the study, in that order."""
     kept = read_json(TRIALS)
     columns = ("settings", "after phase 1, last layer", "layer below", "at the end, last layer", "layer below")
@@ -254,9 +255,9 @@ def trials() -> str:
         probes = [run.get(when, {}) for when in ("probe after phase 1", "probe")]
         values = [probe.get(state) for probe in probes for state in ("state 6", "state 5")]
         if any(values):
-            cells = [shown(value) if value else "" for value in values]
+            cells = [format_number(value) if value else "" for value in values]
             rows[run["name"].removesuffix("-0")] = [run["what"], *cells]
-    return markdown(columns, rows)
+    return to_markdown(columns, rows)
 
 
 if __name__ == "__main__":
@@ -264,7 +265,7 @@ if __name__ == "__main__":
         collect(Path(sys.argv[2]))
     elif sys.argv[1:] == ["tables"]:
         for page in sorted(DOCS.glob("study*.md")):
-            page.write_text(filled(page.read_text()))
-            print(f"{page}: its tables are those of {KEPT}")
+            page.write_text(fill_tables(page.read_text()))
+            print(f"{page}: its tables are those of {RESULTS}")
     else:
         raise SystemExit(__doc__)

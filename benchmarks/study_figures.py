@@ -3,7 +3,7 @@
 import statistics
 from pathlib import Path
 
-from study import DOCS, Found, phones, shown, systems
+from study import DOCS, Found, format_number, load_systems, phones
 
 from sjepa.analysis.style import GRID, INK, MASKED, MUTED, PREDICTOR, RULE, TARGET, VISIBLE, WARNING, figure, ramp
 
@@ -12,7 +12,7 @@ COLOURS = {"headline": INK, "soft": TARGET, "hard": MASKED, "hubert": VISIBLE, "
 """Runs whose curves are drawn: variants lie on each other."""
 
 
-def dots(kept: dict[str, list[Found]], stem: Path) -> None:
+def draw_dots(kept: dict[str, list[Found]], stem: Path) -> None:
     """Every system's phone accuracy: each seed a dot, their mean in figures; open after phase 1, grey untrained."""
     scores = {name: [score for run in runs if (score := phones(run)) is not None] for name, runs in kept.items()}
     order = sorted((name for name in scores if scores[name]), key=lambda name: statistics.mean(scores[name]))
@@ -22,7 +22,9 @@ def dots(kept: dict[str, list[Found]], stem: Path) -> None:
             colour = TARGET if "curve" in kept[name][0] or name.endswith("phase1") else RULE
             fill = "white" if name.endswith("phase1") else colour
             axes.plot(scores[name], [place] * len(scores[name]), "o", ms=6, color=colour, mfc=fill)
-            axes.text(max(scores[name]) + 0.6, place, shown(statistics.mean(scores[name])), va="center", fontsize=8.5)
+            axes.text(
+                max(scores[name]) + 0.6, place, format_number(statistics.mean(scores[name])), va="center", fontsize=8.5
+            )
         axes.set_yticks(range(len(order)), order)
         axes.set(xlabel=MEASURE, ylim=(-0.7, len(order) - 0.3))
         axes.margins(x=0.08)
@@ -30,7 +32,7 @@ def dots(kept: dict[str, list[Found]], stem: Path) -> None:
         axes.set_axisbelow(True)
 
 
-def curves(kept: dict[str, list[Found]], stem: Path) -> None:
+def draw_curves(kept: dict[str, list[Found]], stem: Path) -> None:
     """How runs went: what is predicted, how evenly components are used, and the layers' effective ranks."""
     trained = {name: kept[name][0] for name in COLOURS if name in kept}
     with figure(11, 3.4, stem) as fig:
@@ -58,7 +60,7 @@ def curves(kept: dict[str, list[Found]], stem: Path) -> None:
             axes.grid(color=GRID)
 
 
-def entropies(kept: dict[str, list[Found]], stem: Path) -> None:
+def draw_entropies(kept: dict[str, list[Found]], stem: Path) -> None:
     """Shares of frames by entropy, nothing masked: of the targets, and of the head on the encoder's output.
 
     Of each recipe the first seed that has them.
@@ -86,10 +88,10 @@ def entropies(kept: dict[str, list[Found]], stem: Path) -> None:
 
 
 def main() -> None:
-    kept = systems()
-    dots(kept, DOCS / "study")
-    curves(kept, DOCS / "study-curves")
-    entropies(kept, DOCS / "study-entropy")
+    kept = load_systems()
+    draw_dots(kept, DOCS / "study")
+    draw_curves(kept, DOCS / "study-curves")
+    draw_entropies(kept, DOCS / "study-entropy")
     for drawn in DOCS.glob("study*.svg"):
         drawn.unlink()  # Markdown shows the PNG
 

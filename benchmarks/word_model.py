@@ -16,7 +16,7 @@ from pathlib import Path
 
 from wordfreq import top_n_list, word_frequency
 
-from sjepa.evaluate.superb.librispeech import subset_fold
+from sjepa.evaluate.superb.librispeech import read_subset_fold
 from sjepa.evaluate.superb.text import Characters
 
 WORDS, DISCOUNT = 50_000, 0.75
@@ -25,17 +25,17 @@ WORDS, DISCOUNT = 50_000, 0.75
 def main() -> None:
     if len(sys.argv) != 3:
         raise SystemExit(__doc__)
-    fold = subset_fold(Path(sys.argv[1]))
+    fold = read_subset_fold(Path(sys.argv[1]))
     sentences = [["<s>", *str(u.label).split(), "</s>"] for u in fold.train]
-    single, double = singles(sentences), doubles(sentences)
-    backoff = backoffs(single, double)
-    Path(sys.argv[2]).write_text(arpa(single, double, backoff))
+    single, double = estimate_unigrams(sentences), estimate_bigrams(sentences)
+    backoff = compute_backoffs(single, double)
+    Path(sys.argv[2]).write_text(format_arpa(single, double, backoff))
     wanted = [word for u in fold.test for word in str(u.label).split()]
     known = sum(word in single for word in wanted) / len(wanted)
     print(f"{len(single):,} words, {len(double):,} pairs; {known:.1%} of the words of test have an entry")
 
 
-def singles(sentences: list[list[str]]) -> dict[str, float]:
+def estimate_unigrams(sentences: list[list[str]]) -> dict[str, float]:
     """Probability of every word, and of the end; together 1."""
     counts = Counter(word for sentence in sentences for word in sentence[1:])
     letters = set(Characters().symbols[5:])
@@ -48,14 +48,14 @@ def singles(sentences: list[list[str]]) -> dict[str, float]:
     return mixed | {"</s>": ends}
 
 
-def doubles(sentences: list[list[str]]) -> dict[tuple[str, str], float]:
+def estimate_bigrams(sentences: list[list[str]]) -> dict[tuple[str, str], float]:
     """Discounted probability of a word after another."""
     pairs = Counter(pair for sentence in sentences for pair in pairwise(sentence))
     before = Counter(word for sentence in sentences for word in sentence[:-1])
     return {(a, b): (count - DISCOUNT) / before[a] for (a, b), count in pairs.items()}
 
 
-def backoffs(single: dict[str, float], double: dict[tuple[str, str], float]) -> dict[str, float]:
+def compute_backoffs(single: dict[str, float], double: dict[tuple[str, str], float]) -> dict[str, float]:
     """What single words are multiplied with after a word, so that all that may follow it sums to 1."""
     left, covered = Counter[str](), Counter[str]()
     for (a, b), probability in double.items():
@@ -64,7 +64,7 @@ def backoffs(single: dict[str, float], double: dict[tuple[str, str], float]) -> 
     return {a: (1 - left[a]) / (1 - covered[a]) for a in left}
 
 
-def arpa(single: dict[str, float], double: dict[tuple[str, str], float], backoff: dict[str, float]) -> str:
+def format_arpa(single: dict[str, float], double: dict[tuple[str, str], float], backoff: dict[str, float]) -> str:
     lines = ["\\data\\", f"ngram 1={len(single) + 2}", f"ngram 2={len(double)}", "", "\\1-grams:", "-99\t<unk>"]
     lines.append(f"-99\t<s>\t{math.log10(backoff['<s>']):.5f}")
     lines += [f"{math.log10(p):.5f}\t{w}\t{math.log10(backoff.get(w, 1.0)):.5f}" for w, p in sorted(single.items())]

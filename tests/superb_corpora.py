@@ -13,7 +13,7 @@ import soundfile
 
 from sjepa.data.synthetic import VOICES, Spoken, Voice, speak
 from sjepa.evaluate.superb.corpora.snips import SNIPS_SPEAKERS
-from sjepa.evaluate.superb.corpora.speech_commands import hash_share
+from sjepa.evaluate.superb.corpora.speech_commands import hash_to_percent
 
 # Prosody of each emotion: pitch, pitch range, words a minute, loudness.
 PROSODY = {"neu": (45, 40, 165, 0.4), "exc": (85, 90, 200, 0.5), "ang": (60, 70, 220, 0.9), "sad": (20, 10, 115, 0.1)}
@@ -131,7 +131,7 @@ def speech_commands(root: Path, words: Sequence[str] = ("yes", "no", "stop"), un
 
 
 def part_of(speaker: str) -> str:
-    share = hash_share(f"{speaker}_nohash_0.wav")
+    share = hash_to_percent(f"{speaker}_nohash_0.wav")
     return "dev" if share < 10 else "test" if share < 20 else "train"
 
 

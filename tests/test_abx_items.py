@@ -53,7 +53,7 @@ def test_triphone_abx_is_low_for_phones_apart(tmp_path: Path) -> None:
     try:
         import fastabx  # noqa: F401
     except ImportError:
-        with pytest.raises(UserError, match=r"ABX needs fastabx, and that Python 3\.12"):
+        with pytest.raises(UserError, match=r"ABX needs fastabx, which needs Python 3\.12"):
             item_errors(item, apart, 0, 50)
         return
     assert max(item_errors(item, apart, 0, 50).values()) < 1

@@ -95,7 +95,7 @@ def test_ctm_files_and_tables_are_read(tmp_path: Path) -> None:
         ("a.TextGrid", LONG[:300], r"a\.TextGrid is not a TextGrid that can be read"),
         ("a.TextGrid", LONG.replace("phones", "x").replace("words", "y"), "no tier is called phones or words"),
         ("a.ctm", "u1 1 0.4 x j\n", r"a\.ctm line 1: not UTTERANCE CHANNEL START DURATION LABEL: u1 1 0\.4 x j"),
-        ("a.csv", "utterance,start,phone\nu,0.1,a\n", r"a\.csv line 2: an utterance, a start, an end"),
+        ("a.csv", "utterance,start,phone\nu,0.1,a\n", r"a\.csv line 2: needs an utterance, a start, an end"),
         ("a.csv", "utterance,start,end,phone\nu,0.1,soon,a\n", r"a\.csv line 2: start or end is not a number"),
         ("a.jsonl", "{", r"a\.jsonl line 1: not valid JSON"),
         ("a.ctm", "u 1 0 1 a\nu 1 0.5 1 b\n", "the alignment of u overlaps at 0.5 s: 'b' begins before 1 s"),
@@ -120,7 +120,9 @@ def test_alignments_of_a_recording_are_cut_to_its_utterances(tmp_path: Path) -> 
     np.testing.assert_allclose([item.segments[0][:2], item.segments[1][:2]], [(0.0, 0.3), (0.3, 0.7)])
     assert corpus_name(data, "dev-clean") == "labelled speech (data)"
     (tmp_path / "aligned" / "long.ctm").write_text("other 1 0.2 0.6 a\n")
-    with pytest.raises(UserError, match="aligns none of the 1 utterances: it has 'other', the corpus has 'u1'"):
+    with pytest.raises(
+        UserError, match="has no alignment for any of the 1 utterances: it has 'other', the corpus has 'u1'"
+    ):
         read_labelled(data, alignments=tmp_path / "aligned")
 
 
@@ -140,7 +142,7 @@ def test_probes_read_phones_of_any_language(tmp_path: Path, capsys: pytest.Captu
     kaldi(tmp_path, **lines)
     command = ["probe", "--encoder", "logmel", "--data", str(tmp_path), "--out", str(tmp_path / "out")]
     dispatch([*command, "--alignments", str(tmp_path / "aligned")])
-    assert "1 of 9 utterances have no alignment and are left out" in capsys.readouterr().out
+    assert "1 of 9 utterances have no alignment and are skipped" in capsys.readouterr().out
     results = json.loads((tmp_path / "out" / "results.json").read_text())
     (scores,) = results["layers"].values()
     assert scores["phoneme linear, held-out speakers"]["mean"] > 90

@@ -11,7 +11,7 @@ from sjepa.cli import dispatch
 from sjepa.errors import UserError
 from sjepa.evaluate.cost import count_macs, find_costs, measure_cost
 from sjepa.evaluate.table import build_sections
-from sjepa.evaluate.tabular import as_csv, latex, markdown
+from sjepa.evaluate.tabular import to_csv, to_latex, to_markdown
 from sjepa.evaluate.upstream import Upstream, load_upstream
 from sjepa.model.formats import to_hugging_face
 
@@ -53,13 +53,13 @@ def test_the_cost_of_an_encoder_stands_beside_its_scores(folder: Path, tmp_path:
     assert list(costs) == [("small", encoder["fingerprint"])]
     basics = {"task": "er", "protocol": {"name": "full"}, "metrics": {"accuracy": 60.0}, "decoded": {}}
     sections = build_sections([basics | {"encoder": encoder}], costs=costs)
-    text = markdown(sections)
+    text = to_markdown(sections)
     assert "| encoder | parameters | GMACs per s | CPU ms (1 s, 1 thread) | er accuracy" in text
     row = next(line for line in text.splitlines() if line.startswith("| small"))
     assert row.split("|")[3].strip() == f"{cost['macs_per_second'] / 1e9:.2f}"
-    assert "GMACs per s" in latex(sections)
-    assert "CPU ms" in as_csv(sections)
-    assert "GMACs" not in markdown(build_sections([basics | {"encoder": encoder}]))
+    assert "GMACs per s" in to_latex(sections)
+    assert "CPU ms" in to_csv(sections)
+    assert "GMACs" not in to_markdown(build_sections([basics | {"encoder": encoder}]))
     (tmp_path / "er").mkdir()
     (tmp_path / "er" / "results.json").write_text(json.dumps(basics | {"encoder": encoder}))
     dispatch(["table", str(tmp_path), "--out", str(tmp_path / "table.md")])

@@ -13,7 +13,7 @@ from conftest import babble
 
 from sjepa.cli import dispatch
 from sjepa.errors import UserError
-from sjepa.evaluate.labelled import Labelled
+from sjepa.evaluate.labelled import LabelledUtterance
 from sjepa.evaluate.superb.records import Utterance
 from sjepa.evaluate.upstream import frame_geometry, load_upstream
 
@@ -81,7 +81,7 @@ def test_openais_weights_give_the_same_features(whisper: Path, tmp_path: Path) -
     torch.testing.assert_close(again.extract([samples])[0], upstream.extract([samples])[0], atol=1e-5, rtol=1e-4)
     assert load_upstream(f"untrained:{tmp_path}").fingerprint() != again.fingerprint()
     safetensors.torch.save_file({"other": torch.zeros(2)}, tmp_path / "encoder.safetensors")
-    with pytest.raises(UserError, match=r"no weights of Whisper's encoder: there is no conv1\.weight"):
+    with pytest.raises(UserError, match=r"not weights of Whisper's encoder: conv1\.weight is missing"):
         load_upstream(str(tmp_path))
 
 
@@ -113,8 +113,8 @@ def test_other_strides_are_known_from_the_convolutions(tmp_path: Path) -> None:
 
 def test_a_frame_has_the_label_at_its_centre_at_any_spacing() -> None:
     utterance = Utterance("x", Path("x.wav"), "")
-    by_hundred = Labelled(utterance, phones=list("aabbccdd"))
-    by_segment = Labelled(
+    by_hundred = LabelledUtterance(utterance, phones=list("aabbccdd"))
+    by_segment = LabelledUtterance(
         utterance, segments=[(0.0, 0.02, "a"), (0.02, 0.04, "b"), (0.04, 0.06, "c"), (0.06, 0.08, "d")]
     )
     centres = np.array([0.0, 0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.07]) + 0.002
@@ -163,9 +163,9 @@ def test_functions_that_are_no_encoders_are_refused(tmp_path: Path, monkeypatch:
     (tmp_path / "odd_encoders.py").write_text(code)
     monkeypatch.syspath_prepend(str(tmp_path))
     for name, message in [
-        ("number", "returns int, and not a network to call"),
+        ("number", "returns int, which is not callable"),
         ("flat", r"have the shapes \(1, 16000\); each should be \(1, frames, width\)"),
-        ("broken", r"its network fails on 1 s of noise \(division by zero\)"),
+        ("broken", r"the network fails on 1 s of noise \(division by zero\)"),
         ("missing", "cannot be loaded"),
     ]:
         with pytest.raises(UserError, match=message):

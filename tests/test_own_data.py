@@ -14,7 +14,7 @@ from sjepa.data.build import build_index
 from sjepa.errors import UserError
 from sjepa.evaluate.superb.alphabet import Alphabet, TaggedCharacters, spell
 from sjepa.evaluate.superb.metrics import character_error_rate
-from sjepa.evaluate.superb.own import OwnData, limit_training, read_items
+from sjepa.evaluate.superb.own import CorpusOptions, limit_training, read_items
 from sjepa.evaluate.superb.protocol import Evaluation
 from sjepa.evaluate.superb.tasks import make_task
 from sjepa.evaluate.table import build_sections
@@ -61,7 +61,7 @@ def spoken(root: Path, splits: tuple[str, ...] = ("train", "test"), speakers: in
 def test_text_is_spelled_in_any_script() -> None:
     assert spell("  L’Été —  Ça va? ÄÖ-3") == "l'été ça va äö 3"
     assert spell("你好, 世界") == "你好 世界"
-    alphabet = Alphabet.of(["ab", "c a"])
+    alphabet = Alphabet.from_texts(["ab", "c a"])
     assert alphabet.symbols[5:] == ("a", "b", "c")
     assert alphabet.decode(alphabet.encode("ab c")) == "ab c"
     unseen = alphabet.transcribe(alphabet.encode("az"))
@@ -109,19 +109,19 @@ def test_an_index_serves_as_the_corpus_does(tmp_path: Path) -> None:
 
 def test_classes_are_columns_of_any_corpus(tmp_path: Path) -> None:
     data = spoken(tmp_path / "tones")
-    task = make_task("classify", data, lite=True, steps=40, own=OwnData(("mood",)))
+    task = make_task("classify", data, lite=True, steps=40, own=CorpusOptions(("mood",)))
     results = Evaluation(task, load_upstream("logmel"), tmp_path / "out").run([1e-2])
     assert results["metrics"]["accuracy"] > results["chance"]["accuracy"] + 20
-    both = make_task("classify", data, lite=True, own=OwnData(("mood", "text")))
+    both = make_task("classify", data, lite=True, own=CorpusOptions(("mood", "text")))
     assert len(both.folds[0].train[0].label) == 2
-    speakers = make_task("classify", data / "train", lite=True, own=OwnData(("speaker",)))
+    speakers = make_task("classify", data / "train", lite=True, own=CorpusOptions(("speaker",)))
     assert speakers.folds[0].name == "train split by utterance"
     with pytest.raises(UserError, match=r"no utterance has a value of age .*; its columns are mood, speaker, text"):
-        make_task("classify", data, own=OwnData(("age",)))
+        make_task("classify", data, own=CorpusOptions(("age",)))
 
 
 def test_classes_inside_a_dataset_are_read_from_its_bytes(tmp_path: Path) -> None:
-    task = make_task("classify", as_dataset(tmp_path, "abcfg"), lite=True, steps=2, own=OwnData(("intent",)))
+    task = make_task("classify", as_dataset(tmp_path, "abcfg"), lite=True, steps=2, own=CorpusOptions(("intent",)))
     (fold,) = task.folds
     assert {u.label for u in fold.train} == {("no",), ("yes",)}
     assert [u.label for u in fold.test] == [("no",), ("yes",)]
@@ -158,7 +158,7 @@ def test_a_part_of_the_training_speech_is_drawn_by_the_seed(tmp_path: Path) -> N
     assert few.folds[0].dev == task.folds[0].dev
     assert few.name == "asr-tones-0.0333333min"
     assert limit_training(task, 1 / 3600, 0).name != few.name
-    with pytest.raises(UserError, match=r"has 0\.00 hours of training speech; 5h is more than that"):
+    with pytest.raises(UserError, match=r"has 0\.00 hours of training speech, less than 5h"):
         limit_training(task, 5, 0)
 
 
@@ -177,7 +177,7 @@ def test_options_that_do_not_fit_are_refused(options: list[str], message: str, t
 
 
 def test_splits_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="has the splits test, and none for train: call them train, dev"):
+    with pytest.raises(UserError, match="has the splits test, and none for train: name them train, dev"):
         make_task("asr", spoken(tmp_path / "one", ("test",)), lite=True)
     with pytest.raises(UserError, match=r"has 2 speaker\(s\) and no splits: a split by speaker needs at least 3"):
         make_task("asr", spoken(tmp_path / "few", ("train",), speakers=2), lite=True)

@@ -15,20 +15,20 @@ from sjepa.analysis.speech import choose
 from sjepa.cli import dispatch
 from sjepa.data.synthetic import VOICES, synthesise_corpus
 from sjepa.errors import UserError
-from sjepa.evaluate.abx import abx_errors, tokens
-from sjepa.evaluate.agreement import agreement
-from sjepa.evaluate.labelled import Labelled, corpus_name, read_labelled
+from sjepa.evaluate.abx import abx_errors, phone_tokens
+from sjepa.evaluate.agreement import measure_agreement
+from sjepa.evaluate.labelled import LabelledUtterance, corpus_name, read_labelled
 from sjepa.evaluate.logistic import fit_logistic
 from sjepa.evaluate.probes import (
-    chance,
-    enough_utterances,
+    chance_accuracy,
+    choose_utterances,
     frame_labels,
     linear_probe,
     mlp_probe,
     phone_probe,
     utterance_probe,
 )
-from sjepa.evaluate.probing import chosen_states, probe_encoder, state_name
+from sjepa.evaluate.probing import probe_encoder, select_states, state_name
 from sjepa.evaluate.superb.records import Utterance
 from sjepa.evaluate.table import build_sections
 from sjepa.evaluate.units import kmeans_units
@@ -53,7 +53,7 @@ def test_probes_repeat_themselves_and_give_mean_and_deviation() -> None:
     assert len(first.splits) == 4
     assert first.mean == pytest.approx(np.mean(first.splits))
     assert first.deviation == pytest.approx(np.std(first.splits))
-    assert first.mean > chance(labels) + 0.2
+    assert first.mean > chance_accuracy(labels) + 0.2
 
 
 def test_random_frames_leak_what_held_out_speakers_do_not() -> None:
@@ -67,7 +67,7 @@ def test_random_frames_leak_what_held_out_speakers_do_not() -> None:
     honest = phone_probe(features, labels, speakers, by_speaker=True, splits=2)
     assert leaking.mean > 0.75
     assert honest.mean < 0.65
-    with pytest.raises(UserError, match="needs at least two speakers; there is 's0' alone"):
+    with pytest.raises(UserError, match="needs at least two speakers; 's0' is the only one"):
         phone_probe(features, labels, np.full(1200, "s0"))
     with pytest.raises(UserError, match="at least two classes; all 3 utterances are 'x'"):
         utterance_probe(torch.zeros(3, 2), ["x"] * 3)
@@ -95,23 +95,23 @@ def test_one_class_in_the_training_part_is_the_answer_to_everything() -> None:
 
 def test_whole_utterances_are_chosen_until_there_are_enough_frames() -> None:
     frames = [10, 20, 30, 40]
-    chosen = enough_utterances(frames, 35, seed=0)
+    chosen = choose_utterances(frames, 35, seed=0)
     assert sum(frames[i] for i in chosen) >= 35
-    assert enough_utterances(frames, 0, seed=0) == [0, 1, 2, 3]
-    assert enough_utterances(frames, 1000, seed=0) == [0, 1, 2, 3]
-    with pytest.raises(UserError, match="--frames -5: a number of frames, or 0 for all"):
-        enough_utterances(frames, -5, seed=0)
+    assert choose_utterances(frames, 0, seed=0) == [0, 1, 2, 3]
+    assert choose_utterances(frames, 1000, seed=0) == [0, 1, 2, 3]
+    with pytest.raises(UserError, match="--frames -5: expected a number of frames, or 0 for all"):
+        choose_utterances(frames, -5, seed=0)
 
 
 def test_frame_labels_are_those_at_the_frames_centre() -> None:
-    """Frame t is centred at 320 t + 200 samples: 12.5 ms, 32.5 ms, ... and label 2 t + 1 of 100 a second."""
+    """Frame t is centred at 320 t + 200 samples: 12.5 ms, 32.5 ms, ... and label 2 t + 1 of 100 per second."""
     assert frame_labels([(0.0, 0.02, "a"), (0.02, 0.05, "b"), (0.05, 0.1, "c")], 4) == ["a", "b", "c", "c"]
-    hundred = Labelled(Utterance("x", Path("x.wav"), ""), phones=list("aabbcdde"))
+    hundred = LabelledUtterance(Utterance("x", Path("x.wav"), ""), phones=list("aabbcdde"))
     assert hundred.frame_phones(4).tolist() == ["a", "b", "d", "e"]
-    with pytest.raises(UserError, match=r"x has 8 phone labels; its 0\.40 s of audio need 40, 100 a second"):
+    with pytest.raises(UserError, match=r"x has 8 phone labels; its 0\.40 s of audio need 40, 100 per second"):
         hundred.frame_phones(20)
-    with pytest.raises(UserError, match="audio without labels: x has no phones"):
-        Labelled(Utterance("x", Path("x.wav"), "")).frame_phones(4)
+    with pytest.raises(UserError, match="x has no phone labels"):
+        LabelledUtterance(Utterance("x", Path("x.wav"), "")).frame_phones(4)
 
 
 def test_a_broken_line_of_labels_is_named(tmp_path: Path) -> None:
@@ -146,9 +146,9 @@ def test_the_whole_protocol_beats_chance_on_synthetic_speech(spoken: Path) -> No
 
 def test_layers_are_named_by_their_number() -> None:
     mfcc = load_upstream("mfcc")
-    assert (chosen_states(mfcc, "last"), state_name(mfcc, 0)) == ([0], "features")
-    with pytest.raises(UserError, match="--layer 3: mfcc has one layer of features; leave --layer out"):
-        chosen_states(mfcc, "3")
+    assert (select_states(mfcc, "last"), state_name(mfcc, 0)) == ([0], "features")
+    with pytest.raises(UserError, match="--layer 3: mfcc has one layer of features; omit --layer"):
+        select_states(mfcc, "3")
 
 
 def test_agreement_of_units_and_phones_by_definition() -> None:
@@ -157,7 +157,7 @@ def test_agreement_of_units_and_phones_by_definition() -> None:
     units = np.where(
         generator.random(5000) < 0.7, np.searchsorted(list("abcd"), phones), generator.integers(0, 6, 5000)
     )
-    found = agreement(units, phones)
+    found = measure_agreement(units, phones)
     pairs = list(zip(units, phones, strict=True))
     purity = sum(max(sum(p == (u, q) for p in pairs) for q in "abcd") for u in range(6)) / 5000
     shares = np.bincount(units) / 5000
@@ -165,9 +165,9 @@ def test_agreement_of_units_and_phones_by_definition() -> None:
     entropy = mutual_info_score(phones, phones)
     assert found["pnmi"] == pytest.approx(mutual_info_score(phones, units) / entropy)
     assert found["perplexity"] == pytest.approx(np.exp(-(shares * np.log(shares)).sum()))
-    assert agreement(np.searchsorted(list("abcd"), phones), phones)["pnmi"] == pytest.approx(1.0)
-    assert agreement(np.zeros(5000, int), phones)["pnmi"] == pytest.approx(0.0, abs=1e-9)
-    assert agreement(np.zeros(5000, int), phones)["perplexity"] == pytest.approx(1.0)
+    assert measure_agreement(np.searchsorted(list("abcd"), phones), phones)["pnmi"] == pytest.approx(1.0)
+    assert measure_agreement(np.zeros(5000, int), phones)["pnmi"] == pytest.approx(0.0, abs=1e-9)
+    assert measure_agreement(np.zeros(5000, int), phones)["perplexity"] == pytest.approx(1.0)
 
 
 def test_kmeans_units_follow_clear_clusters() -> None:
@@ -176,14 +176,14 @@ def test_kmeans_units_follow_clear_clusters() -> None:
     truth = [generator.integers(0, 4, 50) for _ in range(10)]
     features = [centres[t] + generator.normal(size=(50, 8)) for t in truth]
     units = kmeans_units(features, 8, 0, torch.device("cpu"))
-    assert agreement(units, np.concatenate(truth).astype(str))["pnmi"] > 0.8
+    assert measure_agreement(units, np.concatenate(truth).astype(str))["pnmi"] > 0.8
     for clusters in (0, 501):
-        with pytest.raises(UserError, match=f"--clusters {clusters}: between 1 and the 500 frames"):
+        with pytest.raises(UserError, match=f"--clusters {clusters}: must be between 1 and the 500 frames"):
             kmeans_units(features, clusters, 0, torch.device("cpu"))
 
 
 def test_abx_tokens_are_runs_of_one_phone() -> None:
-    assert list(tokens(np.array(["SIL", "A", "A", "B", "SIL"]))) == ["0.02 0.06 A SIL B", "0.06 0.08 B A SIL"]
+    assert list(phone_tokens(np.array(["SIL", "A", "A", "B", "SIL"]))) == ["0.02 0.06 A SIL B", "0.06 0.08 B A SIL"]
 
 
 def test_abx_is_low_for_phones_apart_and_half_for_noise() -> None:
@@ -197,7 +197,7 @@ def test_abx_is_low_for_phones_apart_and_half_for_noise() -> None:
     try:
         import fastabx  # noqa: F401
     except ImportError:
-        with pytest.raises(UserError, match=r"ABX needs fastabx, and that Python 3\.12"):
+        with pytest.raises(UserError, match=r"ABX needs fastabx, which needs Python 3\.12"):
             abx_errors(apart, phones, speakers)
         return
     assert max(abx_errors(apart, phones, speakers).values()) < 1
@@ -237,7 +237,7 @@ def test_a_list_needs_no_more_than_a_path_a_text_and_a_speaker(
     assert corpus_name(data, "dev-clean") == "labelled speech (mine)"
     dispatch(["probe", "--encoder", "mfcc", "--data", str(data), "--out", str(tmp_path / "out")])
     printed = capsys.readouterr().out
-    assert "the corpus has no phones: the phoneme probes are left out" in printed
+    assert "the corpus has no phones: skipping the phoneme probes" in printed
     results = json.loads((tmp_path / "out" / "results.json").read_text())
     (scores,) = results["layers"].values()
     assert set(scores) == {"speaker"}
@@ -250,7 +250,7 @@ def test_a_list_needs_no_more_than_a_path_a_text_and_a_speaker(
     assert label.speaker
     with pytest.raises(UserError, match=r"labels\.jsonl has no phones: a list of \[start, end, phone\]"):
         dispatch(["units", "--encoder", "mfcc", "--units", "kmeans", "--data", str(data)])
-    with pytest.raises(UserError, match="there is nothing to probe"):
+    with pytest.raises(UserError, match="nothing to probe"):
         probe_encoder(load_upstream("mfcc"), read_labelled(listed(tmp_path / "bare", ("path",), spoken), phones=False))
     (data / "labels.jsonl").write_text('{"text": "a"}\n')
     with pytest.raises(UserError, match=r"labels\.jsonl line 1: there is no path"):

@@ -9,7 +9,14 @@ import soundfile
 import torch
 
 from sjepa.cli import dispatch
-from sjepa.evaluate.prosody import label_frames, log_energy, pitch, regression_probe, stress_of, tone_of
+from sjepa.evaluate.prosody import (
+    compute_log_energy,
+    estimate_pitch,
+    label_frames,
+    parse_stress,
+    parse_tone,
+    regression_probe,
+)
 
 
 def voice(frequency: float | np.ndarray, seconds: float = 1.0) -> np.ndarray:
@@ -22,32 +29,32 @@ def voice(frequency: float | np.ndarray, seconds: float = 1.0) -> np.ndarray:
 @pytest.mark.parametrize("frequency", [80.0, 113.7, 220.0, 381.0])
 def test_pitch_is_the_fundamental(frequency: float) -> None:
     centres = np.arange(0.1, 0.9, 0.02)
-    found = pitch(voice(frequency), centres)
+    found = estimate_pitch(voice(frequency), centres)
     np.testing.assert_allclose(found, frequency, rtol=0.01)
 
 
 def test_pitch_follows_a_glide_and_is_missing_in_noise_and_silence() -> None:
     centres = np.arange(0.1, 0.9, 0.02)
     glide = np.linspace(100, 200, 16_000)
-    np.testing.assert_allclose(pitch(voice(glide), centres), np.interp(centres, [0, 1], [100, 200]), rtol=0.03)
+    np.testing.assert_allclose(estimate_pitch(voice(glide), centres), np.interp(centres, [0, 1], [100, 200]), rtol=0.03)
     noise = 0.1 * np.random.default_rng(0).standard_normal(16_000)
-    assert np.isnan(pitch(noise, centres)).mean() > 0.9
-    assert np.isnan(pitch(np.zeros(16_000), centres)).all()
+    assert np.isnan(estimate_pitch(noise, centres)).mean() > 0.9
+    assert np.isnan(estimate_pitch(np.zeros(16_000), centres)).all()
 
 
 def test_energy_is_in_decibels() -> None:
     samples = 0.1 * np.sin(2 * np.pi * 500 * np.arange(16_000) / 16_000)
-    found = log_energy(samples, np.array([0.3, 0.5]))
+    found = compute_log_energy(samples, np.array([0.3, 0.5]))
     np.testing.assert_allclose(found, 10 * np.log10(0.005), atol=0.01)
-    np.testing.assert_allclose(log_energy(samples / 10, np.array([0.5])), found[1] - 20, atol=0.01)
-    assert log_energy(np.zeros(1000), np.array([0.0])) == [-100.0]
+    np.testing.assert_allclose(compute_log_energy(samples / 10, np.array([0.5])), found[1] - 20, atol=0.01)
+    assert compute_log_energy(np.zeros(1000), np.array([0.0])) == [-100.0]
 
 
 def test_stress_and_tone_are_read_from_labels() -> None:
     stresses = {"AH0": "0", "EY1": "1", "IH2": "2", "K": "", "SIL": "", "ˈa": "1", "ˌo": "2", "a4": ""}
-    assert {phone: stress_of(phone) for phone in stresses} == stresses
-    assert [tone_of(p) for p in ("a4", "ang1", "ma˥˩", "AH0", "K", "SIL", "5")] == ["4", "1", "˥˩", "", "", "", ""]
-    kept, labels = label_frames(np.array(["AH0", "K", "EY1"]), stress_of)
+    assert {phone: parse_stress(phone) for phone in stresses} == stresses
+    assert [parse_tone(p) for p in ("a4", "ang1", "ma˥˩", "AH0", "K", "SIL", "5")] == ["4", "1", "˥˩", "", "", "", ""]
+    kept, labels = label_frames(np.array(["AH0", "K", "EY1"]), parse_stress)
     assert (kept.tolist(), labels.tolist()) == ([0, 2], ["0", "1"])
 
 

@@ -14,7 +14,7 @@ from sjepa.analysis.restored import Restored
 from sjepa.cli import dispatch
 from sjepa.config import Config
 from sjepa.errors import UserError
-from sjepa.evaluate.upstream import about, load_upstream
+from sjepa.evaluate.upstream import describe_encoder, load_upstream
 from sjepa.model.formats import fingerprint
 from sjepa.runs.folder import RunFolder
 from sjepa.train.loop import pretrain
@@ -57,8 +57,8 @@ def test_the_encoder_of_a_step_is_that_of_its_checkpoint(run: Path) -> None:
     end = load_upstream(str(RunFolder(run).phase_encoder(1)))
     assert load_upstream(str(run), step=6).fingerprint() == end.fingerprint()
     assert early.name == "mine-step-4"
-    assert about(early)["step"] == 4
-    assert "step" not in about(newest)
+    assert describe_encoder(early)["step"] == 4
+    assert "step" not in describe_encoder(newest)
 
 
 def test_steps_that_are_not_there_are_refused(run: Path, tmp_path: Path) -> None:

@@ -15,4 +15,4 @@ def test_tables_of_a_page_are_made_from_the_kept_results(page: str, monkeypatch:
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     emptied = study.MARKS.sub(r"\1\3", text)
     assert len(emptied) < len(text)
-    assert study.filled(emptied) == text
+    assert study.fill_tables(emptied) == text

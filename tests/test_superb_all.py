@@ -59,7 +59,7 @@ def test_features_that_do_not_fit_in_memory_are_read_from_disk(tmp_path: Path) -
         store = FeatureStore(upstream, 0.0, FeatureFiles(tmp_path / "cache", 2**20, upstream))
         for _ in range(2):
             assert all(a.equal(b) for a, b in zip(features(store, made), expected, strict=True))
-        assert not store.kept
+        assert not store.cache
     assert set(seen.values()) == {1}
     shutil.rmtree(tmp_path / "cache")
     again = FeatureStore(upstream, 0.0, FeatureFiles(tmp_path / "cache", 2**20, upstream))
@@ -114,7 +114,7 @@ def test_a_part_of_a_file_has_features_of_its_own(tmp_path: Path) -> None:
     store = FeatureStore(load_upstream("logmel"))
     long, short = features(store, [whole, part])
     assert (long.shape[1], short.shape[1]) == (12, 3)
-    assert len(store.kept) == 2
+    assert len(store.cache) == 2
     samples = soundfile.read(whole.path, dtype="float32")[0][640:1920]
     assert short.equal(load_upstream("logmel").extract([samples])[0])
 

@@ -10,7 +10,7 @@ from sjepa.evaluate.superb.batches import label_batches, shuffled_batches
 from sjepa.evaluate.superb.classes import ClassTask
 from sjepa.evaluate.superb.metrics import PER
 from sjepa.evaluate.superb.records import Fold, Utterance
-from sjepa.evaluate.superb.sequences import Batched, SequenceTask
+from sjepa.evaluate.superb.sequences import Batching, SequenceTask
 from sjepa.evaluate.superb.task import Recipe
 from sjepa.evaluate.superb.tasks import find_entry
 from sjepa.evaluate.superb.text import Phones
@@ -73,7 +73,7 @@ def test_phonemes_and_slots_share_batches_as_in_s3prl() -> None:
 def test_a_task_of_labels_halves_a_batch_whose_first_utterance_is_long() -> None:
     made = utterances([" ".join("A" * (number + 1)) for number in range(8)])
     fold = Fold("all", made, made, made)
-    task = SequenceTask("pr", RECIPE, [fold], (PER,), symbols=Phones(("A",)), batched=Batched.BY_LABEL)
+    task = SequenceTask("pr", RECIPE, [fold], (PER,), symbols=Phones(("A",)), batching=Batching.BY_LABEL)
     short, long = np.full(8, 300_000), np.array([100] * 7 + [300_001])
     assert next(task.batches(made, short, 0)).tolist() == [7, 6, 5, 4, 3, 2, 1, 0]
     assert next(task.batches(made, long, 0)).tolist() == [7, 6, 5, 4]

@@ -42,7 +42,7 @@ def test_a_date_is_a_seed_and_a_second_call_reports_the_same(
     written = (out / "results.json").stat().st_mtime_ns
     dispatch([*command, "--seed", "20240101"])
     second = capsys.readouterr().out
-    assert "nothing is left to do" in second
+    assert "nothing to do" in second
     assert first.splitlines()[-3:] == second.splitlines()[-3:]
     assert (out / "results.json").stat().st_mtime_ns == written
     assert json.loads((out / "results.json").read_text())["seed"] == 20240101

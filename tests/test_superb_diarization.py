@@ -10,9 +10,9 @@ import superb_corpora as corpora
 import torch
 
 from sjepa.errors import UserError
-from sjepa.evaluate.superb.corpora.libri2mix import Turn, activity, read_activity, write_activity
-from sjepa.evaluate.superb.diarization import DiarizationHead, DiarizationTask, fit
-from sjepa.evaluate.superb.diarization_error import error_rate, error_time, frame_errors, turns_of
+from sjepa.evaluate.superb.corpora.libri2mix import Turn, make_activity, read_activity, write_activity
+from sjepa.evaluate.superb.diarization import DiarizationHead, DiarizationTask, resample_outputs
+from sjepa.evaluate.superb.diarization_error import error_rate, error_time, find_turns, frame_errors
 from sjepa.evaluate.superb.records import Fold, Utterance
 from sjepa.evaluate.superb.task import Recipe
 from sjepa.evaluate.superb.tasks import make_task
@@ -33,8 +33,8 @@ def test_labels_are_written_and_read_without_loss() -> None:
 
 def test_frames_of_a_turn_are_rounded_to_the_stride() -> None:
     turns = [Turn("a", 0.0, 0.05), Turn("b", 0.031, 0.2)]
-    assert write_activity(activity(turns, ["a", "b"], 0, 8)) == "8: 0-2 / 2-8"
-    assert write_activity(activity(turns, ["a", "b"], 4, 8)) == "4:  / 0-4"  # begun before, ends after
+    assert write_activity(make_activity(turns, ["a", "b"], 0, 8)) == "8: 0-2 / 2-8"
+    assert write_activity(make_activity(turns, ["a", "b"], 4, 8)) == "4:  / 0-4"  # begun before, ends after
 
 
 def test_the_loss_takes_the_best_order_of_each_utterance() -> None:
@@ -106,13 +106,13 @@ def test_the_error_over_time_is_that_of_a_slow_loop(seed: int) -> None:
 
 def test_turns_pass_a_threshold_and_a_median() -> None:
     probabilities = np.array([[0.9, 0.1]] * 10 + [[0.1, 0.1]] + [[0.9, 0.45]] * 10)
-    assert turns_of(probabilities, 0.02, 0.5, 1) == {"0": [(0.0, 0.2), (0.22, pytest.approx(0.42))]}
-    assert turns_of(probabilities, 0.02, 0.5, 11) == {"0": [(0.0, pytest.approx(0.42))]}
+    assert find_turns(probabilities, 0.02, 0.5, 1) == {"0": [(0.0, 0.2), (0.22, pytest.approx(0.42))]}
+    assert find_turns(probabilities, 0.02, 0.5, 11) == {"0": [(0.0, pytest.approx(0.42))]}
     from scipy.signal import medfilt
 
     noisy = np.random.default_rng(0).random((200, 1))
     slow = medfilt((noisy > 0.5).astype(float), (11, 1))[:, 0]
-    (turns,) = turns_of(noisy, 1.0, 0.5, 11).values()
+    (turns,) = find_turns(noisy, 1.0, 0.5, 11).values()
     found = np.zeros(200)
     for start, end in turns:
         found[int(start) : int(end)] = 1
@@ -129,11 +129,11 @@ def test_the_rate_is_the_best_of_ten_settings() -> None:
 
 def test_outputs_of_another_rate_fit_the_labels() -> None:
     outputs = torch.arange(6.0).view(1, 6, 1).expand(-1, -1, 2)
-    assert fit(outputs, 6).equal(outputs)
-    assert fit(outputs, 7)[0, :, 0].tolist() == [0, 1, 2, 3, 4, 5, 5]
-    assert fit(outputs, 5)[0, :, 0].tolist() == [0, 1, 2, 3, 4]
-    assert fit(outputs, 3)[0, :, 0].tolist() == [0, 2, 4]
-    assert fit(outputs, 12)[0, :, 0].tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
+    assert resample_outputs(outputs, 6).equal(outputs)
+    assert resample_outputs(outputs, 7)[0, :, 0].tolist() == [0, 1, 2, 3, 4, 5, 5]
+    assert resample_outputs(outputs, 5)[0, :, 0].tolist() == [0, 1, 2, 3, 4]
+    assert resample_outputs(outputs, 3)[0, :, 0].tolist() == [0, 2, 4]
+    assert resample_outputs(outputs, 12)[0, :, 0].tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
 
 
 @pytest.fixture(scope="module")
@@ -206,7 +206,7 @@ def test_the_last_frame_comes_twice() -> None:
         ("segments", "x nowhere 0 1\n", "utt2spk does not have x, which segments has"),
         ("utt2spk", "", "utt2spk does not have"),
         ("reco2dur", "", "reco2dur does not have mix-train-0"),
-        ("wav.scp", "mix-train-0 sph2pipe x.sph |\n", "commands are not run"),
+        ("wav.scp", "mix-train-0 sph2pipe x.sph |\n", "commands are not supported"),
         ("wav.scp", "mix-train-0 nowhere.wav\n", "wav.scp does not have mix-train-1"),
         ("segments", "x y\n", "line 1: 'x y' does not have 4 columns"),
         ("reco2dur", "mix-train-0 long\n", "'long' is not a time in seconds"),

@@ -8,14 +8,14 @@ import soundfile
 
 from sjepa.evaluate.metric import Better, Metric, SectionKind
 from sjepa.evaluate.superb import TASK_NAMES
-from sjepa.evaluate.superb.classes import ClassTask, classification
+from sjepa.evaluate.superb.classes import ClassTask, make_class_task
 from sjepa.evaluate.superb.entry import Entry, Request
 from sjepa.evaluate.superb.protocol import Evaluation
 from sjepa.evaluate.superb.records import Fold, Utterance
 from sjepa.evaluate.superb.task import Recipe
 from sjepa.evaluate.superb.tasks import all_entries, find_entry
 from sjepa.evaluate.table import build_sections
-from sjepa.evaluate.tabular import markdown
+from sjepa.evaluate.tabular import to_markdown
 from sjepa.evaluate.upstream import load_upstream
 
 
@@ -50,7 +50,7 @@ def test_a_task_can_be_made_from_data(tmp_path: Path) -> None:
         made.append(Utterance(str(index), tmp_path / f"{index}.wav", (label,)))
 
     def build(entry: Entry, request: Request) -> ClassTask:
-        return classification(entry, request, [Fold("levels", made[:8], made[8:10], made[10:])])
+        return make_class_task(entry, request, [Fold("levels", made[:8], made[8:10], made[10:])])
 
     metrics = (Metric("error", Better.LOWER, score=wrong),)
     recipe = Recipe(steps=4, lr=1e-2, batch=4, accumulate=1, evaluate_every=2)
@@ -64,7 +64,7 @@ def test_a_task_can_be_made_from_data(tmp_path: Path) -> None:
     assert (results[0]["section"], results[0]["better"]) == ("other", {"error": "lower"})
     (section,) = build_sections(results)
     assert section.place.kind is SectionKind.OTHER
-    assert "levels error ↓" in markdown([section])
+    assert "levels error ↓" in to_markdown([section])
     values = [row.value("levels error") for row in section.rows]
     best = section.best("levels error", 0)
     assert best == min(value for value in values if value is not None)

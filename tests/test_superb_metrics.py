@@ -14,14 +14,22 @@ import torch
 
 from sjepa.errors import UserError
 from sjepa.evaluate.superb import metrics
-from sjepa.evaluate.superb.decode import BOARD, PAPER, BeamDecoder, BeamSettings, LanguageModel, greedy, shallow_fusion
-from sjepa.evaluate.superb.features import padded
+from sjepa.evaluate.superb.decode import (
+    BOARD,
+    PAPER,
+    BeamDecoder,
+    BeamSettings,
+    LanguageModel,
+    decode_greedily,
+    shallow_fusion,
+)
+from sjepa.evaluate.superb.features import pad_states
 from sjepa.evaluate.superb.heads import FrameHead, RecurrentHead, UtteranceHead, WeightedSum
 from sjepa.evaluate.superb.records import Fold, Utterance
 from sjepa.evaluate.superb.sequences import SequenceTask
-from sjepa.evaluate.superb.specaugment import SpecAugment, covered
+from sjepa.evaluate.superb.specaugment import SpecAugment, make_mask
 from sjepa.evaluate.superb.task import Recipe
-from sjepa.evaluate.superb.text import STRESSED_PHONES, Characters, Phones, SlotCharacters, slot_sentence
+from sjepa.evaluate.superb.text import STRESSED_PHONES, Characters, Phones, SlotCharacters, mark_slots
 
 WORDS = ["A", "AN", "CAT", "CATS", "SAT", "DON'T", "ON", "MAT"]
 
@@ -140,7 +148,7 @@ def test_greedy_decoding_is_the_best_path_collapsed() -> None:
         table = log_probabilities.tolist()
         best = max(itertools.product(range(3), repeat=5), key=lambda path: sum(table[t][s] for t, s in enumerate(path)))
         collapsed = [s for t, s in enumerate(best) if s and (t == 0 or best[t - 1] != s)]
-        assert greedy(log_probabilities.argmax(1).tolist()) == collapsed
+        assert decode_greedily(log_probabilities.argmax(1).tolist()) == collapsed
 
 
 def test_symbols_are_those_of_the_specification() -> None:
@@ -159,11 +167,11 @@ def test_symbols_are_those_of_the_specification() -> None:
 
 def test_slot_sentences_come_back_from_their_symbols() -> None:
     tags = ["O", "artist", "artist", "O", "O", "city"]
-    text = slot_sentence(["play", "the", "who", ",", "in", "paris"], tags)
+    text = mark_slots(["play", "the", "who", ",", "in", "paris"], tags)
     assert text == "PLAY B-artist THE WHO E-artist IN B-city PARIS E-city"
     symbols = SlotCharacters(("artist", "city"))
     assert symbols.decode(symbols.encode(text)) == text
-    iob = slot_sentence(["sade", "abba", "&"], ["B-artist", "B-artist", "I-artist"])
+    iob = mark_slots(["sade", "abba", "&"], ["B-artist", "B-artist", "I-artist"])
     assert iob == "B-artist SADE E-artist B-artist ABBA AND E-artist"
     assert symbols.symbols[symbols.encode("E-MAIL")[1]] == "<unk>"
     assert symbols.decode(symbols.encode("U2")) == "U<unk>"  # all five characters count, as in s3prl
@@ -193,7 +201,7 @@ def test_the_featurizer_starts_as_the_mean_of_the_layers() -> None:
 
 
 def test_frames_are_counted_on_the_cpu_wherever_features_lie() -> None:
-    states, frames = padded([torch.zeros(2, 5, 16, device="meta"), torch.zeros(2, 3, 16, device="meta")])
+    states, frames = pad_states([torch.zeros(2, 5, 16, device="meta"), torch.zeros(2, 3, 16, device="meta")])
     assert frames.device.type == "cpu"
     assert frames.tolist() == [5, 3]
     assert UtteranceHead(16, 7).to("meta")(states[:, 0], frames).shape == (2, 7)
@@ -219,14 +227,14 @@ def test_specaugment_masks_what_it_says_and_is_seeded() -> None:
     bands, stretches = (first == 0).all(1), (first == 0).all(2)
     assert (bands.sum(1) < 4 * 50).all()
     assert (stretches.sum(1) < 2 * 40).all()
-    shares = [float(covered(64, 768, 4, 50, torch.Generator().manual_seed(s)).float().mean()) for s in range(20)]
+    shares = [float(make_mask(64, 768, 4, 50, torch.Generator().manual_seed(s)).float().mean()) for s in range(20)]
     assert np.mean(shares) == pytest.approx(4 * 24.5 / 768, rel=0.1)  # overlaps take a little away
 
 
 def test_time_warp_moves_frames_by_at_most_five() -> None:
     ramp = torch.arange(100.0)[:, None].expand(100, 4)
     for seed in range(50):
-        warped = SpecAugment().warped(ramp, 100, torch.Generator().manual_seed(seed))
+        warped = SpecAugment().warp_time(ramp, 100, torch.Generator().manual_seed(seed))
         assert warped.shape == ramp.shape
         assert float((warped - ramp).abs().max()) < 7
 
@@ -345,7 +353,7 @@ def test_language_models_that_do_not_fit_are_refused_in_one_line(arpa: Path, tmp
         LanguageModel(tmp_path / "none.arpa")
     binary = tmp_path / "model.bin"
     binary.write_bytes(b"mmap lm http://kheafield.com/code format version 5\n" + bytes(100))
-    with pytest.raises(UserError, match="give its words too: --lexicon"):
+    with pytest.raises(UserError, match="also needs its words: --lexicon"):
         LanguageModel(binary)
     lexicon = tmp_path / "words.lst"
     lexicon.write_text("AB\tA B |\nA\tA |\n")
@@ -366,7 +374,7 @@ def test_language_models_that_do_not_fit_are_refused_in_one_line(arpa: Path, tmp
 def s3prl_unit_errors(predicted: list[int], target: str) -> tuple[int, int]:
     """Edits and length of one utterance in s3prl's ASR: tokens of its dictionary, the last word mark among them."""
     symbols = Characters().symbols
-    units = [symbols[number] for number in greedy(predicted) if number not in (0, 2)]
+    units = [symbols[number] for number in decode_greedily(predicted) if number not in (0, 2)]
     wanted = list(target.replace(" ", "|") + "|")
     return slow_edit_distance(units, wanted), len(wanted)  # type: ignore[arg-type]
 

@@ -19,7 +19,7 @@ from sjepa.evaluate.superb.corpora.quesst import Truth
 from sjepa.evaluate.superb.queries import LayerSearch, QueryTask
 from sjepa.evaluate.superb.tasks import make_task
 from sjepa.evaluate.superb.term_weighted_value import WEIGHT, maximum_term_weighted_value
-from sjepa.evaluate.superb.warping import match_scores, standardise, standardise_scores
+from sjepa.evaluate.superb.warping import score_documents, standardise, standardise_scores
 from sjepa.evaluate.upstream import load_upstream
 from sjepa.model.encoder import Encoder
 from sjepa.model.encoder_config import EncoderConfig
@@ -44,14 +44,14 @@ def test_time_warping_is_that_of_a_slow_loop(piece: int, monkeypatch: pytest.Mon
     query = generator.standard_normal((7, 5))
     documents = [generator.standard_normal((frames, 5)) for frames in (12, 3, 20, 1, 9)]
     expected = [match_slowly(query, document) for document in documents]
-    scores = match_scores(torch.from_numpy(query), [torch.from_numpy(document) for document in documents])
+    scores = score_documents(torch.from_numpy(query), [torch.from_numpy(document) for document in documents])
     assert scores.tolist() == pytest.approx(expected, abs=1e-9)
-    single = match_scores(torch.from_numpy(query).float(), [torch.from_numpy(d).float() for d in documents])
+    single = score_documents(torch.from_numpy(query).float(), [torch.from_numpy(d).float() for d in documents])
     assert single.tolist() == pytest.approx(expected, abs=1e-5)
 
 
 def test_a_query_of_less_than_five_frames_is_not_looked_for() -> None:
-    assert match_scores(torch.randn(4, 3), [torch.randn(9, 3)] * 2).tolist() == [0.0, 0.0]
+    assert score_documents(torch.randn(4, 3), [torch.randn(9, 3)] * 2).tolist() == [0.0, 0.0]
     assert standardise_scores(torch.zeros(3)).tolist() == [0.0, 0.0, 0.0]
 
 
@@ -160,9 +160,9 @@ def test_lite_counts_what_it_looks_for(quesst: Path) -> None:
         ("language_key_dev.lst", "quesst14Database/x.wav czech\n", "has no files of nnenglish"),
         ("language_key_dev.lst", "x\n", "line 1: 'x' is not a path and a language"),
         ("language_key_eval.lst", "quesst14Database/no.wav nnenglish\n", "labels without audio: .*no.wav"),
-        ("groundtruth_quesst14_dev/quesst14_dev.rttm", "", "no document holds any query"),
+        ("groundtruth_quesst14_dev/quesst14_dev.rttm", "", "no document contains any query"),
         ("groundtruth_quesst14_dev/quesst14_dev.tlist.xml", "<x", "is not XML"),
-        ("groundtruth_quesst14_dev/quesst14_dev.rttm", None, r"has 0 files \*\.rttm; one is needed"),
+        ("groundtruth_quesst14_dev/quesst14_dev.rttm", None, r"has 0 files \*\.rttm; expected exactly one"),
     ],
 )
 def test_a_broken_corpus_is_refused(quesst: Path, tmp_path: Path, file: str, text: str | None, message: str) -> None:

@@ -13,10 +13,10 @@ from sjepa.data.synthetic import VOICES
 from sjepa.errors import UserError
 from sjepa.evaluate.superb import TaskName, librispeech
 from sjepa.evaluate.superb.classes import ClassTask
-from sjepa.evaluate.superb.records import LITE_UTTERANCES, Fold, Label, Utterance, by_group
-from sjepa.evaluate.superb.sequences import Batched, SequenceTask
+from sjepa.evaluate.superb.records import LITE_UTTERANCES, Fold, Label, Utterance, split_speakers
+from sjepa.evaluate.superb.sequences import Batching, SequenceTask
 from sjepa.evaluate.superb.tasks import find_entry, make_task
-from sjepa.evaluate.superb.tasks.sid import few_speakers
+from sjepa.evaluate.superb.tasks.sid import limit_speakers
 from sjepa.evaluate.superb.text import Characters
 
 pytest.importorskip("espeakng_loader")
@@ -56,7 +56,7 @@ def test_librispeech_parts_and_labels(made: dict[str, Path]) -> None:
     assert fold.train[0].path.read_bytes()[:4] == b"fLaC"
     assert set(str(fold.train[0].label).split()) <= {word.upper() for word in corpora.NUMBERS}
     assert (task.recurrent, task.recipe.steps, task.recipe.batch * task.recipe.accumulate) == (1024, 200_000, 16)
-    assert librispeech.speaker_sex(made["libri"]) == {"100": "F", "101": "M", "102": "F"}
+    assert librispeech.read_speaker_sexes(made["libri"]) == {"100": "F", "101": "M", "102": "F"}
 
 
 def test_lite_recognition_is_dev_clean_split_by_speaker(made: dict[str, Path]) -> None:
@@ -84,9 +84,9 @@ def test_phonemes_come_from_a_lexicon_or_from_alignments(made: dict[str, Path], 
     assert merged.folds == task.folds  # of a word in both, the first lexicon's pronunciation
     with pytest.raises(UserError, match=r"200k\.txt lacks \d words"):
         make_task("pr", made["libri"], lexicons=[first])
-    with pytest.raises(UserError, match="needs its pronunciations: --lexicon"):
+    with pytest.raises(UserError, match="needs pronunciations: --lexicon"):
         make_task("pr", made["libri"])
-    assert librispeech.phone_sequence(["SIL", "A", "A", "SIL", "A", "B", "B", "SIL"]) == "A A B"
+    assert librispeech.merge_phones(["SIL", "A", "A", "SIL", "A", "B", "B", "SIL"]) == "A A B"
 
 
 def test_iemocap_holds_out_a_session_a_fold(made: dict[str, Path]) -> None:
@@ -187,7 +187,7 @@ def test_a_manifest_is_read_as_an_index_reads_it(copy: Callable[[str], Path], ma
     with pytest.raises(UserError, match=r"manifest\.jsonl line 1: no audio is named"):
         make_task("ravdess", root)
     write({}, {"offset": 1.5})
-    with pytest.raises(UserError, match=f"{rows[1]['utt_id']} is not a file of its own"):
+    with pytest.raises(UserError, match=f"{rows[1]['utt_id']} is not a separate file"):
         make_task("ravdess", root)
     write()
     with pytest.raises(UserError, match="has no slots"):
@@ -195,12 +195,12 @@ def test_a_manifest_is_read_as_an_index_reads_it(copy: Callable[[str], Path], ma
 
 
 def test_lite_takes_evenly_spaced_utterances(made: dict[str, Path]) -> None:
-    from sjepa.evaluate.superb.records import some
+    from sjepa.evaluate.superb.records import sample_evenly
 
-    assert some(list(range(10)), 4) == [0, 2, 5, 7]
-    assert some(list(range(3)), 4) == [0, 1, 2]
+    assert sample_evenly(list(range(10)), 4) == [0, 2, 5, 7]
+    assert sample_evenly(list(range(3)), 4) == [0, 1, 2]
     (fold,) = make_task("sid", made["sid"], lite=True).folds
-    assert speakers(few_speakers(fold, 1).test) == speakers(few_speakers(fold, 1).train) == {"id10001"}
+    assert speakers(limit_speakers(fold, 1).test) == speakers(limit_speakers(fold, 1).train) == {"id10001"}
     assert all(len(part) <= most for part, most in zip((fold.train, fold.dev, fold.test), LITE_UTTERANCES, strict=True))
 
 
@@ -211,7 +211,7 @@ def test_lite_takes_evenly_spaced_utterances(made: dict[str, Path]) -> None:
             "asr",
             "libri",
             "LibriSpeech/test-clean",
-            "libri has no folder test-clean or LibriSpeech/test-clean; dev-clean alone is enough for --lite",
+            "libri has no folder test-clean or LibriSpeech/test-clean; --lite needs only dev-clean",
         ),
         ("asr", "libri", "LibriSpeech/dev-clean/100/11/100-11-0001.flac", "labels without audio: .* names 100-11-0001"),
         (
@@ -273,14 +273,14 @@ LINES = {
         ("sid", "sid", "1 id10001/video0", "id10001/video0", "line 1: 'id10001/video0/00001.wav' is not 1, 2 or 3"),
         ("ic", "ic", ",action,", ",intent,", r"valid_data\.csv line 2: there is no action"),
         ("ic", "ic", ",increase,volume,kitchen", "", r"valid_data\.csv line 6: there is no action"),
-        ("sf", "sf", "\tO O", "\tO", r"all\.iob\.snips\.txt line 1: there is not one tag for each word"),
+        ("sf", "sf", "\tO O", "\tO", r"all\.iob\.snips\.txt line 1: needs one tag for each word"),
         ("pr", "libri", '{"name"', '"name"', r"phones-dev-clean\.jsonl line 1: not valid JSON"),
         (
             "pr",
             "libri",
             '"phones"',
             '"fones"',
-            r"phones-dev-clean\.jsonl line 1: there is no name, or no list of phones",
+            r"phones-dev-clean\.jsonl line 1: needs a name and a list of phones",
         ),
     ],
 )
@@ -340,7 +340,7 @@ def test_audio_without_labels_is_left_out_and_named(
     make_task(name, root)
     (line,) = [line for line in capsys.readouterr().out.splitlines() if "without labels" in line]
     assert line.startswith("audio without labels in ")
-    assert "2 left out, first " in line
+    assert "2 skipped, first " in line
     assert line.endswith("new0.wav")
 
 
@@ -356,12 +356,12 @@ def test_a_corpus_with_one_speaker_cannot_be_split_by_speaker(copy: Callable[[st
 def test_every_part_of_a_split_has_a_speaker_and_no_speaker_is_in_two(shares: tuple[float, ...]) -> None:
     for count in range(len(shares), 50):
         utterances = [Utterance(f"{n}-{i}", Path(), "", f"{n:02}") for n in range(count) for i in range(2)]
-        parts = by_group(utterances, shares, seed=0, what="it")
+        parts = split_speakers(utterances, shares, seed=0, what="it")
         named = [speakers(part) for part in parts]
         assert all(named), count
         assert sum(map(len, named)) == len(set.union(*named)) == count
         assert sorted(u.name for part in parts for u in part) == sorted(u.name for u in utterances)
-    assert [len(speakers(part)) for part in by_group(utterances[:80], (0.7, 0.1, 0.2), 0, "it")] == [28, 4, 8]
+    assert [len(speakers(part)) for part in split_speakers(utterances[:80], (0.7, 0.1, 0.2), 0, "it")] == [28, 4, 8]
 
 
 def test_audio_without_labels_in_snips_is_left_out_and_named(
@@ -371,14 +371,14 @@ def test_audio_without_labels_in_snips_is_left_out_and_named(
     shutil.copy(root / "SNIPS/test/Brian-snips-test-0.wav", root / "SNIPS/test/Brian-snips-test-77.wav")
     (fold,) = make_task("sf", root).folds
     assert len(fold.test) == 3
-    assert "1 left out, first Brian-snips-test-77" in capsys.readouterr().out
+    assert "1 skipped, first Brian-snips-test-77" in capsys.readouterr().out
 
 
 def test_one_class_leaves_nothing_to_learn_and_an_empty_part_is_refused(copy: Callable[[str], Path]) -> None:
     root = copy("ravdess")
     rows = [json.loads(line) | {"emotion": "sad"} for line in (root / "manifest.jsonl").read_text().splitlines()]
     (root / "manifest.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    with pytest.raises(UserError, match="a slot with a single class, so nothing to learn"):
+    with pytest.raises(UserError, match="a slot with a single class, so there is nothing to learn"):
         make_task("ravdess", root)
     with pytest.raises(UserError, match="x: the dev part is empty"):
         Fold("x", [None], [], [None])  # type: ignore[list-item]
@@ -440,8 +440,8 @@ def test_slots_and_phonemes_share_batches_by_label_in_the_full_protocol(made: di
     full = [make_task("sf", made["sf"]), make_task("pr", made["libri"], lexicons=[lexicon])]
     others = [make_task("sf", made["sf"], lite=True), make_task("pr", made["libri"], lite=True)]
     others.append(make_task("asr", made["libri"]))
-    assert [task.batched for task in full if isinstance(task, SequenceTask)] == [Batched.BY_LABEL] * 2
-    assert [task.batched for task in others if isinstance(task, SequenceTask)] == [Batched.BY_LENGTH] * 3
+    assert [task.batching for task in full if isinstance(task, SequenceTask)] == [Batching.BY_LABEL] * 2
+    assert [task.batching for task in others if isinstance(task, SequenceTask)] == [Batching.BY_LENGTH] * 3
 
 
 def test_lite_recognition_takes_any_subset_and_any_list(made: dict[str, Path], tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def test_dev_clean_has_labels_for_every_probe(dev_clean: Path) -> None:
     assert all(len(item.phones) > 100 for item in corpus)
 
 
-def test_ravdess_is_heard_above_chance_on_actors_not_trained_on(tmp_path: Path) -> None:
+def test_ravdess_accuracy_is_above_chance_on_new_actors(tmp_path: Path) -> None:
     task = make_task("ravdess", extracted(tmp_path / "data", "ravdess-speech.tar"))
     assert isinstance(task, ClassTask)
     assert sum(len(fold.test) for fold in task.folds) == 1430

@@ -150,7 +150,7 @@ def test_the_same_seed_gives_the_same_numbers_and_a_stop_changes_nothing(tmp_pat
     resumed = run(task, tmp_path / "stopped", 1e-3)
     assert resumed["folds"] == whole["folds"]
     assert json.loads((tmp_path / "stopped" / "results.json").read_text())["folds"] == whole["folds"]
-    with pytest.raises(UserError, match="holds an evaluation that differs in seed: choose another --out"):
+    with pytest.raises(UserError, match="contains an evaluation that differs in seed: choose another --out"):
         run(task, tmp_path / "stopped", 1e-3, seed=1)
 
 
@@ -230,7 +230,7 @@ def test_another_labelling_is_refused(tmp_path: Path) -> None:
         relabelled(task, name="another"),
         relabelled(task, crop=16_000 * 60),
     ):
-        with pytest.raises(UserError, match="holds an evaluation that differs in labels: choose another --out"):
+        with pytest.raises(UserError, match="contains an evaluation that differs in labels: choose another --out"):
             run(changed, tmp_path / "out", 1e-3)
     (tmp_path / "out" / "results.json").unlink()  # the state of the training says it too
     with pytest.raises(UserError, match="differs in labels"):
@@ -242,7 +242,7 @@ def test_symbols_are_part_of_the_labelling(numbers: Path) -> None:
     assert isinstance(task, SequenceTask)
     assert isinstance(task.symbols, Phones)
     more = replace(task, symbols=Phones((*task.symbols.phones, "XX")))
-    assert search.labels_hash(more) != search.labels_hash(task)
+    assert search.hash_labels(more) != search.hash_labels(task)
 
 
 @dataclass
@@ -269,7 +269,7 @@ def test_what_is_done_is_not_done_again_and_only_the_tested_head_stays(
     stop_at(again, 1)
     capsys.readouterr()
     assert again.run([1e-2, 1e-4]) == json.loads(json.dumps(results))
-    assert "nothing is left to do" in capsys.readouterr().out
+    assert "nothing to do" in capsys.readouterr().out
 
     shouting: Any = {"shout": Shouting()}
     decoding = Evaluation(task, upstream, tmp_path, decoders=shouting)
@@ -301,7 +301,7 @@ def test_a_step_looks_at_the_device_once(numbers: Path, tmp_path: Path, monkeypa
     evaluation.measure()
     evaluation.identity = evaluation.describe()
     head = evaluation.open(0, 1e-3)
-    batches = list(itertools.islice(evaluation.shares(task.folds[0], 0, 0), 3))
+    batches = list(itertools.islice(evaluation.rank_batches(task.folds[0], 0, 0), 3))
     looks: list[int] = []
     tolist = torch.Tensor.tolist
 
@@ -341,7 +341,7 @@ def test_the_speed_on_a_gpu_is_measured_without_waiting(tmp_path: Path, monkeypa
     store = FeatureStore(replace(load_upstream("logmel"), device=torch.device("cuda")))
     assert store.room == 10**9
     for _ in store.batches([([u], -1) for u in made]):
-        assert len(store.timed) == 1  # the batch before is done, this one is not
+        assert len(store.timings) == 1  # the batch before is done, this one is not
     seconds = sum(soundfile.info(u.path).duration for u in made)
     assert store.speed == pytest.approx(seconds / 2)
 

@@ -14,7 +14,7 @@ from sjepa.cli import dispatch
 from sjepa.errors import UserError
 from sjepa.evaluate.superb.metrics import equal_error_rate
 from sjepa.evaluate.superb.records import Fold, Utterance
-from sjepa.evaluate.superb.sound import HOLD, LEVEL, WINDOW, Sound, prepare, trim_silence
+from sjepa.evaluate.superb.sound import HOLD, LEVEL, WINDOW, Sound, prepare_waveform, trim_silence
 from sjepa.evaluate.superb.task import Recipe
 from sjepa.evaluate.superb.tasks import find_entry, make_task
 from sjepa.evaluate.superb.verification import SpeakerHead, VerificationTask
@@ -56,10 +56,10 @@ def test_silence_goes_as_sox_takes_it_out(seed: int) -> None:
 
 def test_a_waveform_is_lowered_by_three_decibels_and_digital_silence_leaves_nothing() -> None:
     samples = np.full(8000, 0.5, np.float32)
-    assert prepare(samples, Sound.LOWERED) == pytest.approx(0.5 * 10 ** (-3 / 20))
-    assert len(prepare(samples, Sound.TRIMMED)) == 8000
+    assert prepare_waveform(samples, Sound.LOWERED) == pytest.approx(0.5 * 10 ** (-3 / 20))
+    assert len(prepare_waveform(samples, Sound.TRIMMED)) == 8000
     assert len(trim_silence(np.zeros(8000, np.float32))) == 0
-    assert prepare(samples, Sound.UNCHANGED) is samples
+    assert prepare_waveform(samples, Sound.UNCHANGED) is samples
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -186,7 +186,7 @@ def test_trials_that_make_no_sense_are_refused(voxceleb: Path, tmp_path: Path, l
 
 
 def test_verification_needs_its_parts(voxceleb: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="the speakers that verification learns from lie in dev"):
+    with pytest.raises(UserError, match="verification trains on the speakers in dev"):
         make_task("asv", tmp_path)
     (tmp_path / "dev").symlink_to(voxceleb / "dev")
     with pytest.raises(UserError, match=r"there is no .*voxceleb1_test_v2\.txt"):

@@ -13,7 +13,7 @@ from sjepa.cli import dispatch
 from sjepa.errors import UserError
 from sjepa.evaluate.metric import SectionKind
 from sjepa.evaluate.table import TITLES, build_sections, find_results
-from sjepa.evaluate.tabular import as_csv, latex, markdown
+from sjepa.evaluate.tabular import to_csv, to_latex, to_markdown
 
 
 def result(
@@ -37,7 +37,7 @@ def test_the_best_of_its_size_is_bold_whoever_it_is() -> None:
         result("mine", "sf", {"slot_type_f1": 83.10, "slot_value_cer": 33.0}),
         result("mine", "asr", {"wer": 12.5, "cer": 3.9}),
     ]
-    text = markdown(build_sections(results))
+    text = to_markdown(build_sections(results))
     rows = {line.split("|")[1].strip(): line for line in text.splitlines() if line.startswith("|")}
     assert "**83.28**" in rows["DeCoAR 2.0 †"]  # ahead on F1, and bold although another is ours
     assert "**33.00**" in rows["mine"]
@@ -56,7 +56,7 @@ def test_results_of_other_labels_or_hours_stand_in_columns_of_their_own() -> Non
     sections = build_sections([lite("a", "0123456789", 3.77), lite("b", "abcdefghij", 3.77), lite("c", "x", 0.05)])
     columns = [f"pr-lite, 3,000 steps, 3.8 h, labels {labels}, per" for labels in ("0123456", "abcdefg")]
     assert sorted(sections[0].columns) == ["pr-lite, 3,000 steps, 0.05 h, per", *columns]
-    assert "labels abcdefg, per ↓" in markdown(sections)
+    assert "labels abcdefg, per ↓" in to_markdown(sections)
     (section,) = build_sections([lite("a", "0123456789", 3.77), lite("b", "0123456789", 3.77)])
     assert section.columns == ["pr-lite, 3,000 steps, 3.8 h, per"]
 
@@ -66,7 +66,7 @@ def test_a_part_of_a_corpus_is_called_one() -> None:
     (section,) = build_sections(
         [result("a", "units", {}) | units | {"data": {"utterances": 160, "of_utterances": 160}}]
     )
-    assert section.title == "Units on LibriSpeech dev-clean, only 160 utterances of it"
+    assert section.title == "Units on LibriSpeech dev-clean, only 160 utterances"
 
 
 def test_lite_results_are_never_in_the_same_table_as_full_ones() -> None:
@@ -80,7 +80,7 @@ def test_lite_results_are_never_in_the_same_table_as_full_ones() -> None:
     assert not any("lite" in column for column in full.columns)
     assert lite.columns == ["asr-lite, 3,000 steps, wer", "asr-lite, 3,000 steps, cer"]
     assert not any(row.reported for row in lite.rows)
-    assert "Not comparable with full results" in markdown([lite])
+    assert "Not comparable with full results" in to_markdown([lite])
 
 
 def test_seeds_of_one_encoder_are_averaged_and_decoders_have_columns() -> None:
@@ -90,7 +90,7 @@ def test_seeds_of_one_encoder_are_averaged_and_decoders_have_columns() -> None:
     mine = next(row for row in section.rows if row.name == "mine")
     assert mine.value("asr wer") == 11.0
     assert mine.value("asr+lm (paper) wer") == 9.0
-    assert "11.00 ± 1.00 (2 seeds)" in markdown([section])
+    assert "11.00 ± 1.00 (2 seeds)" in to_markdown([section])
     paper = next(row for row in section.rows if row.name == "S-JEPA (paper)")
     assert paper.value("asr+lm (paper) wer") == 8.5
 
@@ -116,12 +116,12 @@ def units(pnmi: float = 0.51, **kind: Any) -> dict[str, Any]:
 
 
 def test_probes_show_deviations_and_units_their_own_table() -> None:
-    text = markdown(build_sections([probe(), units()]))
+    text = to_markdown(build_sections([probe(), units()]))
     assert "99.50 ± 0.25" in text
     assert "kmeans 100 pnmi ↑" in text
     assert "| 99.70 ± 0.30 |" in text.replace("**", "")  # reported, with the deviation over its splits
     assert "| 59.50 ± 1.00 |" in text.replace("**", "")
-    elsewhere = markdown(build_sections([probe(corpus="synthetic speech (demo)")]))
+    elsewhere = to_markdown(build_sections([probe(corpus="synthetic speech (demo)")]))
     assert "## Probes on synthetic speech (demo)" in elsewhere
     assert "†" not in elsewhere  # what was reported on other data is not put beside
 
@@ -129,20 +129,20 @@ def test_probes_show_deviations_and_units_their_own_table() -> None:
 def test_size_classes_have_headings_as_in_the_paper() -> None:
     """Each row stands below the heading of its class, which the sizes decide."""
     sections = build_sections([result("mine", "asr", {"wer": 12.0}), result("big", "asr", {"wer": 5.0}, 94_000_000)])
-    lines = [line.split("|")[1].strip() for line in markdown(sections).splitlines() if line.startswith("|")][2:]
+    lines = [line.split("|")[1].strip() for line in to_markdown(sections).splitlines() if line.startswith("|")][2:]
     heads = ["*Below 90M*", "*Base class (about 95M)*", "*Large class (316M and more)*"]
     places = [lines.index(head) for head in heads]
     assert places[0] == 0
     assert places[0] < lines.index("mine") < lines.index("DeCoAR 2.0 †") < places[1]
     assert places[1] < lines.index("big") < places[2] < lines.index("WavLM Large †")
-    written = latex(sections)
+    written = to_latex(sections)
     assert written.count(r"\multicolumn{10}{l}{\textit{") == 3
-    assert "Below 90M" not in markdown(build_sections([probe()]))
+    assert "Below 90M" not in to_markdown(build_sections([probe()]))
 
 
 def test_the_table_of_probes_has_encoders_as_columns() -> None:
     """The paper's Table 2, cell by cell, deviations of reported rows included."""
-    text = markdown(build_sections([probe()]))
+    text = to_markdown(build_sections([probe()]))
     head, _, *rows = [
         [cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("|")
     ]
@@ -151,7 +151,7 @@ def test_the_table_of_probes_has_encoders_as_columns() -> None:
     assert cells["parameters"] == ["0.0M", "51.8M", "94.7M", "94.7M"]
     assert cells["speaker ↑"] == ["99.50 ± 0.25", "**99.70 ± 0.30**", "**99.10 ± 0.30**", "91.10 ± 1.00"]
     assert cells["phoneme mlp, random frames ↑"] == ["–", "88.00 ± 0.10", "86.50 ± 0.10", "**87.50 ± 0.10**"]
-    lines = latex(build_sections([probe()])).splitlines()
+    lines = to_latex(build_sections([probe()])).splitlines()
     assert lines[2] == (
         r"accuracy (\%) & mine & S-JEPA (paper)$^\dagger$ & HuBERT Base$^\dagger$ & WavLM Base$^\dagger$ \\"
     )
@@ -178,8 +178,8 @@ def test_only_seeds_are_averaged() -> None:
         "mine (learning rate 0.0001)": 12.0,
     }
     swept = fast | {"dev": {"by_learning_rate": {"0.1": 80.0, "0.0001": 82.0}}}
-    assert "Learning rates other than the protocol's: mine asr 0.1." in markdown(build_sections([swept]))
-    assert "other than the protocol's" not in markdown(build_sections([slow]))
+    assert "Learning rates that differ from the protocol: mine asr 0.1." in to_markdown(build_sections([swept]))
+    assert "differ from the protocol" not in to_markdown(build_sections([slow]))
 
 
 def test_a_learning_rate_that_was_not_swept_is_marked() -> None:
@@ -190,18 +190,18 @@ def test_a_learning_rate_that_was_not_swept_is_marked() -> None:
     swept = result("swept", "asr", {"wer": 12.0}, learning_rate=1e-4, protocol=protocol)
     swept |= {"dev": {"by_learning_rate": {"0.0001": 80.0, "0.01": 82.0}}}
     sections = build_sections([plain, other, swept])
-    text = markdown(sections)
+    text = to_markdown(sections)
     rows = {line.split("|")[1].strip(): line for line in text.splitlines() if line.startswith("|")}
     assert "12.50 ‡" in rows["plain"]
     assert "12.60 ‡" in rows["other"]
     assert "‡" not in rows["swept"] + rows["S-JEPA (paper) †"]
-    assert "‡ learning rate not swept; the board swept it for each of its rows." in text
-    assert r"12.50 $^\ddagger$" in latex(sections)
-    values = {row["encoder"]: row["swept"] for row in csv.DictReader(io.StringIO(as_csv(sections)))}
+    assert "‡ learning rate not swept; the leaderboard swept it for each row." in text
+    assert r"12.50 $^\ddagger$" in to_latex(sections)
+    values = {row["encoder"]: row["swept"] for row in csv.DictReader(io.StringIO(to_csv(sections)))}
     assert (values["plain"], values["other"], values["swept"], values["WavLM Base"]) == ("0", "0", "1", "1")
-    assert "‡" not in markdown(build_sections([swept]))
+    assert "‡" not in to_markdown(build_sections([swept]))
     lite = result("lite", "asr", {"wer": 50.0}, learning_rate=1e-3, protocol=LITE_PROTOCOL | {"lr": 1e-3})
-    assert "‡" not in markdown(build_sections([lite]))  # nothing reported stands beside it
+    assert "‡" not in to_markdown(build_sections([lite]))  # nothing reported stands beside it
 
 
 def test_a_part_of_the_corpus_has_a_table_of_its_own() -> None:
@@ -212,7 +212,7 @@ def test_a_part_of_the_corpus_has_a_table_of_its_own() -> None:
         "Probes on LibriSpeech dev-clean, phones of 356 of 2,703 utterances",
     }
     (few,) = build_sections([probe(data={"utterances": 274, "phone_utterances": 274})])
-    assert few.title == "Probes on LibriSpeech dev-clean, only 274 utterances of it"
+    assert few.title == "Probes on LibriSpeech dev-clean, only 274 utterances"
     assert not any(row.reported for row in few.rows)
 
 
@@ -224,7 +224,7 @@ def test_tasks_outside_superb_are_not_called_superb() -> None:
 
 def test_latex_and_csv_say_the_same() -> None:
     sections = build_sections([result("my_encoder", "asr", {"wer": 12.0, "cer": 3.5})])
-    written = latex(sections)
+    written = to_latex(sections)
     assert r"my\_encoder & 51.8M & \textbf{12.00}" in written
     assert r"S-JEPA (paper)$^\dagger$" in written
     assert "reported by others, not measured here" in written
@@ -232,7 +232,7 @@ def test_latex_and_csv_say_the_same() -> None:
     columns = written.splitlines()[2].count("&")
     named = [line for line in written.splitlines() if line.endswith(r"\\") and "multicolumn" not in line]
     assert all(line.count("&") == columns for line in named)
-    rows = list(csv.DictReader(io.StringIO(as_csv(sections))))
+    rows = list(csv.DictReader(io.StringIO(to_csv(sections))))
     mine = next(row for row in rows if row["encoder"] == "my_encoder" and row["column"] == "asr wer")
     assert (mine["source"], mine["best"], float(mine["value"])) == ("measured", "1", 12.0)
     assert float(mine["parameters_millions"]) == pytest.approx(51.8437)
@@ -260,11 +260,11 @@ def test_results_are_found_at_any_depth(tmp_path: Path) -> None:
 def test_names_are_text_in_every_format() -> None:
     hostile = "\\input{/etc/passwd} a|b <script>x</script> $x^2$ ~ `c` [d](javascript:e)\n\\end{tabular}"
     sections = build_sections([result(hostile, "asr", {"wer": 1.0}, corpus=hostile)], with_reported=False)
-    written = latex(sections)
+    written = to_latex(sections)
     assert r"\textbackslash{}input\{/etc/passwd\}" in written
     assert r"\$x\textasciicircum{}2\$" in written
     assert written.count(r"\end{tabular}") == 1
-    text = markdown(sections)
+    text = to_markdown(sections)
     row = next(line for line in text.splitlines() if "passwd" in line)
     assert row.count("|") - row.count("\\|") == 4  # cells of name, size and score
     assert "<script" not in text

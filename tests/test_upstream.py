@@ -137,9 +137,9 @@ def test_the_cache_is_bounded_and_changes_nothing(corpus: Path, folders: dict[st
     for states in zip(*results, strict=True):
         for state in states[1:]:
             torch.testing.assert_close(state, states[0])
-    assert len(without.kept) == 0
-    assert 0 < len(small.kept) < len(large.kept) == 6
-    assert sum(s.numel() * 4 for s in small.kept.values()) <= 120 * frame
+    assert len(without.cache) == 0
+    assert 0 < len(small.cache) < len(large.cache) == 6
+    assert sum(s.numel() * 4 for s in small.cache.values()) <= 120 * frame
     assert large.audio_seconds < without.audio_seconds
     assert large.speed > 0
 
@@ -153,7 +153,7 @@ def test_random_crops_are_seeded_and_are_not_cached(corpus: Path) -> None:
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
     assert not torch.equal(first, middle)
-    assert not store.kept
+    assert not store.cache
 
 
 def test_what_is_no_encoder_is_refused_in_one_line(tmp_path: Path, folders: dict[str, Path]) -> None:
@@ -169,7 +169,7 @@ def test_what_is_no_encoder_is_refused_in_one_line(tmp_path: Path, folders: dict
     other = tmp_path / "bert"
     other.mkdir()
     (other / "config.json").write_text(json.dumps({"model_type": "bert"}))
-    with pytest.raises(UserError, match="holds a 'bert' network; encoders are sjepa's own, or Hugging Face"):
+    with pytest.raises(UserError, match="has a network of type 'bert'; supported are sjepa's own, and Hugging Face"):
         load_upstream(str(other))
     (other / "config.json").write_text("{")
     with pytest.raises(UserError, match="is not JSON"):

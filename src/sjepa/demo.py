@@ -20,8 +20,8 @@ from sjepa.data.synthetic import synthesise_corpus
 from sjepa.errors import UserError
 from sjepa.evaluate.probes import (
     Features,
-    chance,
-    enough_utterances,
+    chance_accuracy,
+    choose_utterances,
     frame_labels,
     phone_probe,
     utterance_probe,
@@ -143,7 +143,7 @@ def compare(config: Config, corpus: Path, run: RunFolder) -> dict[str, Any]:
     for name, extract in systems.items():
         features = [extract(samples) for samples in track(audio, f"Features: {name}", len(audio))]
         phones = [np.array(frame_labels(label["phones"], len(f))) for label, f in zip(labels, features, strict=True)]
-        chosen = enough_utterances([len(f) for f in features], FRAMES, seed=0)
+        chosen = choose_utterances([len(f) for f in features], FRAMES, seed=0)
         frames, said = (np.concatenate([part[i] for i in chosen]) for part in (features, phones))
         owners = np.repeat([speakers[i] for i in chosen], [len(features[i]) for i in chosen])
         means = torch.from_numpy(np.stack([f.mean(0) for f in features]))
@@ -155,7 +155,7 @@ def compare(config: Config, corpus: Path, run: RunFolder) -> dict[str, Any]:
             accuracy[task][name], deviation[task][name] = scores.mean, scores.deviation
     return accuracy | {
         "deviation": deviation,
-        "chance": {"phone": chance(np.concatenate(phones)), "speaker": chance(speakers)},
+        "chance": {"phone": chance_accuracy(np.concatenate(phones)), "speaker": chance_accuracy(speakers)},
         "about": ABOUT,
         "introduction": INTRODUCTION,
         "meaning": MEANING,

@@ -11,12 +11,12 @@ from torch import nn
 from sjepa.audio.io import read_header
 from sjepa.device import Device
 from sjepa.errors import UserError
-from sjepa.evaluate.labelled import Labelled, corpus_name, read_labelled
+from sjepa.evaluate.labelled import LabelledUtterance, corpus_name, read_labelled
 from sjepa.evaluate.superb.batches import length_batches, testing_batches
-from sjepa.evaluate.superb.features import FeatureStore, padded
-from sjepa.evaluate.superb.librispeech import SILENCES, phone_sequence
+from sjepa.evaluate.superb.features import FeatureStore, pad_states
+from sjepa.evaluate.superb.librispeech import SILENCES, merge_phones
 from sjepa.evaluate.superb.metrics import CER, PER, WER
-from sjepa.evaluate.superb.records import Fold, Utterance, by_group
+from sjepa.evaluate.superb.records import Fold, Utterance, split_speakers
 from sjepa.evaluate.superb.sequences import SequenceTask
 from sjepa.evaluate.superb.task import Recipe
 from sjepa.evaluate.superb.text import Characters, Phones
@@ -75,19 +75,19 @@ def calibrate(
     }
 
 
-def divide(corpus: list[Labelled], labels: Labels, seed: int) -> tuple[list[Utterance], list[Utterance]]:
+def divide(corpus: list[LabelledUtterance], labels: Labels, seed: int) -> tuple[list[Utterance], list[Utterance]]:
     """Labelled utterances of some speakers to train on, and of others to score."""
     utterances = [Utterance(i.utterance.name, i.utterance.path, spelled(i, labels), i.speaker) for i in corpus]
-    train, held_out = by_group([u for u in utterances if u.label], SHARES, seed, "the corpus")
+    train, held_out = split_speakers([u for u in utterances if u.label], SHARES, seed, "the corpus")
     return train, held_out
 
 
-def spelled(item: Labelled, labels: Labels) -> str:
+def spelled(item: LabelledUtterance, labels: Labels) -> str:
     if labels == "words":
         return item.transcript()
     if item.segments:
         return " ".join(phone for _, _, phone in item.segments if phone not in SILENCES)
-    return phone_sequence(list(item.phones))
+    return merge_phones(list(item.phones))
 
 
 def make_task(train: list[Utterance], held_out: list[Utterance], labels: Labels, steps: int) -> SequenceTask:
@@ -118,7 +118,7 @@ def train_heads(
     with bar(f"Heads on {len(heads)} layers", steps) as progress:
         for number, (utterances, features) in enumerate(store.batches(plan)):
             torch.manual_seed(seed_from(seed, number))
-            states, frames = padded(features)
+            states, frames = pad_states(features)
             losses = []
             for layer, head in enumerate(heads):
                 outputs = head(states[:, layer + 1].float(), frames)
@@ -148,7 +148,7 @@ def score(
     plan = [([held_out[i] for i in batch], -1) for batch in batches]
     with bar("Scoring", len(held_out)) as progress:
         for utterances, features in store.batches(plan):
-            states, counts = padded(features)
+            states, counts = pad_states(features)
             order += utterances
             for layer, head in enumerate(heads):
                 said[layer] += task.predict(head(states[:, layer + 1].float(), counts), counts)

@@ -9,9 +9,9 @@ import numpy as np
 from sjepa.analysis.restored import Restored
 from sjepa.analysis.style import GRID, MUTED, TARGET, WARNING, Found, figure, whole_path
 from sjepa.audio.io import read_audio
-from sjepa.evaluate.agreement import agreement
-from sjepa.evaluate.labelled import Labelled
-from sjepa.evaluate.superb.records import some
+from sjepa.evaluate.agreement import measure_agreement
+from sjepa.evaluate.labelled import LabelledUtterance
+from sjepa.evaluate.superb.records import sample_evenly
 from sjepa.progress import bar
 from sjepa.runs.events import Event, phase_start, select_events
 from sjepa.runs.folder import RunFolder
@@ -60,9 +60,9 @@ def made_from_corpus(data: Path, subset: str, utterances: int) -> dict[str, Any]
     return {"data": whole_path(data), "subset": subset, "utterances": utterances}
 
 
-def analyse_phones(run: Restored, corpus: Sequence[Labelled], utterances: int = 500) -> dict[str, Any]:
+def analyse_phones(run: Restored, corpus: Sequence[LabelledUtterance], utterances: int = 500) -> dict[str, Any]:
     """How much of each phone every component takes: posteriors of the target summed over labelled frames."""
-    chosen = some(list(corpus), utterances)
+    chosen = sample_evenly(list(corpus), utterances)
     names = sorted({phone for item in chosen for phone in (item.phones or [label for _, _, label in item.segments])})
     number = {name: index for index, name in enumerate(names)}
     joint = np.zeros((run.components, len(names)))
@@ -82,7 +82,9 @@ def analyse_phones(run: Restored, corpus: Sequence[Labelled], utterances: int = 
         | {
             "utterances": len(chosen),
             "frames": int(sum(map(len, best))),
-            "agreement": {k: round(v, 4) for k, v in agreement(np.concatenate(best), np.concatenate(spoken)).items()},
+            "agreement": {
+                k: round(v, 4) for k, v in measure_agreement(np.concatenate(best), np.concatenate(spoken)).items()
+            },
         }
     )
 

@@ -15,7 +15,6 @@ from sjepa.analysis.utterance import draw_utterance
 from sjepa.errors import UserError
 from sjepa.evaluate.metric import SectionKind
 from sjepa.evaluate.table import build_sections, find_results
-from sjepa.evaluate.tabular import latex, markdown
 from sjepa.fields import refuse_surprises
 from sjepa.files import write_whole
 from sjepa.runs.folder import RunFolder

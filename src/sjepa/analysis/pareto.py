@@ -8,7 +8,7 @@ from sjepa.analysis.style import GRID, INK, MUTED, PLAIN, RULE, SKY, WARNING, Fo
 from sjepa.evaluate import reported
 from sjepa.evaluate.metric import SectionKind, column_name
 from sjepa.evaluate.superb.metrics import ACCURACY, WER
-from sjepa.evaluate.table import build_sections, find_results, place_of
+from sjepa.evaluate.table import build_sections, find_results, find_section
 
 TASKS = {
     column_name("asr", WER.name): {"title": "Speech recognition: WER (%), test-clean", "lower": WER.lower},
@@ -23,7 +23,7 @@ def analyse_pareto(folders: Sequence[Path]) -> Found:
     results = find_results(folder for folder in folders if folder.is_dir())
     sections = [section for section in build_sections(results) if section.place.kind is SectionKind.SUPERB]
     ours = [row for section in sections for row in section.rows if not row.reported]
-    places = [(result["task"], place_of(result)) for result in results]
+    places = [(result["task"], find_section(result)) for result in results]
     other = sorted({f"{task} ({place.title})" for task, place in places if place.kind is not SectionKind.SUPERB})
     tasks: dict[str, Any] = {}
     for column, about in TASKS.items():

@@ -10,9 +10,9 @@ from sjepa.device import Device
 from sjepa.errors import UserError
 from sjepa.evaluate.labelled import corpus_name, read_labelled
 from sjepa.evaluate.metric import Better
-from sjepa.evaluate.probing import probe_results
+from sjepa.evaluate.probing import run_probes
 from sjepa.evaluate.results import write_results
-from sjepa.evaluate.table import find_results, measured_on, scores_of
+from sjepa.evaluate.table import find_results, name_row, read_scores
 from sjepa.evaluate.upstream import load_upstream
 from sjepa.progress import say
 from sjepa.runs.events import phase_spans
@@ -36,7 +36,7 @@ def probe_checkpoints(
         if (out / "results.json").is_file() and any(found["corpus"] == where for found in find_results([out])):
             say(f"step {step:,} was probed before: {out}")
             continue
-        write_results(out, probe_results(upstream, corpus, where, layer="last", frames=frames, seed=seed))
+        write_results(out, run_probes(upstream, corpus, where, layer="last", frames=frames, seed=seed))
 
 
 def analyse_progress(run: Path, places: Sequence[Path] = ()) -> Found:
@@ -50,8 +50,8 @@ def analyse_progress(run: Path, places: Sequence[Path] = ()) -> Found:
         if step is None or results["encoder"]["name"] != f"{folder.name}-step-{step}":
             continue
         corpus = str(results.get("corpus", ""))
-        layer = measured_on(results).removeprefix(results["encoder"]["name"])
-        for score in scores_of(results):
+        layer = name_row(results).removeprefix(results["encoder"]["name"])
+        for score in read_scores(results):
             key = (f"{score.column}{layer}", corpus)
             curves[key][int(step)] = float(score.value)
             better[key] = score.metric.better

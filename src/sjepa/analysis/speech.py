@@ -10,8 +10,8 @@ import numpy as np
 from sjepa.audio.io import SAMPLE_RATE, read_audio, read_header, shown
 from sjepa.data.corpus import audio_files
 from sjepa.errors import UserError
-from sjepa.evaluate.labelled import Labelled, read_labelled
-from sjepa.evaluate.superb.records import some
+from sjepa.evaluate.labelled import LabelledUtterance, read_labelled
+from sjepa.evaluate.superb.records import sample_evenly
 from sjepa.model.frontend import RECEPTIVE_FIELD
 from sjepa.progress import say
 
@@ -35,8 +35,8 @@ class Speech:
     words: tuple[Segment, ...] = ()
 
 
-def read_labels(data: Path, subset: str, alignments: Path | None = None) -> list[Labelled]:
-    """Labelled utterances of a corpus, or none where it is only audio; alignments that are asked for must be there."""
+def read_labels(data: Path, subset: str, alignments: Path | None = None) -> list[LabelledUtterance]:
+    """Labelled utterances of a corpus, or none if it is only audio. Alignments that are asked for must be there."""
     if alignments is not None:
         return read_labelled(data, subset, phones=False, alignments=alignments)
     try:
@@ -48,9 +48,9 @@ def read_labels(data: Path, subset: str, alignments: Path | None = None) -> list
 
 def choose(
     data: Path | None, files: list[Path], count: int, subset: str, alignments: Path | None = None
-) -> list[tuple[Path, Labelled | None]]:
+) -> list[tuple[Path, LabelledUtterance | None]]:
     """Files with their labels: those named, or so many of a corpus, evenly spaced over it."""
-    known: dict[Path, Labelled] = {}
+    known: dict[Path, LabelledUtterance] = {}
     if data is None and alignments is not None:
         raise UserError("--alignments: of which corpus? Give it as --data")
     if data is not None:
@@ -63,14 +63,14 @@ def choose(
         found = [item.utterance.path for item in known.values()] or [Path(path) for path in audio_files(data, [])]
         if not found:
             raise UserError(f"no audio in {data}")
-        files = some(found, count)
+        files = sample_evenly(found, count)
     missing = [path for path in files if not path.is_file()]
     if missing:
         raise UserError(f"there is no file {shown(missing[0])}")
     return [(path, known.get(path.resolve())) for path in files]
 
 
-def read_speech(path: Path, label: Labelled | None, start: float, seconds: float) -> Speech:
+def read_speech(path: Path, label: LabelledUtterance | None, start: float, seconds: float) -> Speech:
     """A stretch of a file; of a longer one only so many seconds are read, and that is said."""
     duration = read_header(path).samples / SAMPLE_RATE
     if start >= duration:

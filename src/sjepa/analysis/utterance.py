@@ -26,7 +26,7 @@ from sjepa.analysis.style import (
 )
 from sjepa.audio.io import SAMPLE_RATE, shown, to_int16
 from sjepa.audio.mfcc import log_mel
-from sjepa.evaluate.labelled import Labelled
+from sjepa.evaluate.labelled import LabelledUtterance
 from sjepa.model.frontend import frame_centres
 
 MELS, SHIFT = 80, 160  # spectrogram: bands, samples between columns
@@ -38,7 +38,7 @@ SHORT = {"visible": "head,\nvisible", "masked": "predictor,\nmasked", "target": 
 RANKS = (MASKED, VISIBLE, INK)  # colours of the first, second and third posterior
 
 
-def file_stem(path: Path, label: Labelled | None) -> str:
+def file_stem(path: Path, label: LabelledUtterance | None) -> str:
     """The name of an utterance's files."""
     return f"utterance-{file_name(shown(path.name) if label is None else label.utterance.name)}"
 

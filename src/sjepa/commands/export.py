@@ -123,7 +123,7 @@ def write_graph(encoder: "Encoder", folder: Path, command: Export) -> str:
 def results_of(source: Path, weights: str, folders: tuple[Path, ...]) -> str:
     """Tables of what was measured on exactly these weights."""
     from sjepa.evaluate.table import build_sections, find_results
-    from sjepa.evaluate.tabular import markdown
+    from sjepa.evaluate.tabular import to_markdown
     from sjepa.runs.folder import find_run
 
     run = find_run(source)
@@ -132,7 +132,7 @@ def results_of(source: Path, weights: str, folders: tuple[Path, ...]) -> str:
     found = [result for result in find_results(places) if result["encoder"]["fingerprint"] == weights]
     unique = list({str(result): result for result in found}.values())
     if unique:
-        return markdown(build_sections(unique, with_reported=False)).replace("## ", "### ").rstrip()
+        return to_markdown(build_sections(unique, with_reported=False)).replace("## ", "### ").rstrip()
     if folders:
         raise UserError(
             f"no results of these weights below {', '.join(map(str, folders))}: `sjepa probe`, `units` and `superb` "

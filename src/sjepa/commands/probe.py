@@ -47,7 +47,7 @@ class Probe:
 def run(arguments: list[str]) -> None:
     command = parse(Probe, "sjepa probe", arguments)
     from sjepa.evaluate.labelled import corpus_name, read_labelled
-    from sjepa.evaluate.probing import probe_results
+    from sjepa.evaluate.probing import run_probes
     from sjepa.evaluate.results import results_folder, write_results
     from sjepa.evaluate.upstream import load_upstream
     from sjepa.locks import lock_folder
@@ -57,7 +57,7 @@ def run(arguments: list[str]) -> None:
     with lock_folder(out):
         corpus = read_labelled(command.data, command.subset, phones=False, alignments=command.alignments)
         where = corpus_name(command.data, command.subset)
-        found = probe_results(
+        found = run_probes(
             upstream,
             corpus,
             where,

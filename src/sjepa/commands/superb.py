@@ -122,8 +122,8 @@ def evaluate(command: Superb, entry: "Entry", upstream: "Upstream", data: Path, 
     from sjepa import distributed
     from sjepa.evaluate.superb.decode import BOARD, PAPER, BeamDecoder, LanguageModel
     from sjepa.evaluate.superb.feature_files import FeatureFiles
-    from sjepa.evaluate.superb.own import OwnData, limit_training
-    from sjepa.evaluate.superb.protocol import in_words
+    from sjepa.evaluate.superb.own import CorpusOptions, limit_training
+    from sjepa.evaluate.superb.protocol import format_scores
     from sjepa.evaluate.superb.text import Characters
     from sjepa.locks import lock_folder
     from sjepa.progress import say
@@ -135,7 +135,7 @@ def evaluate(command: Superb, entry: "Entry", upstream: "Upstream", data: Path, 
         steps=command.steps,
         lexicons=command.lexicon,
         subset=command.subset,
-        own=OwnData(command.label),
+        own=CorpusOptions(command.label),
     )
     task = entry.build(entry, request)
     protocol = folder_name(command, task.name)
@@ -156,10 +156,10 @@ def evaluate(command: Superb, entry: "Entry", upstream: "Upstream", data: Path, 
     with ExitStack() as holding:
         distributed.in_main_rank(lambda: holding.enter_context(lock_folder(out)))
         results = evaluation.run(evaluation.candidates(command.lr, command.sweep))
-    scores = in_words(results["metrics"], results["chance"])
+    scores = format_scores(results["metrics"], results["chance"])
     report(f"{protocol} on {upstream.name} ({upstream.parameters:,} parameters): test {scores}")
     for name, decoded in results["decoded"].items():
-        report(f"  with the language model, {name} settings: {in_words(decoded)}")
+        report(f"  with the language model, {name} settings: {format_scores(decoded)}")
     if command.lite:
         where = f"{len(task.folds)} folds" if len(task.folds) > 1 else task.folds[0].name
         report(f"  lite protocol, {task.recipe.steps} steps on {where}: not comparable with full results")
@@ -180,7 +180,7 @@ def evaluate_all(command: Superb, upstream: "Upstream", out: Path) -> None:
     from sjepa.evaluate.superb.submission import pack
     from sjepa.evaluate.superb.tasks import all_entries
     from sjepa.evaluate.table import build_sections, find_results
-    from sjepa.evaluate.tabular import markdown
+    from sjepa.evaluate.tabular import to_markdown
 
     places = {entry.name: entry.corpus.find(command.data) for entry in all_entries() if entry.corpus is not None}
     found = [entry for entry in all_entries() if places.get(entry.name) is not None]
@@ -202,7 +202,7 @@ def evaluate_all(command: Superb, upstream: "Upstream", out: Path) -> None:
             report(f"{entry.name} was not run: {error}")
     folders = {entry.name: out / folder_name(command, entry.name) for entry in found if entry.name not in failed}
     if folders:
-        report("\n" + markdown(build_sections(find_results(folders.values()))).rstrip("\n"))
+        report("\n" + to_markdown(build_sections(find_results(folders.values()))).rstrip("\n"))
     submitted = [(e.submission, folders[e.name]) for e in found if e.submission is not None and e.name in folders]
     packed = pack(submitted, out / ARCHIVE) if distributed.is_main() else []
     if packed:

@@ -32,13 +32,13 @@ def run(arguments: list[str]) -> None:
     command = parse(Table, "sjepa table", arguments)
     from sjepa.evaluate.cost import find_costs
     from sjepa.evaluate.table import build_sections, find_results
-    from sjepa.evaluate.tabular import as_csv, latex, markdown
+    from sjepa.evaluate.tabular import to_csv, to_latex, to_markdown
 
     results = find_results(command.folders)
     if not results:
         raise UserError("no results.json below these folders: `sjepa superb`, `probe` and `units` write them")
     sections = build_sections(results, command.reported, find_costs(command.folders))
-    text = {"markdown": markdown, "csv": as_csv, "latex": latex}[command.format](sections)
+    text = {"markdown": to_markdown, "csv": to_csv, "latex": to_latex}[command.format](sections)
     if command.out is None:
         print(text, end="")
     else:

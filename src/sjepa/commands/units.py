@@ -51,13 +51,13 @@ def run(arguments: list[str]) -> None:
 
     from sjepa.audio.io import SAMPLE_RATE
     from sjepa.errors import UserError
-    from sjepa.evaluate.abx import abx_errors, fastabx
-    from sjepa.evaluate.agreement import agreement
+    from sjepa.evaluate.abx import abx_errors, import_fastabx
+    from sjepa.evaluate.agreement import measure_agreement
     from sjepa.evaluate.labelled import corpus_name, read_labelled
-    from sjepa.evaluate.probing import chosen_states, extract, state_name
+    from sjepa.evaluate.probing import extract_features, select_states, state_name
     from sjepa.evaluate.results import results_folder, write_results
     from sjepa.evaluate.units import HeadUnits, PredictorUnits, clusters_of, kmeans_units, mixture_units
-    from sjepa.evaluate.upstream import frozen, load_upstream
+    from sjepa.evaluate.upstream import check_frozen, load_upstream
     from sjepa.locks import lock_folder
     from sjepa.progress import track
 
@@ -65,7 +65,7 @@ def run(arguments: list[str]) -> None:
         run_items(command)
         return
     if command.abx:
-        fastabx()  # missing, it is better missed before the work than after
+        import_fastabx()  # missing, it is better missed before the work than after
     upstream = load_upstream(command.encoder, command.device, command.precision, command.step)
     out = results_folder(command, "units", upstream.name)
     with lock_folder(out):
@@ -81,11 +81,11 @@ def run(arguments: list[str]) -> None:
         if command.units == "predictor":
             predictor = PredictorUnits(Path(command.encoder), upstream, command.seed)
         corpus = read_labelled(command.data, command.subset, alignments=command.alignments)
-        states = chosen_states(upstream, command.layer)
+        states = select_states(upstream, command.layer)
         if clusters is not None and clusters.state is not None:
             states = [clusters.state]
-        with frozen(upstream) as encoder:
-            found = extract(upstream, corpus, states, command.frames, command.seed, means=False)
+        with check_frozen(upstream) as encoder:
+            found = extract_features(upstream, corpus, states, command.frames, command.seed, means=False)
         features = [x[0] for x in found.frames]
         phones = [
             corpus[i].frame_phones(len(x), upstream.frame_centres(len(x)))
@@ -100,7 +100,7 @@ def run(arguments: list[str]) -> None:
             units = mixture_units(clusters, (corpus[i].utterance for i in found.framed), features, upstream.device)
         else:
             units = kmeans_units(features, command.clusters, command.seed, upstream.device)
-        scores = agreement(units, np.concatenate(phones))
+        scores = measure_agreement(units, np.concatenate(phones))
         if command.abx:
             scores |= abx_errors(
                 features, phones, [corpus[i].speaker for i in found.framed], command.seed, SAMPLE_RATE / upstream.stride
@@ -133,12 +133,12 @@ def run_items(command: Units) -> None:
     from sjepa.audio.io import SAMPLE_RATE
     from sjepa.data.corpus import audio_files
     from sjepa.errors import UserError
-    from sjepa.evaluate.abx import fastabx, item_errors, read_item_files
-    from sjepa.evaluate.labelled import Labelled
-    from sjepa.evaluate.probing import chosen_states, extract, state_name
+    from sjepa.evaluate.abx import import_fastabx, item_errors, read_item_files
+    from sjepa.evaluate.labelled import LabelledUtterance
+    from sjepa.evaluate.probing import extract_features, select_states, state_name
     from sjepa.evaluate.results import results_folder, write_results
     from sjepa.evaluate.superb.records import Utterance
-    from sjepa.evaluate.upstream import frozen, load_upstream
+    from sjepa.evaluate.upstream import check_frozen, load_upstream
     from sjepa.locks import lock_folder
 
     assert command.items is not None
@@ -151,15 +151,15 @@ def run_items(command: Units) -> None:
         raise UserError(
             f"{command.items} names {missing[0]} and {len(missing) - 1} more that are not in {command.data}"
         )
-    fastabx()  # missing, it is better missed before the work than after
+    import_fastabx()  # missing, it is better missed before the work than after
     upstream = load_upstream(command.encoder, command.device, command.precision, command.step)
     out = results_folder(command, "abx", upstream.name)
-    states = chosen_states(upstream, command.layer)
+    states = select_states(upstream, command.layer)
     if len(states) != 1:
         raise UserError("--layer all: ABX is of one layer")
-    corpus = [Labelled(Utterance(name, audio[name], "")) for name in names]
-    with frozen(upstream) as encoder:
-        found = extract(upstream, corpus, states, 0, command.seed, means=False)
+    corpus = [LabelledUtterance(Utterance(name, audio[name], "")) for name in names]
+    with check_frozen(upstream) as encoder:
+        found = extract_features(upstream, corpus, states, 0, command.seed, means=False)
     features = {names[i]: x[0] for i, x in zip(found.framed, found.frames, strict=True)}
     scores = item_errors(command.items, features, command.seed, SAMPLE_RATE / upstream.stride)
     layer = state_name(upstream, states[0])

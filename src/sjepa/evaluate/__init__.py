@@ -1,1 +1,1 @@
-"""A frozen encoder in, numbers out."""
+"""Evaluation of frozen encoders."""

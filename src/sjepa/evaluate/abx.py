@@ -1,4 +1,4 @@
-"""Phoneme ABX through fastabx: are two tokens of one phone nearer to each other than to one of another phone?"""
+"""Phoneme ABX error, computed by fastabx."""
 
 import importlib
 import itertools
@@ -15,14 +15,14 @@ from sjepa.errors import UserError
 from sjepa.evaluate.superb.librispeech import SILENCES
 
 HEADER = "#file onset offset #phone prev-phone next-phone speaker"
-GROUP, ACROSS = 10, 5  # tokens a cell, speakers of X a cell, as in the ZeroSpeech challenge
+GROUP, ACROSS = 10, 5  # tokens per cell and speakers of X per cell, as in the ZeroSpeech challenge
 
 
-def fastabx() -> Any:
+def import_fastabx() -> Any:
     try:
         return importlib.import_module("fastabx")
     except ImportError as error:
-        raise UserError("ABX needs fastabx, and that Python 3.12: pip install 'sjepa[abx]'") from error
+        raise UserError("ABX needs fastabx, which needs Python 3.12: pip install 'sjepa[abx]'") from error
 
 
 def abx_errors(
@@ -32,22 +32,24 @@ def abx_errors(
     seed: int = 0,
     frequency: float = 50,
 ) -> dict[str, float]:
-    """Error in percent, within and across speakers, by angular distance along the best time alignment."""
-    fastabx()
+    """Return the error in percent within and across speakers, with the angular distance and time alignment."""
+    import_fastabx()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         lines = [HEADER]
         for index, (frames, labels, speaker) in enumerate(zip(features, phones, speakers, strict=True)):
             np.save(folder / f"{index}.npy", frames.astype(np.float32))
-            lines += [f"{index} {token} {speaker}" for token in tokens(labels, frequency)]
+            lines += [f"{index} {token} {speaker}" for token in phone_tokens(labels, frequency)]
         (folder / "phones.item").write_text("\n".join(lines) + "\n", encoding="utf-8")
         errors = zerospeech_errors(folder / "phones.item", folder, "any", frequency, seed)
         return {f"abx_{mode}": error for mode, error in errors.items()}
 
 
 def item_errors(item: Path, features: dict[str, np.ndarray], seed: int, frequency: float) -> dict[str, float]:
-    """Triphone ABX on a ZeroSpeech item file: error in percent, A, B and X in the same context, within and across
-    speakers; features by the names of the files."""
+    """Return the triphone ABX error in percent within and across speakers, for a ZeroSpeech item file.
+
+    A, B and X have the same context. `features` maps file names to frames (T, D).
+    """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for file, frames in features.items():
@@ -57,8 +59,8 @@ def item_errors(item: Path, features: dict[str, np.ndarray], seed: int, frequenc
 
 
 def zerospeech_errors(item: Path, folder: Path, context: str, frequency: float, seed: int) -> dict[str, float]:
-    """Error in percent within and across speakers, as the ZeroSpeech challenge measures it."""
-    measure = fastabx().zerospeech_abx
+    """Return the error in percent within and across speakers, as in the ZeroSpeech challenge."""
+    measure = import_fastabx().zerospeech_abx
     return {
         mode: 100.0
         * measure(
@@ -70,7 +72,7 @@ def zerospeech_errors(item: Path, folder: Path, context: str, frequency: float, 
             context=context,
             distance="angular",
             frequency=int(frequency) if frequency == int(frequency) else frequency,
-            feature_maker=load,
+            feature_maker=load_features,
             extension=".npy",
             seed=seed,
         )
@@ -79,7 +81,7 @@ def zerospeech_errors(item: Path, folder: Path, context: str, frequency: float, 
 
 
 def read_item_files(item: Path) -> list[str]:
-    """The files that an item file names, each once; refuses one that is not in ZeroSpeech's format."""
+    """Return the distinct files in a ZeroSpeech item file. Raise UserError if the format is wrong."""
     if not item.is_file():
         raise UserError(f"there is no item file {item}")
     files: dict[str, None] = {}
@@ -105,8 +107,8 @@ def is_number(text: str) -> bool:
         return False
 
 
-def tokens(labels: np.ndarray, frequency: float = 50) -> Iterator[str]:
-    """Onset, offset, phone and its neighbours for each run of frames with one label; silence is no token."""
+def phone_tokens(labels: np.ndarray, frequency: float = 50) -> Iterator[str]:
+    """Yield onset, offset, phone and its neighbours for each run of frames with one label, except silence."""
     runs = []
     for label, group in itertools.groupby(enumerate(labels), key=lambda pair: pair[1]):
         places = [place for place, _ in group]
@@ -117,5 +119,5 @@ def tokens(labels: np.ndarray, frequency: float = 50) -> Iterator[str]:
             yield f"{onset:.2f} {offset:.2f} {label} {before} {after}"
 
 
-def load(path: str | Path) -> Tensor:
+def load_features(path: str | Path) -> Tensor:
     return torch.from_numpy(np.load(path, allow_pickle=False))

@@ -1,4 +1,4 @@
-"""Networks of others as encoders: through s3prl, or by a function of the user's own."""
+"""External networks as encoders: upstreams of s3prl, or networks from a user's function."""
 
 import importlib
 import itertools
@@ -18,11 +18,11 @@ from sjepa.errors import UserError
 S3PRL = "s3prl:"
 FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 Call = Callable[[Tensor], Sequence[Tensor]]
-"""Waveforms of one length (B, N) to hidden states, each (B, T, D)."""
+"""Maps waveforms of equal length (B, N) to hidden states, each (B, T, D)."""
 
 
-class Adapted:
-    """A network with the shape of what it gives: states, width, and where its frames lie."""
+class AdaptedNetwork:
+    """A network with its number of states, width, frame stride and centre of the first frame."""
 
     def __init__(self, source: str, call: Call, network: nn.Module | None, stride: float | None, centre: float | None):
         self.source, self.call, self.network = source, call, network
@@ -30,20 +30,20 @@ class Adapted:
         self.states, self.dimension = len(short), short[0].shape[-1]
         added = long[0].shape[1] - short[0].shape[1]
         if stride is None and added < 1:
-            raise UserError(f"{source}: two seconds of audio have no more frames than one: give it a `stride`")
-        # Rounded to whole milliseconds where it was measured: a second need not be a whole number of frames.
+            raise UserError(f"{source}: two seconds of audio give no more frames than one second; set its `stride`")
+        # A measured stride is rounded to milliseconds, because a second need not be a whole number of frames.
         self.stride = float(stride) if stride is not None else round(1000 / added) * SAMPLE_RATE / 1000
         self.centre = float(centre) if centre is not None else self.stride / 2
 
     def try_out(self, seconds: int) -> list[Tensor]:
-        """Hidden states of noise, whose shapes must be those of an encoder."""
+        """Return the hidden states of noise, after checking their shapes."""
         device = next(self.network.parameters(), torch.empty(0)).device if self.network is not None else "cpu"
         noise = torch.randn(1, seconds * SAMPLE_RATE, generator=torch.Generator().manual_seed(0)) / 100
         try:
             with torch.inference_mode():
-                states = as_states(self.call(noise.to(device)))
-        except Exception as error:  # anything that the user's code may raise
-            raise UserError(f"{self.source}: its network fails on {seconds} s of noise ({one_line(error)})") from error
+                states = list_states(self.call(noise.to(device)))
+        except Exception as error:  # the user's code may raise anything
+            raise UserError(f"{self.source}: the network fails on {seconds} s of noise ({one_line(error)})") from error
         shapes = {tuple(state.shape) for state in states}
         if len(shapes) != 1 or len(next(iter(shapes))) != 3 or next(iter(shapes))[0] != 1:
             found = ", ".join(map(str, sorted(shapes))) or "nothing"
@@ -53,19 +53,21 @@ class Adapted:
         return states
 
 
-def as_states(found: Any) -> list[Tensor]:
-    """What a network returned as a list of hidden states; a single tensor is one state."""
+def list_states(found: Any) -> list[Tensor]:
+    """Convert the output of a network to a list of hidden states. A single tensor is one state."""
     if isinstance(found, dict):
         found = found["hidden_states"]
     found = getattr(found, "hidden_states", found)
     return [found] if isinstance(found, Tensor) else list(found)
 
 
-def by_length(
+def run_by_length(
     utterances: Sequence[np.ndarray], device: torch.device, states: Callable[[Tensor], Tensor]
 ) -> list[Tensor]:
-    """States (B, S, T, D) of each utterance. Only utterances of one length share a batch: other networks have no exact
-    treatment of padding."""
+    """Return the states (S, T, D) of each utterance.
+
+    A batch holds utterances of equal length, because padding changes the output of most networks.
+    """
     found: dict[int, Tensor] = {}
     order = sorted(range(len(utterances)), key=lambda i: len(utterances[i]))
     for _, group in itertools.groupby(order, key=lambda i: len(utterances[i])):
@@ -76,27 +78,29 @@ def by_length(
 
 
 def is_function(source: str) -> bool:
-    """Whether an encoder is named as `module:function`."""
+    """Return whether an encoder is given as `module:function`."""
     return bool(FUNCTION.fullmatch(source)) and not source.startswith("untrained:") and not Path(source).exists()
 
 
-def load_function(source: str, device: torch.device) -> Adapted:
-    """The network that a function of the user's own returns; its module is looked for in the working folder too."""
+def load_function(source: str, device: torch.device) -> AdaptedNetwork:
+    """Load the network that a user's function returns. The module may be in the working directory."""
     name, _, function = source.partition(":")
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
         made = getattr(importlib.import_module(name), function)()
     except (ImportError, AttributeError) as error:
-        raise UserError(f"--encoder {source}: cannot be loaded ({one_line(error)}); it is MODULE:FUNCTION") from error
+        raise UserError(
+            f"--encoder {source}: cannot be loaded ({one_line(error)}); expected MODULE:FUNCTION"
+        ) from error
     if not callable(made):
-        raise UserError(f"--encoder {source}: the function returns {type(made).__name__}, and not a network to call")
+        raise UserError(f"--encoder {source}: the function returns {type(made).__name__}, which is not callable")
     network = freeze(made, device) if isinstance(made, nn.Module) else None
-    return Adapted(source, made, network, getattr(made, "stride", None), getattr(made, "centre", None))
+    return AdaptedNetwork(source, made, network, getattr(made, "stride", None), getattr(made, "centre", None))
 
 
-def load_s3prl(source: str, device: torch.device) -> Adapted:
-    """An upstream of s3prl by its name; s3prl may download its weights."""
+def load_s3prl(source: str, device: torch.device) -> AdaptedNetwork:
+    """Load an upstream of s3prl by name. s3prl may download its weights."""
     try:
         hub = importlib.import_module("s3prl.hub")
     except ImportError as error:
@@ -107,7 +111,7 @@ def load_s3prl(source: str, device: torch.device) -> Adapted:
     network = freeze(getattr(hub, name)(), device)
     downsampling: Any = getattr(network, "get_downsample_rates", None)
     rate = downsampling("hidden_states") if downsampling is not None else None
-    return Adapted(source, lambda waveforms: network(list(waveforms)), network, rate, None)
+    return AdaptedNetwork(source, lambda waveforms: network(list(waveforms)), network, rate, None)
 
 
 def freeze(network: nn.Module, device: torch.device) -> nn.Module:

@@ -1,4 +1,4 @@
-"""How well discrete units agree with phones, and the metrics of `sjepa units`."""
+"""Agreement of discrete units with phones, and the metrics of `sjepa units`."""
 
 import numpy as np
 
@@ -17,11 +17,11 @@ METRICS = (
 )
 
 
-def agreement(units: np.ndarray, phones: np.ndarray) -> dict[str, float]:
-    """How units and phones of the same frames share information, as HuBERT's authors define it.
+def measure_agreement(units: np.ndarray, phones: np.ndarray) -> dict[str, float]:
+    """Measure the agreement of units and phones of the same frames, as in the HuBERT paper.
 
-    Phone purity is the accuracy of naming each unit's most frequent phone; cluster purity the other way round. PNMI is
-    the share of the phones' entropy that the unit takes away. Perplexity is 2 to the entropy of the units.
+    Phone purity is the accuracy of predicting each unit's most frequent phone. Cluster purity swaps the two. PNMI is
+    the fraction of the phone entropy that the units explain. Perplexity is 2 to the power of the unit entropy.
     """
     _, unit = np.unique(units, return_inverse=True)
     _, phone = np.unique(phones, return_inverse=True)
@@ -39,6 +39,6 @@ def agreement(units: np.ndarray, phones: np.ndarray) -> dict[str, float]:
 
 
 def entropy(distribution: np.ndarray) -> float:
-    """In bits."""
+    """Return the entropy in bits."""
     positive = distribution[distribution > 0]
     return float(-(positive * np.log2(positive)).sum())

@@ -15,8 +15,8 @@ Segment = tuple[float, float, str]
 """Start and end in seconds, and a label."""
 SILENCE = "SIL"
 TABLES = (".csv", ".tsv", ".jsonl")
-GAP = 1e-3  # seconds between neighbours that are no silence
-# Columns of tables; the first that is there counts.
+GAP = 1e-3  # seconds; shorter gaps between segments are not silence
+# Column names of tables. The first that exists is used.
 NAMES = ("utterance", "utt", "utterance_id", "utt_id", "id", "name", "file", "filename", "path")
 STARTS, ENDS, LENGTHS = (
     ("start", "begin", "onset", "start_time"),
@@ -35,7 +35,7 @@ class Alignment:
 
 
 def read_alignments(place: Path) -> dict[str, Alignment]:
-    """Alignments by the name of the utterance or of the recording, from a file or all files below a folder."""
+    """Read alignments by utterance or recording name, from a file or all files below a folder."""
     if not place.exists():
         raise UserError(f"there is no {place}: --alignments is a folder of TextGrids, or CTM files or tables")
     files = sorted(path for path in place.rglob("*") if path.is_file()) if place.is_dir() else [place]
@@ -46,26 +46,26 @@ def read_alignments(place: Path) -> dict[str, Alignment]:
             name = file.relative_to(place).with_suffix("").as_posix() if place.is_dir() else file.stem
             found[name] = read_textgrid(file)
         elif kind == ".ctm":
-            add(found, read_ctm(file), tier_of(file.stem))
+            add_segments(found, read_ctm(file), guess_tier(file.stem))
         elif kind in TABLES:
             for tier, rows in read_table(file).items():
-                add(found, rows, tier)
+                add_segments(found, rows, tier)
     if not found:
         raise UserError(f"{place} has no alignments: looked for .TextGrid, .ctm, {', '.join(TABLES)}")
-    return {name: complete(alignment, name) for name, alignment in found.items()}
+    return {name: complete_alignment(alignment, name) for name, alignment in found.items()}
 
 
-def add(found: dict[str, Alignment], rows: Iterable[tuple[str, Segment]], tier: str) -> None:
+def add_segments(found: dict[str, Alignment], rows: Iterable[tuple[str, Segment]], tier: str) -> None:
     for name, segment in rows:
         getattr(found[name], tier).append(segment)
 
 
-def complete(alignment: Alignment, name: str) -> Alignment:
-    """Segments in order, with silence where nothing was aligned; overlapping ones are refused."""
-    return Alignment(fill(alignment.phones, name), fill(alignment.words, name, silence=""))
+def complete_alignment(alignment: Alignment, name: str) -> Alignment:
+    """Sort segments and fill gaps with silence. Raise UserError if segments overlap."""
+    return Alignment(fill_gaps(alignment.phones, name), fill_gaps(alignment.words, name, silence=""))
 
 
-def fill(segments: Sequence[Segment], name: str, silence: str = SILENCE) -> list[Segment]:
+def fill_gaps(segments: Sequence[Segment], name: str, silence: str = SILENCE) -> list[Segment]:
     filled: list[Segment] = []
     reached = 0.0
     for start, end, label in sorted(segments):
@@ -78,18 +78,18 @@ def fill(segments: Sequence[Segment], name: str, silence: str = SILENCE) -> list
     return filled
 
 
-def tier_of(name: str) -> str:
-    """What a tier or a file is called tells words from phones; phones unless it says words."""
+def guess_tier(name: str) -> str:
+    """Return "words" if the name of a tier or file contains "word", otherwise "phones"."""
     return "words" if "word" in name.lower() else "phones"
 
 
 def read_textgrid(file: Path) -> Alignment:
-    """Interval tiers that are called words and phones (also `ann - phones`), in Praat's long or short text format."""
-    tokens = textgrid_tokens(file)
+    """Read the interval tiers for words and phones (also `ann - phones`), in Praat's long or short text format."""
+    tokens = read_textgrid_tokens(file)
     alignment = Alignment()
     try:
         if next(tokens) != "ooTextFile" or next(tokens) != "TextGrid":
-            raise ValueError("it does not begin as a TextGrid does")
+            raise ValueError("it has no TextGrid header")
         next(tokens), next(tokens)  # start and end of the recording
         for _ in range(int(next(tokens))):
             kind, name = next(tokens), next(tokens)
@@ -99,7 +99,7 @@ def read_textgrid(file: Path) -> Alignment:
                     segment = (float(next(tokens)), float(next(tokens)), next(tokens).strip())
                     named = name.lower()
                     if "word" in named or "phon" in named:
-                        getattr(alignment, tier_of(named)).append(segment)
+                        getattr(alignment, guess_tier(named)).append(segment)
                 else:  # points have a time and a mark
                     next(tokens), next(tokens)
     except (StopIteration, ValueError) as error:
@@ -109,8 +109,8 @@ def read_textgrid(file: Path) -> Alignment:
     return alignment
 
 
-def textgrid_tokens(file: Path) -> Iterator[str]:
-    """Strings and numbers of a TextGrid; the words between them only explain, so that both formats read alike."""
+def read_textgrid_tokens(file: Path) -> Iterator[str]:
+    """Yield the strings and numbers of a TextGrid. Keys are skipped, so both text formats give the same tokens."""
     content = file.read_bytes()
     encoding = "utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
     text = content.decode(encoding, errors="replace")
@@ -120,7 +120,7 @@ def textgrid_tokens(file: Path) -> Iterator[str]:
 
 
 def read_ctm(file: Path) -> Iterator[tuple[str, Segment]]:
-    """Lines of utterance, channel, start, duration and label."""
+    """Read lines of utterance, channel, start, duration and label."""
     with file.open(encoding="utf-8", errors="replace") as rows:
         for number, line in enumerate(rows, 1):
             if not line.strip() or line.startswith(";;"):
@@ -135,39 +135,38 @@ def read_ctm(file: Path) -> Iterator[tuple[str, Segment]]:
 
 
 def read_table(file: Path) -> dict[str, list[tuple[str, Segment]]]:
-    """Rows of an utterance, a start, an end or a duration, and a phone or a word; none if it is another table."""
+    """Read rows of utterance, start, end or duration, and phone or word. Return nothing for other tables."""
     found: dict[str, list[tuple[str, Segment]]] = defaultdict(list)
     for number, row in lines(str(file)):
         if isinstance(row, str):
             raise UserError(f"{shown(file)} line {number}: {row}")
-        if first_of(row, STARTS) is None and not found:
+        if first_value(row, STARTS) is None and not found:
             return {}
-        tier = next((tier for tier, names in LABELS.items() if first_of(row, names) is not None), None)
-        name, start = first_of(row, NAMES), first_of(row, STARTS)
-        end, length = first_of(row, ENDS), first_of(row, LENGTHS)
+        tier = next((tier for tier, names in LABELS.items() if first_value(row, names) is not None), None)
+        name, start = first_value(row, NAMES), first_value(row, STARTS)
+        end, length = first_value(row, ENDS), first_value(row, LENGTHS)
         if tier is None or name is None or start is None or (end is None and length is None):
-            raise UserError(
-                f"{shown(file)} line {number}: an utterance, a start, an end and a phone or word are needed"
-            )
+            raise UserError(f"{shown(file)} line {number}: needs an utterance, a start, an end and a phone or word")
         try:
             begin = float(start)
             stop = float(end) if end is not None else begin + float(length)
         except (TypeError, ValueError):
             raise UserError(f"{shown(file)} line {number}: start or end is not a number") from None
-        found[tier].append((str(name), (begin, stop, str(first_of(row, LABELS[tier])))))
+        found[tier].append((str(name), (begin, stop, str(first_value(row, LABELS[tier])))))
     return found
 
 
-def first_of(row: dict[str, Any], names: Sequence[str]) -> Any:
+def first_value(row: dict[str, Any], names: Sequence[str]) -> Any:
+    """Return the first value of a row that is not empty, among some columns."""
     return next((row[name] for name in names if row.get(name) not in (None, "")), None)
 
 
 def find_alignment(alignments: dict[str, Alignment], names: Sequence[str]) -> Alignment | None:
-    """The first of several names of an utterance that has an alignment."""
+    """Return the alignment for the first matching name of an utterance."""
     return next((alignments[name] for name in names if name in alignments), None)
 
 
 def cut_segments(segments: Sequence[Segment], start: float, duration: float | None) -> list[Segment]:
-    """Segments of a stretch of a recording, counted from its start."""
+    """Return the segments of an excerpt, with times relative to its start."""
     end = float("inf") if duration is None else start + duration
     return [(max(a, start) - start, min(b, end) - start, label) for a, b, label in segments if b > start and a < end]

@@ -1,4 +1,4 @@
-"""What an encoder costs: parameters, multiply-accumulate operations, and its latency on a CPU."""
+"""Cost of an encoder: parameters, multiply-accumulate operations, and latency on a CPU."""
 
 import platform
 import statistics
@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from sjepa.audio.io import SAMPLE_RATE
 from sjepa.errors import UserError
-from sjepa.evaluate.upstream import Upstream, about
+from sjepa.evaluate.upstream import Upstream, describe_encoder
 from sjepa.files import read_json
 from sjepa.model.encoder import Encoder
 from sjepa.speed.timing import count_operations
@@ -22,51 +22,50 @@ FILE = "cost.json"
 WARMUP = 1
 
 
-def product_flops(_: Any, a: Sequence[int], b: Sequence[int], **__: Any) -> int:
-    """Of a product that is added in place, by the shapes of its factors."""
+def count_product_flops(_: Any, a: Sequence[int], b: Sequence[int], **__: Any) -> int:
+    """Count the operations of an in-place matrix product from its shapes."""
     return 2 * a[0] * a[1] * b[1]
 
 
-def attention_flops(q: Sequence[int], k: Sequence[int], v: Sequence[int], *_: Any, **__: Any) -> int:
-    """Of attention on a CPU, by the shapes of queries, keys and values (B, H, T, D)."""
+def count_attention_flops(q: Sequence[int], k: Sequence[int], v: Sequence[int], *_: Any, **__: Any) -> int:
+    """Count the operations of attention on a CPU, from the shapes of queries, keys and values (B, H, T, D)."""
     return 2 * q[0] * q[1] * q[2] * k[2] * (q[3] + v[3])
 
 
-# Operations that torch's counter does not know.
-FURTHER = {
-    torch.ops.aten.addmm_: product_flops,
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: attention_flops,
+# Operations that torch's counter does not support.
+EXTRA_OPERATIONS = {
+    torch.ops.aten.addmm_: count_product_flops,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: count_attention_flops,
 }
 
 
-def noise(seconds: float) -> np.ndarray:
+def make_noise(seconds: float) -> np.ndarray:
     generator = np.random.default_rng(0)
     return (0.05 * generator.standard_normal(round(seconds * SAMPLE_RATE))).astype(np.float32)
 
 
 def count_macs(upstream: Upstream, seconds: float) -> float | None:
-    """Multiply-accumulates of one utterance, per second of its audio; products and convolutions count, all else does
-    not. None without a network.
+    """Return multiply-accumulates per second of audio, or None without a network.
 
-    Our encoder is counted by its architecture, because on a CPU it computes its widest convolution in fewer operations
-    than others count for it.
+    Only matrix products and convolutions count. Our encoder is counted by its architecture, because on a CPU it
+    computes its widest convolution in fewer operations than a direct convolution needs.
     """
     if upstream.network is None:
         return None
-    samples = noise(seconds)
+    samples = make_noise(seconds)
     if isinstance(upstream.network, Encoder):
         return count_operations(upstream.network.config, len(samples)) / 2 / seconds
-    with FlopCounterMode(display=False, custom_mapping=FURTHER) as counter:
+    with FlopCounterMode(display=False, custom_mapping=EXTRA_OPERATIONS) as counter:
         upstream.extract([samples])
     return counter.get_total_flops() / 2 / seconds
 
 
 def measure_latency(upstream: Upstream, seconds: float, repeats: int, threads: int) -> float:
-    """Median milliseconds from a waveform to all hidden states, one utterance at a time."""
+    """Return the median milliseconds from one waveform to all hidden states."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        samples, taken = noise(seconds), []
+        samples, taken = make_noise(seconds), []
         for _ in range(WARMUP + repeats):
             began = time.perf_counter()
             upstream.extract([samples])
@@ -77,11 +76,11 @@ def measure_latency(upstream: Upstream, seconds: float, repeats: int, threads: i
 
 
 def measure_cost(upstream: Upstream, seconds: float, repeats: int, threads: int) -> dict[str, Any]:
-    """All of it, as `cost.json` holds it; the encoder must be on the CPU."""
+    """Measure the contents of `cost.json`. The encoder must be on the CPU."""
     if upstream.device.type != "cpu":
         raise UserError("latency is measured on a CPU")
     return {
-        "encoder": about(upstream),
+        "encoder": describe_encoder(upstream),
         "macs_per_second": count_macs(upstream, seconds),
         "cpu_ms": measure_latency(upstream, seconds, repeats, threads),
         "seconds": seconds,
@@ -93,11 +92,11 @@ def measure_cost(upstream: Upstream, seconds: float, repeats: int, threads: int)
 
 
 Costs = dict[tuple[str, str], dict[str, float]]
-"""Name and fingerprint of an encoder to its columns."""
+"""Maps name and fingerprint of an encoder to its columns."""
 
 
 def find_costs(places: Iterable[Path]) -> Costs:
-    """Costs of encoders below some folders, as columns of a table."""
+    """Find the costs of encoders below some folders, as columns of a table."""
     found: Costs = {}
     for place in places:
         for file in sorted(place.rglob(FILE)) if place.is_dir() else ():
@@ -108,5 +107,5 @@ def find_costs(places: Iterable[Path]) -> Costs:
                 columns[f"CPU ms ({cost['seconds']:g} s, {threads})"] = cost["cpu_ms"]
                 found.setdefault((cost["encoder"]["name"], cost["encoder"]["fingerprint"]), {}).update(columns)
             except (KeyError, TypeError):
-                continue  # others write files of this name too
+                continue  # a file of another program
     return found

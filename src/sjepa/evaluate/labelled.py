@@ -13,8 +13,8 @@ from sjepa.errors import UserError
 from sjepa.evaluate.alignments import Alignment, cut_segments, find_alignment, read_alignments
 from sjepa.evaluate.probes import frame_labels
 from sjepa.evaluate.superb import librispeech
-from sjepa.evaluate.superb.own import corpus_label, is_own, read_items, utterance_of
-from sjepa.evaluate.superb.records import Fold, Utterance, json_lines, require_audio, split_by_speaker
+from sjepa.evaluate.superb.own import corpus_label, is_user_corpus, make_utterance, read_items
+from sjepa.evaluate.superb.records import Fold, Utterance, read_json_lines, require_audio, split_by_speaker
 from sjepa.fields import NUMBER, TEXT, Kind, check_fields, optional
 from sjepa.model.frontend import frame_centres
 from sjepa.progress import say
@@ -35,95 +35,94 @@ SEGMENTS = optional(
         ),
     )
 )
-TOLERANCE = 10  # labels: alignments may end a tenth of a second before or after the audio
+TOLERANCE = 10  # labels: alignments may end up to 0.1 s before or after the audio
 
 
 @dataclass(frozen=True)
-class Labelled:
-    """An utterance and what is known of it; a property that a corpus lacks is empty."""
+class LabelledUtterance:
+    """An utterance and its labels. Labels that the corpus lacks are empty."""
 
     utterance: Utterance
     gender: str = ""
     chapter: str = ""
     phones: Sequence[str] = ()
-    """100 labels a second."""
+    """100 labels per second."""
     segments: Sequence[tuple[float, float, str]] = ()
-    """Or phones with start and end in seconds."""
+    """Alternatively, phones with start and end in seconds."""
     words: Sequence[tuple[float, float, str]] = ()
-    """Words likewise, where their times are known."""
+    """Words with start and end in seconds, if known."""
 
     @property
     def speaker(self) -> str:
         return self.utterance.speaker
 
     def transcript(self) -> str:
-        """The text in capital letters, apostrophes and single spaces, as ASR's characters spell it."""
+        """Return the text in capital letters, apostrophes and single spaces: the characters of ASR."""
         kept = "".join(c for c in str(self.utterance.label).upper() if c.isalpha() or c in "' ")
         return " ".join(kept.encode("ascii", "ignore").decode().split())
 
     def frame_phones(self, frames: int, centres: np.ndarray | None = None) -> np.ndarray:
-        """The phone at each frame's centre, in seconds. Our own frame t is centred on sample 320 t + 200: label 2 t + 1
-        of the 100 a second."""
+        """Return the phone at the centre of each frame. `centres` is in seconds, by default those of our encoder."""
         centres = frame_centres(frames) if centres is None else centres
         if self.segments:
             return np.array(frame_labels(self.segments, frames, centres))
         if not self.phones:
-            raise UserError(f"audio without labels: {self.utterance.name} has no phones")
+            raise UserError(f"{self.utterance.name} has no phone labels")
         seconds = frames * (centres[1] - centres[0] if frames > 1 else 0.02)
         if abs(len(self.phones) - 100 * seconds) > TOLERANCE:
             raise UserError(
                 f"{self.utterance.name} has {len(self.phones)} phone labels; its {seconds:.2f} s of audio need "
-                f"{100 * seconds:.0f}, 100 a second"
+                f"{100 * seconds:.0f}, 100 per second"
             )
         places = np.minimum((100 * centres).astype(int), len(self.phones) - 1)
         return np.array(self.phones)[places]
 
 
 def corpus_name(data: Path, subset: str) -> str:
-    """How results call the corpus."""
+    """Return the name of the corpus in results."""
     if (data / LABELS).is_file():
-        kind = "synthetic" if (data / "corpus.json").is_file() else "labelled"  # the synthesiser leaves its settings
+        kind = "synthetic" if (data / "corpus.json").is_file() else "labelled"  # the synthesiser writes its settings
         return f"{kind} speech ({data.resolve().name})"
-    if is_listed(data, subset):
+    if is_user_layout(data, subset):
         return f"labelled speech ({corpus_label(data)})"
     return f"LibriSpeech {subset}"
 
 
-def is_listed(data: Path, subset: str) -> bool:
-    """Whether a corpus is one of the user's own, and not LibriSpeech."""
-    return is_own(data, subset, "LibriSpeech", f"LibriSpeech/{subset}")
+def is_user_layout(data: Path, subset: str) -> bool:
+    """Return whether a corpus is the user's own rather than LibriSpeech."""
+    return is_user_corpus(data, subset, "LibriSpeech", f"LibriSpeech/{subset}")
 
 
 def read_labelled(
     data: Path, subset: str = "dev-clean", *, phones: bool = True, alignments: Path | None = None
-) -> list[Labelled]:
-    """A LibriSpeech subset, a corpus with `labels.jsonl`, or any other that `sjepa index` reads.
+) -> list[LabelledUtterance]:
+    """Read a LibriSpeech subset, a corpus with `labels.jsonl`, or any corpus that `sjepa index` reads.
 
-    One without phones is refused if they are needed. With `alignments`, phones and words come from these, and
-    utterances without any are left out.
+    If `phones` is True, a corpus without phones is an error. With `alignments`, phones and words come from there, and
+    utterances without an alignment are dropped.
     """
-    if not data.is_dir() and not (data.is_file() and is_listed(data, subset)):
+    if not data.is_dir() and not (data.is_file() and is_user_layout(data, subset)):
         raise UserError(f"there is no folder {data}")
     listed = (data / LABELS).is_file()
-    if not listed and is_listed(data, subset):
+    if not listed and is_user_layout(data, subset):
         corpus = [read_item(item) for item in read_items(data)]
     else:
-        corpus = read_list(data) if listed else read_librispeech(data, subset)
+        corpus = read_labels_file(data) if listed else read_librispeech(data, subset)
     if alignments is not None:
         corpus = align(corpus, alignments)
     if phones and not any(item.phones or item.segments for item in corpus):
         list_missing = f"{data / LABELS} has no phones: a list of [start, end, phone] in seconds for each utterance"
-        raise UserError(list_missing if listed else librispeech.phones_missing(data, subset))
+        raise UserError(list_missing if listed else librispeech.describe_missing_phones(data, subset))
     return corpus
 
 
-def read_item(item: Item) -> Labelled:
-    """An utterance of any corpus."""
-    return Labelled(utterance_of(item, item.text), item.sex, item.chapter)
+def read_item(item: Item) -> LabelledUtterance:
+    """Convert an item of any corpus."""
+    return LabelledUtterance(make_utterance(item, item.text), item.sex, item.chapter)
 
 
-def align(corpus: Sequence[Labelled], place: Path) -> list[Labelled]:
-    """The utterances that have an alignment, by their names or by those of their recordings."""
+def align(corpus: Sequence[LabelledUtterance], place: Path) -> list[LabelledUtterance]:
+    """Add alignments by utterance or recording name. Drop utterances without an alignment."""
     alignments = read_alignments(place)
     found = []
     for item in corpus:
@@ -140,19 +139,19 @@ def align(corpus: Sequence[Labelled], place: Path) -> list[Labelled]:
             found.append(replace(item, phones=(), segments=own.phones, words=own.words))
     if not found:
         raise UserError(
-            f"{place} aligns none of the {len(corpus):,} utterances: it has {next(iter(alignments))!r}, the corpus has "
-            f"{corpus[0].utterance.name!r}"
+            f"{place} has no alignment for any of the {len(corpus):,} utterances: it has {next(iter(alignments))!r}, "
+            f"the corpus has {corpus[0].utterance.name!r}"
         )
     if len(found) < len(corpus):
-        say(f"{len(corpus) - len(found):,} of {len(corpus):,} utterances have no alignment and are left out")
+        say(f"{len(corpus) - len(found):,} of {len(corpus):,} utterances have no alignment and are skipped")
     return found
 
 
-def read_list(data: Path) -> list[Labelled]:
-    """What `labels.jsonl` lists: `path`, and those of `id`, `text`, `speaker`, `gender`, `phones`, `words` it has."""
+def read_labels_file(data: Path) -> list[LabelledUtterance]:
+    """Read `labels.jsonl`: `path`, and optionally `id`, `text`, `speaker`, `gender`, `phones` and `words`."""
     file = data / LABELS
     try:
-        rows = list(json_lines(file))
+        rows = list(read_json_lines(file))
     except UnicodeDecodeError as error:
         raise UserError(f"{file} is not text: {error}") from error
     for number, row in enumerate(rows, 1):
@@ -163,33 +162,33 @@ def read_list(data: Path) -> list[Labelled]:
     return [read_row(data, row) for row in rows]
 
 
-def listed_fold(data: Path, spell: Callable[[Labelled], str]) -> Fold:
-    """A corpus with `labels.jsonl` split by speaker, each utterance labelled as `spell` has it."""
-    spelled = [replace(item.utterance, label=spell(item)) for item in read_list(data)]
+def read_labelled_fold(data: Path, spell: Callable[[LabelledUtterance], str]) -> Fold:
+    """Split a corpus with `labels.jsonl` by speaker. `spell` returns the label of an utterance."""
+    spelled = [replace(item.utterance, label=spell(item)) for item in read_labels_file(data)]
     utterances = [utterance for utterance in spelled if utterance.label]
     if not utterances:
         raise UserError(f"{data / LABELS} has no text that can be spelled in letters")
     return split_by_speaker(utterances, corpus_name(data, ""), str(data / LABELS))
 
 
-def read_row(data: Path, row: dict[str, Any]) -> Labelled:
-    """A line of `labels.jsonl`; an utterance without an id has its path for a name."""
+def read_row(data: Path, row: dict[str, Any]) -> LabelledUtterance:
+    """Convert a line of `labels.jsonl`. The name is the id, or the path if there is none."""
     name = str(row.get("id") or Path(row["path"]).with_suffix("").as_posix())
     text, speaker, gender = (str(row.get(key) or "") for key in ("text", "speaker", "gender"))
     segments, words = ([tuple(part) for part in row.get(key) or ()] for key in ("phones", "words"))
-    return Labelled(Utterance(name, data / row["path"], text, speaker), gender, segments=segments, words=words)
+    return LabelledUtterance(Utterance(name, data / row["path"], text, speaker), gender, segments=segments, words=words)
 
 
-def read_librispeech(data: Path, subset: str) -> list[Labelled]:
+def read_librispeech(data: Path, subset: str) -> list[LabelledUtterance]:
     try:
-        librispeech.subset_folder(data, subset)
+        librispeech.find_subset_folder(data, subset)
     except UserError as error:
         raise UserError(
             f"{error}, and no labels.jsonl: a labelled corpus is LibriSpeech, or runs/demo/corpus"
         ) from None
     utterances = librispeech.read_subset(data, subset)
-    sexes, phones = librispeech.speaker_sex(data), librispeech.aligned_phones(data)
+    genders, phones = librispeech.read_speaker_sexes(data), librispeech.read_aligned_phones(data)
     return [
-        Labelled(u, sexes.get(u.speaker, ""), f"{u.speaker}-{u.path.parent.name}", phones.get(u.name, ()))
+        LabelledUtterance(u, genders.get(u.speaker, ""), f"{u.speaker}-{u.path.parent.name}", phones.get(u.name, ()))
         for u in utterances
     ]

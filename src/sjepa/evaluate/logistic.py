@@ -1,4 +1,4 @@
-"""Logistic regression on a GPU: scikit-learn's objective and solver, with its sums taken by the device."""
+"""Logistic regression on a GPU, with the objective and solver of scikit-learn."""
 
 import numpy as np
 import torch
@@ -6,10 +6,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-def fit_logistic(x: Tensor, labels: np.ndarray, steps: int = 2000, tolerance: float = 1e-4) -> "Fitted":
-    """Multinomial regression with C = 1: mean cross-entropy + |W|^2 / (2 n), by scipy's L-BFGS-B.
+def fit_logistic(x: Tensor, labels: np.ndarray, steps: int = 2000, tolerance: float = 1e-4) -> "LogisticModel":
+    """Fit multinomial regression with C = 1: mean cross-entropy + |W|^2 / (2 n), by scipy's L-BFGS-B.
 
-    Products with the features are taken in the features' own precision, as scikit-learn takes them, the rest in fp64.
+    Products with the features use the precision of the features, as in scikit-learn. All else is in fp64.
     """
     from scipy.optimize import minimize
 
@@ -21,31 +21,33 @@ def fit_logistic(x: Tensor, labels: np.ndarray, steps: int = 2000, tolerance: fl
 
     def objective(flat: np.ndarray) -> tuple[float, np.ndarray]:
         weights = torch.from_numpy(flat).to(x.device).view(shape)
-        scores = both_classes((x @ weights[:-1].to(x.dtype)).double() + weights[-1])
+        scores = add_reference_class((x @ weights[:-1].to(x.dtype)).double() + weights[-1])
         likelihood = torch.log_softmax(scores, 1)
         loss = weights[:-1].square().sum() / (2 * len(y)) - likelihood[rows, y].mean()
         residual = likelihood.exp_()
         residual[rows, y] -= 1.0
         residual = residual[:, -columns:] / len(y)
-        turn = (x.t() @ residual.to(x.dtype)).double() + weights[:-1] / len(y)
-        slope = torch.cat([turn, residual.sum(0, keepdim=True)])
-        both = torch.cat([loss[None], slope.flatten()]).cpu().numpy()  # one transfer
+        weight_gradient = (x.t() @ residual.to(x.dtype)).double() + weights[:-1] / len(y)
+        gradient = torch.cat([weight_gradient, residual.sum(0, keepdim=True)])
+        both = torch.cat([loss[None], gradient.flatten()]).cpu().numpy()  # one transfer
         return float(both[0]), both[1:]
 
     options = {"maxiter": steps, "maxls": 50, "gtol": tolerance, "ftol": 64 * np.finfo(float).eps}
     found = minimize(objective, np.zeros(shape).ravel(), jac=True, method="L-BFGS-B", options=options)
-    return Fitted(names, torch.from_numpy(found.x).to(x.device).view(shape))
+    return LogisticModel(names, torch.from_numpy(found.x).to(x.device).view(shape))
 
 
-def both_classes(scores: Tensor) -> Tensor:
-    """A single column is the second class's score against 0 for the first."""
+def add_reference_class(scores: Tensor) -> Tensor:
+    """Add a zero score for the first of two classes, which share one weight vector."""
     return F.pad(scores, (1, 0)) if scores.shape[1] == 1 else scores
 
 
-class Fitted:
+class LogisticModel:
+    """A fitted logistic regression."""
+
     def __init__(self, names: np.ndarray, weights: Tensor):
         self.names, self.weights = names, weights
 
     def predict(self, x: Tensor) -> np.ndarray:
-        best = both_classes(x.double() @ self.weights[:-1] + self.weights[-1]).argmax(1)
+        best = add_reference_class(x.double() @ self.weights[:-1] + self.weights[-1]).argmax(1)
         return self.names[best.cpu().numpy()]

@@ -1,4 +1,4 @@
-"""Metrics and the sections of a table: what a number is called, whether more of it is better, where it stands."""
+"""Metrics and the sections of a table."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ class Better(StrEnum):
 
 
 class SectionKind(StrEnum):
-    """The sections of a table, in their order. A task names its own; the lite protocol of every task stands in LITE."""
+    """The sections of a table, in order. Each task names its section. Lite results of all tasks go to LITE."""
 
     SUPERB = "superb"
     OTHER = "other"
@@ -26,23 +26,25 @@ class SectionKind(StrEnum):
 
 @dataclass(frozen=True)
 class Metric:
+    """Name, direction and number format of a metric."""
+
     name: str
     better: Better = Better.HIGHER
     digits: int = 2
     score: Callable[[Sequence[Any], Sequence[Any]], float] | None = field(default=None, repr=False, compare=False)
-    """Predictions and references to the metric's value. A task that scores in another way leaves it out."""
+    """Maps predictions and references to the value. None if the task computes it in another way."""
 
     @property
     def lower(self) -> bool:
         return self.better is Better.LOWER
 
     def best(self, values: Sequence[float]) -> float | None:
-        """The best of some values, if the metric tells which that is."""
+        """Return the best value, or None if the metric has no direction."""
         if self.better is Better.NEITHER or not values:
             return None
         return min(values) if self.lower else max(values)
 
 
 def column_name(task: str, metric: str, decoder: str = "") -> str:
-    """The column of a table that holds a task's metric, decoded greedily or with a language model."""
+    """Return the table column of a task's metric, for greedy decoding or a language model `decoder`."""
     return f"{task}+lm ({decoder}) {metric}" if decoder else f"{task} {metric}"

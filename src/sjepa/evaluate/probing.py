@@ -1,4 +1,4 @@
-"""The paper's probing protocol on a corpus: features once, then speaker, gender, chapter and phones from any layer."""
+"""The paper's probing protocol: speaker, gender, chapter and phones from any layer, with features extracted once."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,34 +9,34 @@ import torch
 from torch import Tensor
 
 from sjepa.errors import UserError
-from sjepa.evaluate.labelled import Labelled
+from sjepa.evaluate.labelled import LabelledUtterance
 from sjepa.evaluate.probes import (
     Probe,
     Scores,
-    chance,
-    enough_utterances,
+    chance_accuracy,
+    choose_utterances,
     linear_probe,
     mlp_probe,
     phone_probe,
     utterance_probe,
 )
 from sjepa.evaluate.prosody import (
+    choose_groups,
+    compute_log_energy,
+    estimate_pitch,
     label_frames,
-    log_energy,
-    pitch,
+    parse_stress,
+    parse_tone,
     regression_probe,
-    stress_of,
-    tone_of,
-    usable_groups,
 )
 from sjepa.evaluate.superb.batches import testing_batches
 from sjepa.evaluate.superb.features import FeatureStore
-from sjepa.evaluate.upstream import Upstream, frozen
+from sjepa.evaluate.upstream import Upstream, check_frozen
 from sjepa.progress import bar, say, track
 
 UTTERANCE_SPLITS, PHONE_SPLITS = 10, 3
 BATCH = 16
-# Classifier, and whether speakers are held out.
+# Probe, and whether test speakers are held out.
 PHONE_PROBES: dict[str, tuple[Probe, bool]] = {
     "phoneme linear, random frames": (linear_probe, False),
     "phoneme linear, held-out speakers": (linear_probe, True),
@@ -46,8 +46,8 @@ PHONE_PROBES: dict[str, tuple[Probe, bool]] = {
 
 
 @dataclass
-class Extracted:
-    """Of every utterance that is used the mean, and of some all frames, at the chosen states."""
+class ExtractedFeatures:
+    """Features at the selected states: means of all utterances, and all frames of some."""
 
     means: np.ndarray  # (utterances, states, dimension)
     framed: list[int]
@@ -56,37 +56,43 @@ class Extracted:
 
 
 def state_name(upstream: Upstream, state: int) -> str:
-    """Layer l is the output of transformer layer l; before them comes the input of layer 0."""
+    """Return the name of a state. State 0 is the input of layer 0, state l + 1 the output of layer l."""
     if upstream.states == 1:
         return "features"
     return "input" if state == 0 else f"layer {state - 1}"
 
 
-def chosen_states(upstream: Upstream, layer: str) -> list[int]:
+def select_states(upstream: Upstream, layer: str) -> list[int]:
+    """Return the states for `--layer`: a number, `last` or `all`."""
     if layer == "all":
         return list(range(upstream.states))
     if layer == "last":
         return [upstream.states - 1]
     if upstream.states == 1:
-        raise UserError(f"--layer {layer}: {upstream.name} has one layer of features; leave --layer out")
+        raise UserError(f"--layer {layer}: {upstream.name} has one layer of features; omit --layer")
     if not layer.isdigit() or not 0 <= int(layer) < upstream.states - 1:
         last = upstream.states - 2
-        raise UserError(f"--layer {layer}: {upstream.name} has layers 0 to {last}; `last` and `all` are understood too")
+        raise UserError(f"--layer {layer}: {upstream.name} has layers 0 to {last}, `last` and `all`")
     return [int(layer) + 1]
 
 
-def extract(
-    upstream: Upstream, corpus: Sequence[Labelled], states: list[int], frames: int | None, seed: int, means: bool = True
-) -> Extracted:
-    """Features of the corpus, or without `means` only of the utterances whose frames are wanted.
+def extract_features(
+    upstream: Upstream,
+    corpus: Sequence[LabelledUtterance],
+    states: list[int],
+    frames: int | None,
+    seed: int,
+    means: bool = True,
+) -> ExtractedFeatures:
+    """Extract features. Without `means`, only utterances whose frames are kept are used.
 
-    `frames` is how many are wanted, 0 for all; None keeps means alone.
+    `frames` is the number of frames to keep, 0 for all, or None to keep only means.
     """
     store = FeatureStore(upstream, cache_gb=0.0)
     headers = store.pool.map(lambda item: item.utterance.length(item.utterance.header().samples), corpus)
     samples = list(track(headers, "Reading headers", len(corpus)))
     framed = (
-        set() if frames is None else set(enough_utterances([upstream.frame_count(n) for n in samples], frames, seed))
+        set() if frames is None else set(choose_utterances([upstream.frame_count(n) for n in samples], frames, seed))
     )
     used = np.arange(len(corpus)) if means else np.array(sorted(framed))
     order = [used[batch] for batch in testing_batches(np.array(samples)[used], BATCH)]
@@ -96,34 +102,34 @@ def extract(
     with bar(f"Features: {upstream.name}", len(used)) as progress:
         for batch, (_, features) in zip(order, store.batches(plan), strict=True):
             for index, hidden in zip(batch.tolist(), features, strict=True):
-                chosen = as_numpy(hidden[states])
+                chosen = to_numpy(hidden[states])
                 averages[index] = chosen.mean(1)
                 if index in framed:
                     kept[index] = chosen
             progress.advance(len(batch), note=f"{store.speed:,.0f} s/s")
     ordered = sorted(kept)
-    return Extracted(np.stack([averages[i] for i in used]), ordered, [kept[i] for i in ordered], store.speed)
+    return ExtractedFeatures(np.stack([averages[i] for i in used]), ordered, [kept[i] for i in ordered], store.speed)
 
 
-def as_numpy(states: Tensor) -> np.ndarray:
+def to_numpy(states: Tensor) -> np.ndarray:
     return states.float().cpu().numpy()
 
 
 def probe_encoder(
     upstream: Upstream,
-    corpus: Sequence[Labelled],
+    corpus: Sequence[LabelledUtterance],
     *,
     layer: str = "last",
     frames: int = 125_000,
     seed: int = 0,
     prosody: bool = False,
 ) -> dict[str, Any]:
-    """All probes at the chosen layers: `{state: {probe: scores}}` with chances, as `results.json` holds it."""
-    states = chosen_states(upstream, layer)
-    spoken = any(item.phones or item.segments for item in corpus)
-    if not spoken:
-        say("the corpus has no phones: the phoneme probes are left out")
-    found = extract(upstream, corpus, states, frames if spoken or prosody else None, seed)
+    """Run all probes at the selected layers. Return the scores and chance levels for `results.json`."""
+    states = select_states(upstream, layer)
+    has_phones = any(item.phones or item.segments for item in corpus)
+    if not has_phones:
+        say("the corpus has no phones: skipping the phoneme probes")
+    found = extract_features(upstream, corpus, states, frames if has_phones or prosody else None, seed)
     lengths = [x.shape[1] for x in found.frames]
     properties = {
         "speaker": [item.speaker for item in corpus],
@@ -131,39 +137,41 @@ def probe_encoder(
         "chapter": [item.chapter for item in corpus],
     }
     properties = {name: labels for name, labels in properties.items() if all(labels)}
-    if not properties and not spoken and not prosody:
-        raise UserError("there is nothing to probe: the corpus has neither phones nor a speaker for every utterance")
-    chances = {name: chance(labels) for name, labels in properties.items()}
-    if spoken:
+    if not properties and not has_phones and not prosody:
+        raise UserError("nothing to probe: the corpus has neither phones nor a speaker for every utterance")
+    chances = {name: chance_accuracy(labels) for name, labels in properties.items()}
+    if has_phones:
         phones = np.concatenate(
             [corpus[i].frame_phones(n, upstream.frame_centres(n)) for i, n in zip(found.framed, lengths, strict=True)]
         )
         speakers = np.repeat([corpus[i].speaker for i in found.framed], lengths)
-        chances |= {"phoneme": chance(phones)}
+        chances |= {"phoneme": chance_accuracy(phones)}
     results: dict[str, Any] = {}
     where = upstream.device
-    sung = ProsodyProbes(upstream, corpus, found, phones if spoken else None, seed) if prosody else None
-    with bar("Probes", len(states) * (len(properties) + (len(PHONE_PROBES) if spoken else 0))) as progress:
+    prosody_probes = ProsodyProbes(upstream, corpus, found, phones if has_phones else None, seed) if prosody else None
+    with bar("Probes", len(states) * (len(properties) + (len(PHONE_PROBES) if has_phones else 0))) as progress:
         for place, state in enumerate(states):
             scores: dict[str, Any] = {}
             means = torch.from_numpy(found.means[:, place]).to(where)
             for name, labels in properties.items():
                 score = utterance_probe(means, labels, splits=UTTERANCE_SPLITS, seed=seed)
-                scores[name] = as_result(score, chances[name])
+                scores[name] = format_scores(score, chances[name])
                 progress.advance(note=name)
-            if spoken:
+            if has_phones:
                 features = torch.from_numpy(np.concatenate([x[place] for x in found.frames])).to(where)
                 for name, (probe, by_speaker) in PHONE_PROBES.items():
                     score = phone_probe(
                         features, phones, speakers, probe=probe, by_speaker=by_speaker, splits=PHONE_SPLITS, seed=seed
                     )
-                    scores[name] = as_result(score, chances["phoneme"])
+                    scores[name] = format_scores(score, chances["phoneme"])
                     progress.advance(note=name)
-            if sung is not None:
-                scores |= sung.scores(torch.from_numpy(np.concatenate([x[place] for x in found.frames])).to(where))
+            if prosody_probes is not None:
+                scores |= prosody_probes.scores(
+                    torch.from_numpy(np.concatenate([x[place] for x in found.frames])).to(where)
+                )
             results[state_name(upstream, state)] = scores
     data = {"utterances": len(corpus)}
-    if spoken:
+    if has_phones:
         counts = {"phone_utterances": len(lengths), "phone_frames": len(phones), "phones": len(np.unique(phones))}
         data |= counts
     return {
@@ -175,44 +183,49 @@ def probe_encoder(
 
 
 class ProsodyProbes:
-    """Pitch and energy at the frames that were extracted, and stress and tone if the phones carry them."""
+    """Probes of pitch and energy, and of stress and tone if the phone labels have them."""
 
     def __init__(
-        self, upstream: Upstream, corpus: Sequence[Labelled], found: Extracted, phones: np.ndarray | None, seed: int
+        self,
+        upstream: Upstream,
+        corpus: Sequence[LabelledUtterance],
+        found: ExtractedFeatures,
+        phones: np.ndarray | None,
+        seed: int,
     ):
         lengths = [x.shape[1] for x in found.frames]
         pairs = list(zip(found.framed, lengths, strict=True))
         audio = [(corpus[i].utterance.read(), upstream.frame_centres(n)) for i, n in track(pairs, "Pitch", len(pairs))]
-        self.pitch = np.log(np.concatenate([pitch(*each) for each in audio]))
-        self.energy = np.concatenate([log_energy(*each) for each in audio])
+        self.pitch = np.log(np.concatenate([estimate_pitch(*each) for each in audio]))
+        self.energy = np.concatenate([compute_log_energy(*each) for each in audio])
         self.speakers = np.repeat([corpus[i].speaker for i in found.framed], lengths)
         speakers = [corpus[i].speaker for i in found.framed]
-        self.groups = np.repeat(usable_groups(speakers, found.framed), lengths)
+        self.groups = np.repeat(choose_groups(speakers, found.framed), lengths)
         self.phones, self.seed = phones, seed
 
     def scores(self, x: Tensor) -> dict[str, Any]:
-        """R² in percent of pitch (log F0 of voiced frames) and energy; accuracies of stress and tone."""
+        """Return R² in percent of pitch (log F0 of voiced frames) and energy, and accuracies of stress and tone."""
         found: dict[str, Any] = {}
         for name, values in (("pitch R²", self.pitch), ("energy R²", self.energy)):
             kept = np.flatnonzero(np.isfinite(values))
             if len(np.unique(self.groups[kept])) > 1:
                 chosen = torch.from_numpy(kept).to(x.device)
                 score = regression_probe(x[chosen], values[kept], self.groups[kept], PHONE_SPLITS, self.seed)
-                found[name] = as_result(score, 0.0)
+                found[name] = format_scores(score, 0.0)
         if self.phones is None:
             return found
-        for name, label in (("stress", stress_of), ("tone", tone_of)):
+        for name, label in (("stress", parse_stress), ("tone", parse_tone)):
             kept, labels = label_frames(self.phones, label)
             if len(set(labels.tolist())) > 1 and len(set(self.speakers[kept].tolist())) > 1:
                 chosen = torch.from_numpy(kept).to(x.device)
                 score = phone_probe(x[chosen], labels, self.speakers[kept], splits=PHONE_SPLITS, seed=self.seed)
-                found[f"{name} linear, held-out speakers"] = as_result(score, chance(labels))
+                found[f"{name} linear, held-out speakers"] = format_scores(score, chance_accuracy(labels))
         return found
 
 
-def probe_results(
+def run_probes(
     upstream: Upstream,
-    corpus: Sequence[Labelled],
+    corpus: Sequence[LabelledUtterance],
     where: str,
     *,
     layer: str,
@@ -220,15 +233,15 @@ def probe_results(
     seed: int,
     prosody: bool = False,
 ) -> dict[str, Any]:
-    """All probes of an encoder on a corpus of this name, as `results.json` holds them."""
-    with frozen(upstream) as encoder:
+    """Run all probes of an encoder on a corpus. Return the contents of `results.json`."""
+    with check_frozen(upstream) as encoder:
         found = probe_encoder(upstream, corpus, layer=layer, frames=frames, seed=seed, prosody=prosody)
     about = {"task": "probe", "corpus": where, "encoder": encoder, "precision": upstream.precision}
     return about | {"seed": seed} | found
 
 
-def as_result(scores: Scores, level: float) -> dict[str, Any]:
-    """Percent, with chance."""
+def format_scores(scores: Scores, level: float) -> dict[str, Any]:
+    """Convert scores and the chance level to percent."""
     return {
         "mean": round(100 * scores.mean, 2),
         "deviation": round(100 * scores.deviation, 2),

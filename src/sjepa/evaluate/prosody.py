@@ -1,4 +1,4 @@
-"""Pitch and energy from the audio, stress and tone from phone labels, and how well linear probes read them."""
+"""Prosody: pitch and energy from audio, stress and tone from phone labels, and a regression probe."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from sjepa.audio.io import SAMPLE_RATE
-from sjepa.evaluate.probes import Scores, divide, standardised, summary
+from sjepa.evaluate.probes import Scores, split_off_fifth, standardize, summarize
 from sjepa.evaluate.superb.text import VOWELS
 
 WINDOW = 640  # samples: 40 ms, two periods at 50 Hz
 LOWEST, HIGHEST = 60.0, 400.0  # Hz
-VOICED = 0.5  # normalised autocorrelation from which a frame is voiced
-NEAR_BEST = 0.9  # of the best peak: the shortest lag that reaches it is the period, so that octaves are not mistaken
+VOICED = 0.5  # smallest normalised autocorrelation of a voiced frame
+NEAR_BEST = 0.9  # the period is the shortest lag that reaches this fraction of the best peak, to avoid octave errors
 RIDGE = 1e-3
 ARPABET = re.compile(rf"({'|'.join(VOWELS)})([012])")
 IPA_STRESS = {"ˈ": "1", "ˌ": "2"}
@@ -22,25 +22,25 @@ TONE_LETTERS = re.compile(r"[˥˦˧˨˩]+")
 TONE_NUMBER = re.compile(r".*[^\d](\d)")
 
 
-def windows_at(samples: np.ndarray, centres: np.ndarray) -> np.ndarray:
-    """Stretches of 40 ms around centres in seconds, zeros beyond the ends: (frames, 640)."""
+def cut_windows(samples: np.ndarray, centres: np.ndarray) -> np.ndarray:
+    """Return 40 ms windows around centres in seconds, zero-padded at the ends: (frames, 640)."""
     padded = np.pad(samples.astype(np.float64), WINDOW // 2 + 1)
     starts = np.clip(np.round(centres * SAMPLE_RATE).astype(int), 0, len(samples))
     return padded[starts[:, None] + 1 + np.arange(WINDOW)]
 
 
-def log_energy(samples: np.ndarray, centres: np.ndarray) -> np.ndarray:
-    """Decibels of the mean square around each centre, at least -100."""
-    return 10 * np.log10(np.mean(windows_at(samples, centres) ** 2, axis=1) + 1e-10)
+def compute_log_energy(samples: np.ndarray, centres: np.ndarray) -> np.ndarray:
+    """Return the energy around each centre in dB, at least -100."""
+    return 10 * np.log10(np.mean(cut_windows(samples, centres) ** 2, axis=1) + 1e-10)
 
 
-def pitch(samples: np.ndarray, centres: np.ndarray) -> np.ndarray:
-    """Fundamental frequency in Hz around each centre by autocorrelation; NaN where nothing is voiced.
+def estimate_pitch(samples: np.ndarray, centres: np.ndarray) -> np.ndarray:
+    """Estimate the fundamental frequency in Hz around each centre by autocorrelation. Unvoiced frames are NaN.
 
-    The autocorrelation of the windowed signal is divided by that of the window, as Boersma (1993) does.
+    The autocorrelation of the windowed signal is divided by that of the window, as in Boersma (1993).
     """
     shape = np.hanning(WINDOW + 2)[1:-1]
-    frames = windows_at(samples, centres)
+    frames = cut_windows(samples, centres)
     frames = (frames - frames.mean(1, keepdims=True)) * shape
 
     def correlation(x: np.ndarray) -> np.ndarray:
@@ -63,14 +63,14 @@ def pitch(samples: np.ndarray, centres: np.ndarray) -> np.ndarray:
     return np.where(voiced, SAMPLE_RATE / (place + np.clip(shift, -0.5, 0.5)), np.nan)
 
 
-def stress_of(phone: str) -> str:
-    """0, 1 or 2 of an ARPAbet vowel, or an IPA stress mark; empty without either."""
+def parse_stress(phone: str) -> str:
+    """Return the stress (0, 1 or 2) of an ARPAbet vowel or an IPA stress mark, or an empty string."""
     match = ARPABET.fullmatch(phone.upper())
     return match[2] if match else IPA_STRESS.get(phone[:1], "")
 
 
-def tone_of(phone: str) -> str:
-    """Tone letters, or the number at the end of a symbol that is no ARPAbet vowel; empty without either."""
+def parse_tone(phone: str) -> str:
+    """Return tone letters, or the final number of a symbol that is not an ARPAbet vowel, or an empty string."""
     if ARPABET.fullmatch(phone.upper()):
         return ""
     letters = TONE_LETTERS.search(phone)
@@ -81,7 +81,7 @@ def tone_of(phone: str) -> str:
 
 
 def label_frames(phones: np.ndarray, label: Callable[[str], str]) -> tuple[np.ndarray, np.ndarray]:
-    """Frames whose phone carries a label, and these labels."""
+    """Return the frames whose phone has a label, and the labels."""
     names, places = np.unique(phones, return_inverse=True)
     labels = np.array([label(str(name)) for name in names])[places]
     kept = np.flatnonzero(labels != "")
@@ -89,29 +89,29 @@ def label_frames(phones: np.ndarray, label: Callable[[str], str]) -> tuple[np.nd
 
 
 def regression_probe(x: Tensor, y: np.ndarray, groups: np.ndarray, splits: int, seed: int) -> Scores:
-    """R² on held-out groups of a linear regression on features standardised by the training part.
+    """Return R² of a linear regression on held-out groups, with standardised features.
 
-    Groups are speakers, or utterances of a single speaker: a fifth is held out, another fifth in each split. R² is 0
-    for the mean of the training part, and below 0 for what is worse than that.
+    Groups are speakers, or utterances of a single speaker. Each split holds out another fifth of the groups. R² is 0
+    for predicting the training mean, and negative for worse predictions.
     """
     names = np.random.default_rng(seed).permutation(np.unique(groups))
-    fifth = len(divide(names)[0])
+    fifth = len(split_off_fifth(names)[0])
     scores = []
     for split in range(min(splits, len(names) // fifth)):
         held = np.isin(groups, names[fifth * split : fifth * (split + 1)])
         train, test = (torch.from_numpy(np.flatnonzero(part)).to(x.device) for part in (~held, held))
         target = torch.from_numpy(y).to(x.device).double()
-        a, b = (part.double() for part in standardised(x[train], x[test]))
+        a, b = (part.double() for part in standardize(x[train], x[test]))
         mean = target[train].mean()
-        # A small ridge keeps constant and dependent features from breaking the solution.
+        # A small ridge makes the solution stable with constant or dependent features.
         gram = a.T @ a + RIDGE * len(a) * torch.eye(a.shape[1], dtype=a.dtype, device=a.device)
         weights = torch.linalg.solve(gram, a.T @ (target[train] - mean))
         error = (target[test] - mean - b @ weights).square().sum()
         spread = (target[test] - target[train].mean()).square().sum()
         scores.append(float(1 - error / spread.clamp(min=1e-12)))
-    return summary(scores)
+    return summarize(scores)
 
 
-def usable_groups(speakers: Sequence[str], utterances: Sequence[int]) -> np.ndarray:
-    """Speakers where there are several, else utterances: what is held out together."""
+def choose_groups(speakers: Sequence[str], utterances: Sequence[int]) -> np.ndarray:
+    """Return the groups to hold out: speakers if there are several, otherwise utterances."""
     return np.array(speakers) if len(set(speakers)) > 1 else np.array(utterances)

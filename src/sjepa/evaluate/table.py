@@ -1,4 +1,4 @@
-"""Many encoders and tasks side by side, from the `results.json` files below some folders."""
+"""Tables of encoders and tasks, from the `results.json` files below some folders."""
 
 import math
 from collections import defaultdict
@@ -16,7 +16,7 @@ from sjepa.evaluate.metric import Better, Metric, SectionKind, column_name
 from sjepa.fields import NUMBER, TABLE, TEXT, WHOLE, Kind, check_fields, list_of, one_of, optional, require, table_of
 from sjepa.files import read_json
 
-if TYPE_CHECKING:  # counting costs needs torch, and tables do not
+if TYPE_CHECKING:  # costs need torch, tables do not
     from sjepa.evaluate.cost import Costs
 
 TITLES = {
@@ -27,15 +27,15 @@ TITLES = {
     SectionKind.UNITS: "Units",
 }
 DEV_CLEAN, DEV_CLEAN_UTTERANCES = "LibriSpeech dev-clean", 2703
-# Encoders are compared with those of their size, as in the paper.
+# Encoders are compared within size classes, as in the paper.
 CLASSES = (90.0, 200.0, math.inf)  # millions of parameters
 CLASS_NAMES = ("Below 90M", "Base class (about 95M)", "Large class (316M and more)")
 MARK = "† reported by others, not measured here"
-UNSWEPT_MARK = "‡ learning rate not swept; the board swept it for each of its rows"
-# What a result has beside its outcome: results that differ in any of it are not seeds of one measurement.
+UNSWEPT_MARK = "‡ learning rate not swept; the leaderboard swept it for each row"
+# Results that differ in any of these settings are not seeds of one measurement.
 SETTINGS = ("protocol", "learning_rate", "data", "units", "precision")
-NEEDED = {"probe": {"layers", "corpus"}, "units": {"units", "metrics", "corpus"}}
-NEEDED_OF_TASKS = {"protocol", "metrics", "decoded"}
+REQUIRED = {"probe": {"layers", "corpus"}, "units": {"units", "metrics", "corpus"}}
+REQUIRED_OF_TASKS = {"protocol", "metrics", "decoded"}
 
 
 COUNTS = ("utterances", "of_utterances", "phone_utterances")
@@ -61,56 +61,58 @@ ENCODER_FIELDS = {"name": TEXT, "parameters": WHOLE, "fingerprint": TEXT, "state
 
 @dataclass
 class Row:
+    """One encoder in a table."""
+
     name: str
     millions: float | None
     reported: bool
     scores: dict[str, list[float]] = field(default_factory=dict)
-    """One value of each seed."""
+    """One value per seed, by column."""
     deviations: dict[str, float] = field(default_factory=dict)
-    """Over the splits of a single seed."""
+    """Standard deviations over the splits of a single seed, by column."""
     unswept: set[str] = field(default_factory=set)
     """Columns whose learning rate was not swept."""
     cost: dict[str, float] = field(default_factory=dict)
-    """What the encoder costs to run, by column."""
+    """Cost of running the encoder, by column."""
 
     def value(self, column: str) -> float | None:
-        """Over several seeds, the mean."""
+        """Return the mean over seeds."""
         return float(np.mean(self.scores[column])) if column in self.scores else None
 
     def seeds(self, column: str) -> int:
         return len(self.scores.get(column, ()))
 
     def deviation(self, column: str) -> float | None:
-        """Over seeds where there are several, else over splits."""
+        """Return the standard deviation over seeds if there are several, otherwise over splits."""
         return float(np.std(self.scores[column])) if self.seeds(column) > 1 else self.deviations.get(column)
 
     @property
-    def sized(self) -> float:
-        """Millions of parameters; a reported network that does not say is of base size."""
+    def assumed_millions(self) -> float:
+        """Millions of parameters. A published network without a count is assumed to have base size."""
         return 95.0 if self.millions is None else self.millions
 
     @property
     def group(self) -> int:
-        return next(index for index, most in enumerate(CLASSES) if self.sized < most)
+        return next(index for index, most in enumerate(CLASSES) if self.assumed_millions < most)
 
 
 @dataclass(frozen=True)
-class Place:
-    """Which section of a table a result stands in: what was measured on the same data by the same protocol."""
+class SectionKey:
+    """Identifies a section: results on the same data with the same protocol."""
 
     kind: SectionKind
     corpus: str = ""
-    """Of probes and units."""
+    """For probes and units only."""
     total: int | None = None
-    """Utterances of the corpus that was given, where it is not the whole of it."""
+    """Number of utterances, if only a part of the corpus was used."""
     phones: tuple[int, int] | None = None
-    """Utterances whose phones were used, of so many, where they are not all."""
+    """Utterances whose phones were used and total utterances, if they differ."""
 
     @property
     def title(self) -> str:
         title = TITLES[self.kind]
         title += f" on {self.corpus}" if self.corpus else ""
-        title += f", only {self.total:,} utterances of it" if self.total is not None else ""
+        title += f", only {self.total:,} utterances" if self.total is not None else ""
         return title + (f", phones of {self.phones[0]:,} of {self.phones[1]:,} utterances" if self.phones else "")
 
     @property
@@ -118,15 +120,15 @@ class Place:
         return list(SectionKind).index(self.kind), self.title
 
     @property
-    def reported(self) -> Sequence[reported.Reported]:
-        """What others reported on the same data; the phones of a part of dev-clean are compared with those of all."""
+    def reported(self) -> Sequence[reported.ReportedResult]:
+        """Published results on the same data. Phones of a part of dev-clean are compared with those of all of it."""
         if self.kind is SectionKind.PROBES and self.corpus == DEV_CLEAN and self.total is None:
             return reported.PROBES
         return reported.SUPERB if self.kind is SectionKind.SUPERB else ()
 
     @property
     def note(self) -> str:
-        """What must be said with the section."""
+        """Text to print with the section."""
         if self.kind is SectionKind.LITE:
             text = "Reduced protocols: fewer steps, less data, a narrower recurrent head."
             return f"{text} Not comparable with full results."
@@ -140,12 +142,14 @@ class Place:
 
 @dataclass
 class Section:
-    place: Place
+    """One table: rows of encoders, columns of metrics."""
+
+    place: SectionKey
     rows: list[Row]
     metrics: dict[str, Metric]
     """The metric of each column."""
     rates: list[str] = field(default_factory=list)
-    """Learning rates that are not the protocol's."""
+    """Learning rates that differ from the protocol."""
 
     @property
     def title(self) -> str:
@@ -153,21 +157,21 @@ class Section:
 
     @property
     def columns(self) -> list[str]:
-        """In order of appearance, measured ones first."""
+        """Columns in order of appearance, measured ones first."""
         ordered = sorted(self.rows, key=lambda row: row.reported)
         return list(dict.fromkeys(column for row in ordered for column in row.scores))
 
     @property
     def cost_columns(self) -> list[str]:
-        """What is known of the cost of any encoder in the table."""
+        """Cost columns of all encoders in the table."""
         return sorted({column for row in self.rows for column in row.cost}, reverse=True)
 
     @property
     def note(self) -> str:
-        """What must be said with the table."""
-        chosen = f" Learning rates other than the protocol's: {', '.join(self.rates)}." if self.rates else ""
+        """Text to print with the table."""
+        chosen = f" Learning rates that differ from the protocol: {', '.join(self.rates)}." if self.rates else ""
         unswept = any(self.is_unswept(row, column) for row in self.rows for column in row.unswept)
-        return self.place.note + (f" {UNSWEPT_MARK}." if unswept else "") + chosen + " Best of its size class in bold."
+        return self.place.note + (f" {UNSWEPT_MARK}." if unswept else "") + chosen + " Best of each size class in bold."
 
     @property
     def classes(self) -> list[tuple[str, list[Row]]]:
@@ -183,11 +187,11 @@ class Section:
         return self.place.kind is SectionKind.PROBES
 
     def is_unswept(self, row: Row, column: str) -> bool:
-        """Whether a learning rate was not swept where those beside it were: all that the board reports."""
+        """Return whether a learning rate was not swept, in a table with published rows, whose rates were swept."""
         return bool(self.place.reported) and column in row.unswept
 
     def best(self, column: str, group: int) -> float | None:
-        """The best value of a column among encoders of a class; none where a single one has a value."""
+        """Return the best value of a column in a size class, or None if fewer than two encoders have a value."""
         values = [v for row in self.rows if row.group == group and (v := row.value(column)) is not None]
         return self.metrics[column].best(values) if len(values) > 1 else None
 
@@ -197,7 +201,7 @@ class Section:
 
 
 def find_results(places: Iterable[Path]) -> list[dict[str, Any]]:
-    """All `results.json` that are given or lie below the folders given."""
+    """Read all `results.json` files that are given or lie below the given folders."""
     files: dict[Path, None] = {}
     for place in places:
         if not place.exists():
@@ -206,22 +210,22 @@ def find_results(places: Iterable[Path]) -> list[dict[str, Any]]:
     found = []
     for file in files:
         results = read_json(file)
-        if is_ours(results):
+        if is_result(results):
             check_results(results, str(file))
             found.append(results)
     return found
 
 
-def is_ours(results: Any) -> bool:
-    """Others write files of this name too."""
+def is_result(results: Any) -> bool:
+    """Return whether a `results.json` is ours. Other programs write files of this name too."""
     if not isinstance(results, dict) or not {"task", "encoder"} <= results.keys():
         return False
     known = isinstance(results["encoder"], dict) and {"name", "parameters", "fingerprint"} <= results["encoder"].keys()
-    return known and NEEDED.get(str(results["task"]), NEEDED_OF_TASKS) <= results.keys()
+    return known and REQUIRED.get(str(results["task"]), REQUIRED_OF_TASKS) <= results.keys()
 
 
 def check_results(results: dict[str, Any], file: str) -> None:
-    """Refuse results whose fields have values that they may not have."""
+    """Raise UserError if a field has an invalid value."""
     check_fields(results, FIELDS, file)
     check_fields(results["encoder"], ENCODER_FIELDS, f"{file}: encoder")
     if results["task"] == "probe":
@@ -248,8 +252,8 @@ def check_results(results: dict[str, Any], file: str) -> None:
         check_fields(results["dev"], {"by_learning_rate": TABLE}, f"{file}: dev")
 
 
-def place_of(results: dict[str, Any]) -> Place:
-    """The section that a result stands in."""
+def find_section(results: dict[str, Any]) -> SectionKey:
+    """Return the section of a result."""
     if results["task"] in ("probe", "units"):
         probed = results["task"] == "probe"
         data = results.get("data", {})
@@ -258,28 +262,28 @@ def place_of(results: dict[str, Any]) -> Place:
         part = results["corpus"] == DEV_CLEAN and total is not None and total < DEV_CLEAN_UTTERANCES
         kind = SectionKind.PROBES if probed else SectionKind.UNITS
         phones = (used, total) if used and total and used < total else None
-        return Place(kind, results["corpus"], total if part else None, phones)
+        return SectionKey(kind, results["corpus"], total if part else None, phones)
     if results["protocol"]["name"] == "lite":
-        return Place(SectionKind.LITE)
+        return SectionKey(SectionKind.LITE)
     if "section" in results:
-        return Place(SectionKind(results["section"]))
-    return Place(listed_task(results["task"])[0])
+        return SectionKey(SectionKind(results["section"]))
+    return SectionKey(lookup_task(results["task"])[0])
 
 
-def metrics_of(results: dict[str, Any]) -> dict[str, Metric]:
-    """The metrics of a result by name."""
+def find_metrics(results: dict[str, Any]) -> dict[str, Metric]:
+    """Return the metrics of a result by name."""
     if results["task"] == "probe":
-        return {}  # accuracies all
+        return {}  # all are accuracies
     if results["task"] == "units":
         return {metric.name: metric for metric in agreement.METRICS}
     if "better" in results:
         return {name: Metric(name, Better(better)) for name, better in results["better"].items()}
-    return listed_task(results["task"])[1]
+    return lookup_task(results["task"])[1]
 
 
 @cache
-def listed_task(name: str) -> tuple[SectionKind, dict[str, Metric]]:
-    """Section and metrics of a task by its entry, for results that do not hold them."""
+def lookup_task(name: str) -> tuple[SectionKind, dict[str, Metric]]:
+    """Return section and metrics of a task from its entry, for results that do not contain them."""
     from sjepa.evaluate.superb import TASK_NAMES
     from sjepa.evaluate.superb.tasks import find_entry
 
@@ -290,18 +294,20 @@ def listed_task(name: str) -> tuple[SectionKind, dict[str, Metric]]:
 
 
 class Score(NamedTuple):
+    """One value of a result."""
+
     column: str
     metric: Metric
     value: float
     deviation: float | None = None
 
 
-def scores_of(results: dict[str, Any], labels: str = "") -> list[Score]:
-    """The scores in one `results.json`; `labels` tells a task's from others in the same table."""
+def read_scores(results: dict[str, Any], labels: str = "") -> list[Score]:
+    """Read the scores of one `results.json`. `labels` marks columns whose label sets differ within a table."""
     if results["task"] == "probe":
-        scores = results["layers"][probed_layer(results)]
+        scores = results["layers"][deepest_layer(results)]
         return [Score(name, Metric(name), score["mean"], score["deviation"]) for name, score in scores.items()]
-    known = metrics_of(results)
+    known = find_metrics(results)
     if results["task"] == "units":
         kind = results["units"]["kind"] + (f" {results['units']['clusters']}" if results["units"]["clusters"] else "")
         return [
@@ -320,32 +326,36 @@ def scores_of(results: dict[str, Any], labels: str = "") -> list[Score]:
     ]
 
 
-def probed_layer(results: dict[str, Any]) -> str:
-    """The deepest layer that was probed."""
+def deepest_layer(results: dict[str, Any]) -> str:
+    """Return the deepest probed layer."""
     return list(results["layers"])[-1]
 
 
-def measured_on(results: dict[str, Any]) -> str:
-    """The encoder, and where probes read it unless that is its last layer."""
+def name_row(results: dict[str, Any]) -> str:
+    """Return the encoder's name, with the probed layer unless it is the last."""
     name, states = results["encoder"]["name"], results["encoder"].get("states")
     if results["task"] != "probe" or states is None:
         return str(name)
     last = "features" if states == 1 else f"layer {states - 2}"
-    return str(name) if probed_layer(results) == last else f"{name}, {probed_layer(results)}"
+    return str(name) if deepest_layer(results) == last else f"{name}, {deepest_layer(results)}"
 
 
-def flat(value: Any, name: str = "") -> dict[str, Any]:
-    """Nested settings as one level, each under its innermost names."""
+def flatten_settings(value: Any, name: str = "") -> dict[str, Any]:
+    """Flatten nested settings to one level, with names joined by spaces."""
     if isinstance(value, dict):
-        return {key: v for k, part in value.items() for key, v in flat(part, k if not name else f"{name} {k}").items()}
+        return {
+            key: v
+            for k, part in value.items()
+            for key, v in flatten_settings(part, k if not name else f"{name} {k}").items()
+        }
     if isinstance(value, list):
-        return {key: v for i, part in enumerate(value) for key, v in flat(part, f"{name} {i}").items()}
+        return {key: v for i, part in enumerate(value) for key, v in flatten_settings(part, f"{name} {i}").items()}
     return {name.replace("_", " "): value}
 
 
-def distinguish(results: Sequence[dict[str, Any]]) -> list[str]:
-    """For results that would fill the same cells, the settings that tell each from the others; seeds do not."""
-    settings = [flat({key: result[key] for key in SETTINGS if key in result}) for result in results]
+def describe_differences(results: Sequence[dict[str, Any]]) -> list[str]:
+    """Return the settings in which results of the same cell differ, except seeds."""
+    settings = [flatten_settings({key: result[key] for key in SETTINGS if key in result}) for result in results]
     names = dict.fromkeys(name for found in settings for name in found)
     differing = [name for name in names if len({repr(found.get(name)) for found in settings}) > 1]
     return [", ".join(f"{name} {str(found.get(name))[:12]}" for name in differing[:3]) for found in settings]
@@ -354,60 +364,61 @@ def distinguish(results: Sequence[dict[str, Any]]) -> list[str]:
 def build_sections(
     results: Sequence[dict[str, Any]], with_reported: bool = True, costs: "Costs | None" = None
 ) -> list[Section]:
-    """SUPERB first, then the rest: encoders that were measured and, where they compare, those reported."""
-    cells: dict[Place, dict[tuple[str, ...], list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
-    labels: dict[tuple[Place, str], set[str]] = defaultdict(set)
+    """Build all sections, SUPERB first, with measured encoders and comparable published ones."""
+    cells: dict[SectionKey, dict[tuple[str, ...], list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
+    labels: dict[tuple[SectionKey, str], set[str]] = defaultdict(set)
     for result in results:
-        for score in scores_of(result):
-            labels[place_of(result), score.column].add(labels_of(result))
+        for score in read_scores(result):
+            labels[find_section(result), score.column].add(label_version(result))
     unlike = {where for where, kinds in labels.items() if len(kinds) > 1}
-    for result in sorted(results, key=lambda result: place_of(result).order):
-        columns = tuple(score.column for score in scores_of(result))
-        cells[place_of(result)][measured_on(result), result["encoder"]["fingerprint"], *columns].append(result)
+    for result in sorted(results, key=lambda result: find_section(result).order):
+        columns = tuple(score.column for score in read_scores(result))
+        cells[find_section(result)][name_row(result), result["encoder"]["fingerprint"], *columns].append(result)
     sections = []
     for place, groups in cells.items():
         rows: dict[tuple[str, str], Row] = {}
         metrics: dict[str, Metric] = {}
         rates: dict[str, None] = {}
         for (name, fingerprint, *_), group in groups.items():
-            for result, difference in zip(group, distinguish(group), strict=True):
+            for result, difference in zip(group, describe_differences(group), strict=True):
                 label = f"{name} ({difference})" if difference else name
                 row = rows.setdefault((label, fingerprint), Row(label, result["encoder"]["parameters"] / 1e6, False))
                 row.cost = (costs or {}).get((result["encoder"]["name"], fingerprint), {})
-                mixed = any((place, score.column) in unlike for score in scores_of(result))
-                scores = scores_of(result, labels_of(result) if mixed else "")
+                mixed = any((place, score.column) in unlike for score in read_scores(result))
+                scores = read_scores(result, label_version(result) if mixed else "")
                 metrics |= {score.column: score.metric for score in scores}
-                add(row, scores)
+                add_scores(row, scores)
                 row.unswept |= {score.column for score in scores if not is_swept(result)}
-                if rate := other_rate(result):
+                if rate := format_custom_rate(result):
                     rates[f"{label} {rate}"] = None
         others = place.reported if with_reported else ()
         metrics |= {column: metric for other in others for column, metric in other.metrics.items()}
         quoted = [Row(o.name, o.millions, True, {c: [v] for c, v in o.scores.items()}, o.deviations) for o in others]
-        ordered = sorted([*rows.values(), *quoted], key=lambda row: (row.group, row.sized, row.name))
+        ordered = sorted([*rows.values(), *quoted], key=lambda row: (row.group, row.assumed_millions, row.name))
         sections.append(Section(place, ordered, metrics, list(rates)))
     return sections
 
 
-def add(row: Row, scores: Sequence[Score]) -> None:
+def add_scores(row: Row, scores: Sequence[Score]) -> None:
     for score in scores:
         row.scores.setdefault(score.column, []).append(score.value)
         if score.deviation is not None:
             row.deviations[score.column] = score.deviation
 
 
-def labels_of(result: dict[str, Any]) -> str:
+def label_version(result: dict[str, Any]) -> str:
+    """Return a short identifier of the label set."""
     return str(result.get("labels", "unknown"))[:7]
 
 
 def is_swept(result: dict[str, Any]) -> bool:
-    """Whether the learning rate was chosen on dev, if the result has one."""
+    """Return whether the learning rate was chosen on dev, or the result has none."""
     return "learning_rate" not in result or len(result.get("dev", {}).get("by_learning_rate", {})) > 1
 
 
-def other_rate(result: dict[str, Any]) -> str:
-    """The learning rate of a task where it is not its protocol's."""
+def format_custom_rate(result: dict[str, Any]) -> str:
+    """Return the learning rate of a task if it differs from the protocol, or an empty string."""
     rate = result.get("learning_rate")
-    if rate is None or result["task"] in NEEDED or rate == result["protocol"].get("lr"):
+    if rate is None or result["task"] in REQUIRED or rate == result["protocol"].get("lr"):
         return ""
     return f"{result['task']} {rate:g}"

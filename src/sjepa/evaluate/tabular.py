@@ -1,4 +1,4 @@
-"""Tables as Markdown, LaTeX and CSV."""
+"""Format tables as Markdown, LaTeX and CSV."""
 
 import csv
 import io
@@ -10,14 +10,14 @@ from sjepa.evaluate.table import Row, Section
 ARROWS = {Better.LOWER: "↓", Better.HIGHER: "↑", Better.NEITHER: ""}
 
 
-def size(row: Row) -> str:
-    """Counted for measured encoders; as reported for others."""
+def format_size(row: Row) -> str:
+    """Format the number of parameters."""
     if row.millions is None:
         return "–"
     return f"{row.millions:.1f}M" if row.millions or row.reported else "0"
 
 
-def cell(section: Section, row: Row, column: str, bold: str, none: str) -> str:
+def format_cell(section: Section, row: Row, column: str, bold: str, none: str) -> str:
     value, deviation = row.value(column), row.deviation(column)
     if value is None:
         return none
@@ -31,23 +31,23 @@ def cell(section: Section, row: Row, column: str, bold: str, none: str) -> str:
     return f"{text} ‡" if section.is_unswept(row, column) else text
 
 
-def cost(row: Row, column: str, none: str) -> str:
-    """A column of what an encoder costs to run."""
+def format_cost(row: Row, column: str, none: str) -> str:
+    """Format a cost column of an encoder."""
     value = row.cost.get(column)
     if value is None:
         return none
     return f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
 
 
-def heading(section: Section, column: str) -> str:
+def format_heading(section: Section, column: str) -> str:
     return f"{column} {ARROWS[section.metrics[column].better]}".strip()
 
 
-def markdown(sections: Sequence[Section]) -> str:
+def to_markdown(sections: Sequence[Section]) -> str:
     blocks = []
     for section in sections:
         lines = [f"## {escape_markdown(section.title)}", "", escape_markdown(section.note), ""]
-        head, rows = cells_of(section, "**{}**", "–", escape_markdown)
+        head, rows = format_cells(section, "**{}**", "–", escape_markdown)
         lines.append("| " + " | ".join(head) + " |")
         lines.append("| --- |" + " ---: |" * (len(head) - 1))
         for cells in rows:
@@ -57,10 +57,10 @@ def markdown(sections: Sequence[Section]) -> str:
     return "\n".join(blocks)
 
 
-def latex(sections: Sequence[Section]) -> str:
+def to_latex(sections: Sequence[Section]) -> str:
     blocks = []
     for section in sections:
-        head, rows = cells_of(section, r"\textbf{{{}}}", "--", escape_latex)
+        head, rows = format_cells(section, r"\textbf{{{}}}", "--", escape_latex)
         lines = [rf"\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}", r"\toprule", rf"{' & '.join(head)} \\"]
         lines += [r"\midrule"] if rows and not isinstance(rows[0], str) else []
         for cells in rows:
@@ -68,13 +68,13 @@ def latex(sections: Sequence[Section]) -> str:
                 lines += [r"\midrule", rf"\multicolumn{{{len(head)}}}{{l}}{{\textit{{{cells}}}}} \\", r"\midrule"]
             else:
                 lines.append(rf"{' & '.join(cells)} \\".replace("±", r"$\pm$").replace("‡", SPECIAL["‡"]))
-        said = escape_latex(f"{section.title}. {section.note}")
-        lines += [r"\bottomrule", rf"\multicolumn{{{len(head)}}}{{l}}{{\footnotesize {said}}}", r"\end{tabular}"]
+        caption = escape_latex(f"{section.title}. {section.note}")
+        lines += [r"\bottomrule", rf"\multicolumn{{{len(head)}}}{{l}}{{\footnotesize {caption}}}", r"\end{tabular}"]
         blocks.append("\n".join(lines) + "\n")
     return "\n".join(blocks)
 
 
-def cells_of(
+def format_cells(
     section: Section, bold: str, none: str, escape: Callable[[str], str]
 ) -> tuple[list[str], list[list[str] | str]]:
     """The heading and the rows of a section in the paper's form; a row that is a string names a size class."""
@@ -82,21 +82,26 @@ def cells_of(
     dagger = "$^\\dagger$" if escape is escape_latex else " †"
     names = [f"{escape(row.name)}{dagger if row.reported else ''}" for row in section.rows]
     if section.by_task:
-        facts: list[list[str] | str] = [["parameters", *map(size, section.rows)]]
-        facts += [[escape(column), *(cost(row, column, none) for row in section.rows)] for column in costs]
+        facts: list[list[str] | str] = [["parameters", *map(format_size, section.rows)]]
+        facts += [[escape(column), *(format_cost(row, column, none) for row in section.rows)] for column in costs]
         scores = [
-            [escape(heading(section, column)), *(cell(section, row, column, bold, none) for row in section.rows)]
+            [
+                escape(format_heading(section, column)),
+                *(format_cell(section, row, column, bold, none) for row in section.rows),
+            ]
             for column in columns
         ]
         return [escape("accuracy (%)"), *names], facts + scores
-    head = ["encoder", "parameters", *map(escape, [*costs, *(heading(section, column) for column in columns)])]
+    head = ["encoder", "parameters", *map(escape, [*costs, *(format_heading(section, column) for column in columns)])]
     rows: list[list[str] | str] = []
     known = dict(zip(map(id, section.rows), names, strict=True))
     for name, members in section.classes:
         rows += [escape(name)] if name else []
         for row in members:
-            scored = [cell(section, row, column, bold, none) for column in columns]
-            rows.append([known[id(row)], size(row), *(cost(row, column, none) for column in costs), *scored])
+            scored = [format_cell(section, row, column, bold, none) for column in columns]
+            rows.append(
+                [known[id(row)], format_size(row), *(format_cost(row, column, none) for column in costs), *scored]
+            )
     return head, rows
 
 
@@ -115,8 +120,8 @@ def escape_markdown(text: str) -> str:
     return "".join(MARKDOWN.get(character, character) for character in text)
 
 
-def as_csv(sections: Sequence[Section]) -> str:
-    """One value a line."""
+def to_csv(sections: Sequence[Section]) -> str:
+    """Format one value per line."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     columns = [

@@ -19,16 +19,16 @@ from sjepa.targets.clusters import Clusters
 from sjepa.targets.kmeans import kmeans, nearest
 
 KMEANS_PASSES = 20
-BATCH = 65_536  # frames that the head takes at once
+BATCH = 65_536  # frames per forward pass of the head
 
 
 def kmeans_units(features: Sequence[np.ndarray], clusters: int, seed: int, device: torch.device) -> np.ndarray:
-    """Of every frame the nearest of `clusters` centres, which are fitted on all frames given."""
+    """Fit k-means on all frames and return the nearest centre of each frame."""
     frames = torch.from_numpy(np.concatenate(features)).float().to(device)
     if not 1 <= clusters <= len(frames):
-        raise UserError(f"--clusters {clusters}: between 1 and the {len(frames):,} frames are possible")
+        raise UserError(f"--clusters {clusters}: must be between 1 and the {len(frames):,} frames")
     centres = kmeans(frames, clusters, KMEANS_PASSES, torch.Generator().manual_seed(seed))
-    offset = frames.mean(0)  # so that norms do not cancel
+    offset = frames.mean(0)  # avoids cancellation in norms
     return nearest(frames - offset, centres - offset).cpu().numpy()
 
 

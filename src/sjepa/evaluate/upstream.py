@@ -17,8 +17,16 @@ from sjepa.audio.io import SAMPLE_RATE
 from sjepa.audio.mfcc import MfccConfig, log_mel, mfcc
 from sjepa.device import Device, choose_device
 from sjepa.errors import UserError
-from sjepa.evaluate.adapters import S3PRL, Adapted, as_states, by_length, is_function, load_function, load_s3prl
-from sjepa.evaluate.whisper import WEIGHTS, load_whisper, windowed_states
+from sjepa.evaluate.adapters import (
+    S3PRL,
+    AdaptedNetwork,
+    is_function,
+    list_states,
+    load_function,
+    load_s3prl,
+    run_by_length,
+)
+from sjepa.evaluate.whisper import WEIGHTS, extract_states, load_whisper
 from sjepa.files import read_json
 from sjepa.model.encoder import Encoder
 from sjepa.model.encoder_config import EncoderConfig
@@ -29,34 +37,34 @@ from sjepa.model.utterances import encode
 from sjepa.runs.folder import RunFolder, find_run, name_encoder, suggest_run_inside
 from sjepa.runs.steps import encoder_at
 
-# Hugging Face model types that take waveforms and give hidden states.
+# Hugging Face model types from waveforms to hidden states.
 ARCHITECTURES = ("hubert", "wavlm", "wav2vec2", "data2vec-audio", "unispeech", "unispeech-sat", "wav2vec2-conformer")
 WHISPER = "whisper"
 CONTEXT = 5  # frames on each side of `mfcc+context`
 MELS = 80
-FLOORS = ("mfcc", "mfcc+context", "logmel")
-# Means and deviations of the floors on LibriSpeech dev-clean, rounded. One learning rate then serves all encoders,
-# and no utterance is centred by itself, which would rob an average over its frames of all content.
+BASELINES = ("mfcc", "mfcc+context", "logmel")
+# Rounded means and deviations of the baseline features on LibriSpeech dev-clean. With unit variance, all encoders can
+# use the same learning rate. Centring each utterance would remove all information from an average over its frames.
 LOG_MEL_MEAN, LOG_MEL_DEVIATION = 13.7, 4.0
 CEPSTRUM_0_MEAN, CEPSTRA_DEVIATIONS = 74.0, (16.0, 4.5, 2.0)  # cepstra, differences, second differences
-NOTHING = hashlib.sha256().hexdigest()[:16]  # fingerprint of no weights
+NO_WEIGHTS = hashlib.sha256().hexdigest()[:16]  # fingerprint of no weights
 
 Precision = Literal["fp32", "bf16"]
-"""In which networks compute features, and in which these are kept."""
+"""Precision of the network and of its features."""
 Extract = Callable[[Sequence[np.ndarray]], list[Tensor]]
-"""Utterances (float32, 16 kHz) to their hidden states, each (states, frames, dimension)."""
+"""Maps utterances (float32, 16 kHz) to their hidden states, each (states, frames, dimension)."""
 
 
 @dataclass(frozen=True)
 class Upstream:
-    """A frozen encoder. What it makes of an utterance does not depend on the others of the call."""
+    """A frozen encoder. Batching does not change its features."""
 
     name: str
     states: int
-    """Hidden states: the input of layer 0 and the output of each layer."""
+    """Number of hidden states: the input of layer 0 and the output of each layer."""
     dimension: int
     parameters: int
-    """Counted from the weights."""
+    """Number of parameters."""
     device: torch.device
     run: Extract = field(repr=False)
     network: nn.Module | None = field(default=None, repr=False)
@@ -64,36 +72,37 @@ class Upstream:
     stride: float = STRIDE
     """Samples between frames."""
     centre: float = RECEPTIVE_FIELD / 2
-    """Sample at the middle of the first frame."""
+    """Centre of the first frame, in samples."""
     step: int | None = None
-    """The step of a run's checkpoint that was asked for."""
+    """Step of the checkpoint, if one was requested."""
 
     def frame_centres(self, frames: int) -> np.ndarray:
-        """Seconds at the middle of each of so many frames: where labels are read."""
+        """Return the centre of each frame in seconds."""
         return (self.stride * np.arange(frames) + self.centre) / SAMPLE_RATE
 
     def frame_count(self, samples: int) -> int:
-        """About how many frames a waveform has; exactly, with the frames of our own encoder."""
+        """Return the number of frames of a waveform: exact for our encoder, approximate for others."""
         ours = (self.stride, self.centre) == (STRIDE, RECEPTIVE_FIELD / 2)
         return frame_count(samples) if ours else max(1, round(samples / self.stride))
 
     @torch.inference_mode()
     def extract(self, utterances: Sequence[np.ndarray]) -> list[Tensor]:
+        """Return the hidden states of utterances. Raise UserError if one is too short or a feature is not finite."""
         for samples in utterances:
             if len(samples) < RECEPTIVE_FIELD:
                 raise UserError(f"{len(samples)} samples are too few: a frame needs {RECEPTIVE_FIELD} (25 ms)")
         found = self.run(utterances)
         if not all(bool(torch.isfinite(states).all()) for states in found):
-            raise UserError(f"{self.name}: its features are not finite numbers; are its weights damaged?")
+            raise UserError(f"{self.name}: its features are not finite; its weights may be damaged")
         return found
 
     def fingerprint(self) -> str:
-        """A hash of all weights: equal before and after means that frozen was frozen."""
-        return NOTHING if self.network is None else fingerprint(self.network)
+        """Return a hash of all weights, to verify that they do not change."""
+        return NO_WEIGHTS if self.network is None else fingerprint(self.network)
 
 
-def about(upstream: Upstream) -> dict[str, Any]:
-    """The encoder as results name it."""
+def describe_encoder(upstream: Upstream) -> dict[str, Any]:
+    """Return the description of an encoder in results."""
     known = {
         "name": upstream.name,
         "parameters": upstream.parameters,
@@ -104,64 +113,67 @@ def about(upstream: Upstream) -> dict[str, Any]:
 
 
 @contextmanager
-def frozen(upstream: Upstream) -> Iterator[dict[str, Any]]:
-    """The encoder as results name it; its weights are the same when the work is done."""
-    before = about(upstream)
+def check_frozen(upstream: Upstream) -> Iterator[dict[str, Any]]:
+    """Yield the description of an encoder, and check on exit that its weights did not change."""
+    before = describe_encoder(upstream)
     yield before
     check_unchanged(upstream, before)
 
 
 def check_unchanged(upstream: Upstream, before: dict[str, Any]) -> None:
-    if about(upstream) != before:
+    if describe_encoder(upstream) != before:
         raise RuntimeError("the encoder's weights changed during the evaluation")
 
 
 def load_upstream(
     source: str, device: Device = "cpu", precision: Precision = "fp32", step: int | None = None
 ) -> Upstream:
-    """An encoder by path (a run, an encoder folder, a Hugging Face or Whisper folder), `untrained:PATH`, `s3prl:NAME`,
-    `module:function`, or a floor by name. With `step`, a run's encoder as it was at that checkpoint.
+    """Load an encoder.
 
-    A floor has no network, and is in fp32 whatever the precision.
+    `source` is a path (a run, an encoder folder, a Hugging Face or Whisper folder), `untrained:PATH`, `s3prl:NAME`,
+    `module:function`, or the name of baseline features. With `step`, load the encoder of a run's checkpoint. Baseline
+    features are always in fp32.
     """
     place = choose_device(device)
     if step is not None:
-        return ours_at(Path(source), step, place, precision)
-    if source in FLOORS:
-        return floor(source, place)
+        return load_checkpoint_encoder(Path(source), step, place, precision)
+    if source in BASELINES:
+        return make_baseline(source, place)
     if source.startswith(S3PRL) or is_function(source):
-        return adapted(load_s3prl(source, place) if source.startswith(S3PRL) else load_function(source, place), place)
+        return wrap_network(
+            load_s3prl(source, place) if source.startswith(S3PRL) else load_function(source, place), place
+        )
     fresh = source.startswith("untrained:")
-    folder = encoder_folder(Path(source.removeprefix("untrained:")))
+    folder = find_encoder_folder(Path(source.removeprefix("untrained:")))
     name = ("untrained " if fresh else "") + name_encoder(folder)
     settings = read_json(folder / "config.json") if (folder / "config.json").is_file() else {"model_type": WHISPER}
     if settings.get("model_type") == WHISPER:
-        return whisper(name, folder, fresh, place, precision)
-    if fits_ours(folder, settings):
-        return ours(name, folder, settings, fresh, place, precision)
+        return load_whisper_folder(name, folder, fresh, place, precision)
+    if is_compatible(folder, settings):
+        return load_own_encoder(name, folder, settings, fresh, place, precision)
     if settings.get("model_type") not in ARCHITECTURES:
         raise UserError(
-            f"{folder} holds a {settings.get('model_type', 'nameless')!r} network; encoders are sjepa's own, "
-            f"or Hugging Face folders of type {', '.join((*ARCHITECTURES, WHISPER))}"
+            f"{folder} has a network of type {settings.get('model_type', 'unknown')!r}; supported are sjepa's own, "
+            f"and Hugging Face folders of type {', '.join((*ARCHITECTURES, WHISPER))}"
         )
-    return hugging_face(name, folder, settings, fresh, place, precision)
+    return load_hugging_face(name, folder, settings, fresh, place, precision)
 
 
-def encoder_folder(path: Path) -> Path:
+def find_encoder_folder(path: Path) -> Path:
     """The folder with config.json: the path itself, or the encoder of a run; or one of Whisper's weights.
 
     An encoder that ships with the package is found by its name.
     """
-    path = resolve_encoder(path, ", ".join(FLOORS))
+    path = resolve_encoder(path, ", ".join(BASELINES))
     for folder in (path, RunFolder(path).encoder):
         if (folder / "config.json").is_file() or (folder / WEIGHTS).is_file():
             return folder
     hint = suggest_run_inside(path)
-    raise UserError(f"{path} holds no encoder: neither config.json nor encoder/config.json is there{hint}")
+    raise UserError(f"{path} has no encoder: neither config.json nor encoder/config.json exists{hint}")
 
 
-def fits_ours(folder: Path, settings: dict[str, Any]) -> bool:
-    """Whether our encoder can run these weights, which it does in padded batches; HuBERT Base also fits."""
+def is_compatible(folder: Path, settings: dict[str, Any]) -> bool:
+    """Return whether our encoder, which supports padded batches, can run these weights, such as HuBERT Base."""
     if settings.get("model_type") != "hubert" or not (folder / "model.safetensors").is_file():
         return False
     try:
@@ -171,45 +183,45 @@ def fits_ours(folder: Path, settings: dict[str, Any]) -> bool:
     return True
 
 
-def ours(
+def load_own_encoder(
     name: str, folder: Path, settings: dict[str, Any], fresh: bool, device: torch.device, precision: Precision
 ) -> Upstream:
     if fresh:
         torch.manual_seed(0)
-        start = find_run(folder)  # its config says how the encoder started, which config.json does not hold
+        start = find_run(folder)  # its config has initialisation options that config.json lacks
         config = start.config().encoder if start is not None else EncoderConfig(**from_hugging_face(settings))
         encoder = Encoder(config).eval()
     else:
         encoder = Encoder.from_pretrained(folder)
-    return our_upstream(name, encoder, wants_normalized(folder, settings), device, precision)
+    return wrap_encoder(name, encoder, needs_normalization(folder, settings), device, precision)
 
 
-def ours_at(path: Path, step: int, device: torch.device, precision: Precision) -> Upstream:
-    """The encoder of a run at the checkpoint of a step."""
-    upstream = our_upstream(f"{RunFolder(path).name}-step-{step}", encoder_at(path, step), False, device, precision)
+def load_checkpoint_encoder(path: Path, step: int, device: torch.device, precision: Precision) -> Upstream:
+    """Load the encoder of a run's checkpoint."""
+    upstream = wrap_encoder(f"{RunFolder(path).name}-step-{step}", encoder_at(path, step), False, device, precision)
     return replace(upstream, step=step)
 
 
-def our_upstream(name: str, encoder: Encoder, normalize: bool, device: torch.device, precision: Precision) -> Upstream:
+def wrap_encoder(name: str, encoder: Encoder, normalize: bool, device: torch.device, precision: Precision) -> Upstream:
     encoder = encoder.to(device).requires_grad_(False)
 
     def run(utterances: Sequence[np.ndarray]) -> list[Tensor]:
         if normalize:
-            utterances = [normalized(samples) for samples in utterances]
+            utterances = [normalize_waveform(samples) for samples in utterances]
         with torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bf16"):
-            return encode(encoder, utterances, device, partial(stack, precision=precision))
+            return encode(encoder, utterances, device, partial(stack_states, precision=precision))
 
     layers, width = encoder.config.layers, encoder.config.hidden_size
-    return Upstream(name, layers + 1, width, count(encoder), device, run, encoder, precision)
+    return Upstream(name, layers + 1, width, count_parameters(encoder), device, run, encoder, precision)
 
 
-def hugging_face(
+def load_hugging_face(
     name: str, folder: Path, settings: dict[str, Any], fresh: bool, device: torch.device, precision: Precision
 ) -> Upstream:
     try:
         import transformers
     except ImportError as error:
-        raise UserError("this encoder runs through transformers: pip install 'sjepa[superb]'") from error
+        raise UserError("this encoder needs transformers: pip install 'sjepa[superb]'") from error
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     try:
@@ -220,81 +232,88 @@ def hugging_face(
             )
         else:
             network = transformers.AutoModel.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    except pickle.UnpicklingError as error:  # whose words advise to load it unsafely
+    except pickle.UnpicklingError as error:  # its message recommends unsafe loading
         raise UserError(
-            f"{folder} holds pickled objects besides tensors, which could run code, and is refused"
+            f"{folder} is not loaded: it contains pickled objects other than tensors, which could run code"
         ) from error
-    except Exception as error:  # transformers stumbles over damaged files in many ways
+    except Exception as error:  # transformers raises many types for damaged files
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise UserError(f"{folder} cannot be loaded: {reason}") from error
     network = network.to(device).eval().requires_grad_(False)
-    normalize = wants_normalized(folder, settings)
+    normalize = needs_normalization(folder, settings)
 
     def states(waveforms: Tensor) -> Tensor:
         with torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bf16"):
-            return stack(network(waveforms, output_hidden_states=True).hidden_states, precision)
+            return stack_states(network(waveforms, output_hidden_states=True).hidden_states, precision)
 
     def run(utterances: Sequence[np.ndarray]) -> list[Tensor]:
         if normalize:
-            utterances = [normalized(samples) for samples in utterances]
-        return by_length(utterances, device, states)
+            utterances = [normalize_waveform(samples) for samples in utterances]
+        return run_by_length(utterances, device, states)
 
     layers, width = network.config.num_hidden_layers, network.config.hidden_size
-    stride, seen = frame_geometry(network.config.conv_kernel, network.config.conv_stride)
-    basics = (name, layers + 1, width, count(network), device, run, network, precision)
-    return Upstream(*basics, stride=stride, centre=seen / 2)
+    stride, width_in_samples = frame_geometry(network.config.conv_kernel, network.config.conv_stride)
+    basics = (name, layers + 1, width, count_parameters(network), device, run, network, precision)
+    return Upstream(*basics, stride=stride, centre=width_in_samples / 2)
 
 
 def frame_geometry(kernels: Sequence[int], strides: Sequence[int]) -> tuple[int, int]:
-    """Samples between frames, and samples that a frame sees, of convolutions one after another."""
-    seen, stride = 1, 1
+    """Return stride and receptive field in samples of a sequence of convolutions."""
+    field, stride = 1, 1
     for kernel, step in zip(kernels, strides, strict=True):
-        seen += (kernel - 1) * stride
+        field += (kernel - 1) * stride
         stride *= step
-    return stride, seen
+    return stride, field
 
 
-def whisper(name: str, folder: Path, fresh: bool, device: torch.device, precision: Precision) -> Upstream:
-    """Whisper's encoder: frame t is centred on sample 320 t."""
+def load_whisper_folder(name: str, folder: Path, fresh: bool, device: torch.device, precision: Precision) -> Upstream:
+    """Load Whisper's encoder. Frame t is centred on sample 320 t."""
     network = load_whisper(folder, fresh).to(device).eval().requires_grad_(False)
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
 
     def run(utterances: Sequence[np.ndarray]) -> list[Tensor]:
         with torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bf16"):
-            return [states.to(dtype) for states in windowed_states(network, utterances, device)]
+            return [states.to(dtype) for states in extract_states(network, utterances, device)]
 
     states, width = len(network.blocks) + 1, network.conv2.out_channels
-    return Upstream(name, states, width, count(network), device, run, network, precision, centre=0.0)
+    return Upstream(name, states, width, count_parameters(network), device, run, network, precision, centre=0.0)
 
 
-def adapted(found: Adapted, device: torch.device) -> Upstream:
-    """A network of others, always in fp32."""
+def wrap_network(found: AdaptedNetwork, device: torch.device) -> Upstream:
+    """Wrap an external network, always in fp32."""
 
     def states(waveforms: Tensor) -> Tensor:
-        return stack(as_states(found.call(waveforms)), "fp32")
+        return stack_states(list_states(found.call(waveforms)), "fp32")
 
     name = found.source.replace(":", "-")
-    parameters = 0 if found.network is None else count(found.network)
-    basics = (name, found.states, found.dimension, parameters, device, lambda waves: by_length(waves, device, states))
+    parameters = 0 if found.network is None else count_parameters(found.network)
+    basics = (
+        name,
+        found.states,
+        found.dimension,
+        parameters,
+        device,
+        lambda waves: run_by_length(waves, device, states),
+    )
     return Upstream(*basics, found.network, stride=found.stride, centre=found.centre)
 
 
-def wants_normalized(folder: Path, settings: dict[str, Any]) -> bool:
-    """Whether waveforms are scaled to zero mean and unit variance, as the folder's preprocessor says."""
+def needs_normalization(folder: Path, settings: dict[str, Any]) -> bool:
+    """Return whether the model expects waveforms with zero mean and unit variance."""
     preprocessor = folder / "preprocessor_config.json"
     if preprocessor.is_file():
         return bool(read_json(preprocessor).get("do_normalize", False))
     return settings.get("feat_extract_norm") == "layer"
 
 
-def normalized(samples: np.ndarray) -> np.ndarray:
-    """Zero mean and unit variance, as Hugging Face's feature extractor scales a waveform."""
+def normalize_waveform(samples: np.ndarray) -> np.ndarray:
+    """Scale to zero mean and unit variance, as Hugging Face's feature extractor does."""
     scaled: np.ndarray = (samples - samples.mean()) / np.sqrt(samples.var() + 1e-7)
     return scaled
 
 
-def floor(name: str, device: torch.device) -> Upstream:
-    """Features without a network: one state of about unit variance on read speech."""
+def make_baseline(name: str, device: torch.device) -> Upstream:
+    """Make baseline features without a network: one state with about unit variance on read speech."""
     config = MfccConfig()
     deviations = torch.tensor(CEPSTRA_DEVIATIONS, device=device).repeat_interleave(config.cepstra)
 
@@ -308,24 +327,24 @@ def floor(name: str, device: torch.device) -> Upstream:
                 x = mfcc(waveform, config)
                 x[..., 0] -= CEPSTRUM_0_MEAN
                 x = x / deviations
-            found.append(with_context(x) if name == "mfcc+context" else x)
+            found.append(add_context(x) if name == "mfcc+context" else x)
         return found
 
     dimension = MELS if name == "logmel" else config.dimension
     return Upstream(name, 1, dimension * (2 * CONTEXT + 1 if "context" in name else 1), 0, device, run)
 
 
-def with_context(x: Tensor) -> Tensor:
-    """Each frame with its neighbours beside it, the edges repeated: (1, T, D) -> (1, T, 11 D)."""
+def add_context(x: Tensor) -> Tensor:
+    """Concatenate each frame with its neighbours, repeating the edges: (1, T, D) -> (1, T, 11 D)."""
     padded = torch.cat([x[:, :1].expand(-1, CONTEXT, -1), x, x[:, -1:].expand(-1, CONTEXT, -1)], dim=1)
     return padded.unfold(1, 2 * CONTEXT + 1, 1).transpose(2, 3).flatten(2)
 
 
-def stack(states: Sequence[Tensor], precision: Precision) -> Tensor:
-    """States side by side, (B, S, T, D)."""
+def stack_states(states: Sequence[Tensor], precision: Precision) -> Tensor:
+    """Stack states to (B, S, T, D)."""
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     return torch.stack([state.to(dtype) for state in states], dim=1)
 
 
-def count(network: nn.Module) -> int:
+def count_parameters(network: nn.Module) -> int:
     return sum(parameter.numel() for parameter in network.parameters())

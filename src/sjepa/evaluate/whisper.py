@@ -1,8 +1,8 @@
 """The encoder of Whisper, from OpenAI's weights or a Hugging Face folder, on utterances of any length.
 
-Whisper sees windows of 30 seconds. An utterance is padded with zeros to 30 seconds, as Whisper itself pads it, and only
-the frames that begin within it are kept. So features depend on padding exactly as Whisper's own do, and not on the
-other utterances of a batch. A longer utterance is cut into windows of 30 seconds that do not overlap.
+The input of Whisper is a window of 30 seconds. An utterance is padded with zeros to 30 seconds, as in Whisper itself,
+and only the frames that start within it are kept. Features depend on padding exactly as in Whisper, and not on the
+batch. A longer utterance is cut into windows of 30 seconds without overlap.
 """
 
 from collections.abc import Sequence
@@ -21,8 +21,8 @@ from sjepa.model.formats import load_strictly, read_weights
 WEIGHTS = "encoder.safetensors"  # OpenAI's names, with mel filters
 WINDOW, HOP, STRIDE, FRAMES = 480_000, 160, 320, 1500
 HEAD = 64  # width of an attention head, in every released Whisper
-BATCH = 8  # windows that are computed together
-# Hugging Face's names of the parts of a layer, and OpenAI's.
+BATCH = 8  # windows per forward pass
+# Names of the parts of a layer: Hugging Face to OpenAI.
 PARTS = {
     "self_attn.q_proj": "attn.query",
     "self_attn.k_proj": "attn.key",
@@ -63,7 +63,7 @@ class Block(nn.Module):
 
 
 class WhisperEncoder(nn.Module):
-    """The input of block 0 and the output of each block; the last one behind the final norm."""
+    """Return the input of block 0 and the output of each block, the last one after the final norm."""
 
     positional_embedding: Tensor
     mel_filters: Tensor
@@ -87,7 +87,7 @@ class WhisperEncoder(nn.Module):
         return [*states[:-1], self.ln_post(x)]
 
     def log_mel(self, waveforms: Tensor) -> Tensor:
-        """Whisper's input: (B, N) -> (B, M, N / 160); the floor lies 8 below the loudest value of each window."""
+        """Compute Whisper's input (B, N) -> (B, M, N / 160), clipped at 8 below the maximum of each window."""
         with torch.autocast(waveforms.device.type, enabled=False):
             window = torch.hann_window(400, device=waveforms.device)
             spectrum = torch.stft(waveforms, 400, HOP, window=window, return_complex=True)[..., :-1].abs() ** 2
@@ -96,13 +96,13 @@ class WhisperEncoder(nn.Module):
             return (x + 4.0) / 4.0
 
 
-def frame_total(samples: int) -> int:
-    """Frames that begin within an utterance."""
+def count_frames(samples: int) -> int:
+    """Count the frames that start within an utterance."""
     return -(-samples // STRIDE)
 
 
-def windowed_states(network: WhisperEncoder, utterances: Sequence[np.ndarray], device: torch.device) -> list[Tensor]:
-    """Hidden states (S, T, D) of each utterance, by the windows it fills."""
+def extract_states(network: WhisperEncoder, utterances: Sequence[np.ndarray], device: torch.device) -> list[Tensor]:
+    """Return the hidden states (S, T, D) of each utterance, computed in windows."""
     windows = [
         (index, utterance[first : first + WINDOW])
         for index, utterance in enumerate(utterances)
@@ -114,12 +114,12 @@ def windowed_states(network: WhisperEncoder, utterances: Sequence[np.ndarray], d
         padded = np.stack([np.pad(samples, (0, WINDOW - len(samples))) for _, samples in group])
         states = torch.stack(network(torch.from_numpy(padded).to(device)), dim=1)  # (B, S, T, D)
         for (index, samples), state in zip(group, states, strict=True):
-            found[index].append(state[:, : frame_total(len(samples))])
+            found[index].append(state[:, : count_frames(len(samples))])
     return [torch.cat(parts, dim=1) for parts in found]
 
 
 def load_whisper(folder: Path, fresh: bool) -> WhisperEncoder:
-    """Weights of a folder, or new ones in the same architecture."""
+    """Load the weights of a folder, or initialise new ones in the same architecture."""
     settings: dict[str, Any] = {}
     if (folder / WEIGHTS).is_file():
         weights = {name: tensor.float() for name, tensor in read_weights(folder / WEIGHTS).items()}
@@ -128,14 +128,14 @@ def load_whisper(folder: Path, fresh: bool) -> WhisperEncoder:
             weights["mel_filters"] = weights.pop(filters)
     else:
         settings = read_json(folder / "config.json")
-        weights = from_hugging_face(folder)
-        weights["mel_filters"] = hugging_face_filters(int(settings.get("num_mel_bins", 80)))
+        weights = read_hugging_face(folder)
+        weights["mel_filters"] = make_mel_filters(int(settings.get("num_mel_bins", 80)))
     try:
         width, mels, _ = weights["conv1.weight"].shape
         layers = len({name.split(".")[1] for name in weights if name.startswith("blocks.")})
         heads = int(settings.get("encoder_attention_heads", width // HEAD))
     except (KeyError, ValueError):
-        raise UserError(f"{folder}: these are no weights of Whisper's encoder: there is no conv1.weight") from None
+        raise UserError(f"{folder}: these are not weights of Whisper's encoder: conv1.weight is missing") from None
     torch.manual_seed(0)
     network = WhisperEncoder(mels, width, layers, heads)
     if fresh:
@@ -145,8 +145,8 @@ def load_whisper(folder: Path, fresh: bool) -> WhisperEncoder:
     return network
 
 
-def from_hugging_face(folder: Path) -> dict[str, Tensor]:
-    """The encoder of a Hugging Face folder under OpenAI's names."""
+def read_hugging_face(folder: Path) -> dict[str, Tensor]:
+    """Read the encoder of a Hugging Face folder under OpenAI's names."""
     files = sorted(folder.glob("model*.safetensors")) or sorted(folder.glob("pytorch_model*.bin"))
     if not files:
         raise UserError(f"{folder} cannot be loaded: it has neither model.safetensors nor pytorch_model.bin")
@@ -155,11 +155,11 @@ def from_hugging_face(folder: Path) -> dict[str, Tensor]:
         for name, tensor in read_weights(file).items():
             _, marker, inner = name.rpartition("encoder." if name.startswith(("encoder.", "model.encoder.")) else "\0")
             if marker:
-                weights[openai_name(inner)] = tensor.float()
+                weights[rename_weight(inner)] = tensor.float()
     return weights
 
 
-def openai_name(name: str) -> str:
+def rename_weight(name: str) -> str:
     if name.startswith("layers."):
         _, number, rest = name.split(".", 2)
         part, _, kind = rest.rpartition(".")
@@ -167,7 +167,7 @@ def openai_name(name: str) -> str:
     return name.replace("embed_positions.weight", "positional_embedding").replace("layer_norm.", "ln_post.")
 
 
-def hugging_face_filters(mels: int) -> Tensor:
+def make_mel_filters(mels: int) -> Tensor:
     try:
         import transformers
     except ImportError as error:

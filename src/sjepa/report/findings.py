@@ -9,8 +9,8 @@ from sjepa.analysis.entropy import verdict
 from sjepa.analysis.names import LABELS
 from sjepa.analysis.pareto import analyse_pareto
 from sjepa.evaluate.metric import SectionKind
-from sjepa.evaluate.table import Section, build_sections, place_of
-from sjepa.evaluate.tabular import cells_of
+from sjepa.evaluate.table import Section, build_sections, find_section
+from sjepa.evaluate.tabular import format_cells
 from sjepa.report import charts, findings_charts
 from sjepa.report.blocks import figure, note, section, table
 from sjepa.report.contents import Report
@@ -43,7 +43,7 @@ def results(report: Report) -> str:
 
 def results_table(part: Section) -> str:
     """A table of results in the paper's form: size classes have headings, probes have encoders as columns."""
-    head, cells = cells_of(part, BOLD, "–", str)
+    head, cells = format_cells(part, BOLD, "–", str)
     rows, strong = [], []
     for r, row in enumerate(cells):
         if isinstance(row, str):
@@ -150,7 +150,7 @@ def clusters(report: Report) -> str:
 
 def pareto(report: Report) -> str:
     """Size against score, if the run has results of the full protocol or the analysis was made."""
-    own = any(place_of(result).kind is SectionKind.SUPERB for result in report.results)
+    own = any(find_section(result).kind is SectionKind.SUPERB for result in report.results)
     found = analyse_pareto([report.folder]) if own else report.found.get("pareto")
     if not found:
         return ""
@@ -189,7 +189,7 @@ def gaps(report: Report) -> str:
             f"sjepa probe --encoder {run} --data LABELLED",
         ),
         "SUPERB, and size against score": (
-            any(place_of(r).kind is SectionKind.SUPERB for r in report.results),
+            any(find_section(r).kind is SectionKind.SUPERB for r in report.results),
             f"sjepa superb asr --encoder {run} --data LibriSpeech",
         ),
         "Occupancy of the components": (

@@ -1,4 +1,4 @@
-"""Characters of any language: how transcripts are spelled, and the symbols that a corpus needs."""
+"""Transcripts in any language: normalised spelling, and the character set of a corpus."""
 
 import unicodedata
 from collections.abc import Iterable, Sequence
@@ -12,24 +12,24 @@ APOSTROPHES = str.maketrans({"’": "'", "ʼ": "'", "`": "'"})
 
 
 def spell(text: str) -> str:
-    """Lower-case words of letters, marks, digits and apostrophes, divided by single spaces."""
+    """Normalise text to lower-case letters, marks, digits and apostrophes, with single spaces."""
     text = unicodedata.normalize("NFC", text).translate(APOSTROPHES).lower()
     kept = "".join(c if unicodedata.category(c)[0] in "LMN" or c == "'" else " " for c in text)
     return " ".join(kept.split())
 
 
-def letters(texts: Iterable[str]) -> tuple[str, ...]:
-    """All characters of some texts but the space, in order."""
+def collect_letters(texts: Iterable[str]) -> tuple[str, ...]:
+    """Return all distinct characters of some texts except spaces, sorted."""
     return tuple(sorted({character for text in texts for character in text if not character.isspace()}))
 
 
 @dataclass(frozen=True)
 class Alphabet(Characters):
-    """The characters of a corpus's training transcripts; one that only dev or test has counts as an error."""
+    """The characters of the training transcripts. A character that only occurs in dev or test counts as an error."""
 
     @staticmethod
-    def of(texts: Iterable[str]) -> "Alphabet":
-        return Alphabet((*SPECIAL, *(letter for letter in letters(texts) if letter not in SPECIAL)))
+    def from_texts(texts: Iterable[str]) -> "Alphabet":
+        return Alphabet((*SPECIAL, *(letter for letter in collect_letters(texts) if letter not in SPECIAL)))
 
     def encode(self, text: str) -> list[int]:
         places = {symbol: place for place, symbol in enumerate(self.symbols)}
@@ -43,7 +43,7 @@ class Alphabet(Characters):
 
 @dataclass(frozen=True)
 class TaggedCharacters(SlotCharacters):
-    """Characters of a corpus with marks around what is tagged."""
+    """Characters of a corpus, with marks around tagged words."""
 
     alphabet: tuple[str, ...] = ()
 

@@ -1,19 +1,19 @@
-"""Which utterances share a batch: freely shuffled, of like length, or of like label length, as s3prl has them."""
+"""Batching of utterances as in s3prl: shuffled, by similar length, or by similar label length."""
 
 from collections.abc import Iterator
 
 import numpy as np
 
-WINDOW = 50  # batches within which utterances are sorted by length: random enough, and little padding
-LONG = 300_000  # samples of a batch's first utterance from which s3prl takes half of the batch
+WINDOW = 50  # batches per window; sorting by length within a window gives random batches with little padding
+LONG = 300_000  # samples; if the first utterance of a batch is longer, s3prl halves the batch
 
 
 def shuffled_batches(
     number: int, size: int, seed: int, weights: np.ndarray | None = None, drop_last: bool = False
 ) -> Iterator[np.ndarray]:
-    """Batches without end, whatever the lengths; with `weights` utterances are drawn with replacement.
+    """Yield shuffled batches forever. With `weights`, draw utterances with replacement.
 
-    `drop_last` leaves out an epoch's last batch if it is smaller than the others.
+    `drop_last` skips the last batch of an epoch if it is smaller than the others.
     """
     epoch = 0
     while True:
@@ -28,7 +28,7 @@ def shuffled_batches(
 
 
 def length_batches(lengths: np.ndarray, size: int, seed: int) -> Iterator[np.ndarray]:
-    """Batches without end, utterances of like length together."""
+    """Yield batches of utterances with similar lengths forever."""
     epoch = 0
     while True:
         generator = np.random.default_rng((seed, epoch))
@@ -44,10 +44,10 @@ def length_batches(lengths: np.ndarray, size: int, seed: int) -> Iterator[np.nda
 
 
 def label_batches(labels: np.ndarray, lengths: np.ndarray, size: int, seed: int) -> Iterator[np.ndarray]:
-    """Batches without end, labels of like length together, as s3prl's `ctc` tasks have them.
+    """Yield batches of utterances with similar label lengths forever, as s3prl's `ctc` tasks do.
 
-    Utterances are sorted by the length of their label, the longest first. A batch is `size` neighbours from a place
-    drawn at random; every place comes once per epoch. If the first of a batch is long, its first half is taken.
+    Utterances are sorted by label length, the longest first. A batch is `size` neighbours from a random start. Each
+    start occurs once per epoch. If the first utterance of a batch is long, only the first half of the batch is used.
     """
     order = np.argsort(-labels, kind="stable")
     epoch = 0
@@ -60,6 +60,6 @@ def label_batches(labels: np.ndarray, lengths: np.ndarray, size: int, seed: int)
 
 
 def testing_batches(lengths: np.ndarray, size: int) -> list[np.ndarray]:
-    """Every utterance once, the longest first."""
+    """Return batches with every utterance once, the longest first."""
     order = np.argsort(-lengths, kind="stable")
     return np.split(order, range(size, len(order), size))

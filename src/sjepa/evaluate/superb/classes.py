@@ -1,4 +1,4 @@
-"""Tasks whose label is a class, or one class per slot, of a whole utterance: emotion, keyword, intent, speaker."""
+"""Classification of whole utterances, with one or more slots: emotion, keyword, intent, speaker."""
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -14,7 +14,7 @@ from sjepa.errors import UserError
 from sjepa.evaluate.superb.batches import shuffled_batches
 from sjepa.evaluate.superb.entry import Entry, Request
 from sjepa.evaluate.superb.heads import UtteranceHead
-from sjepa.evaluate.superb.records import Fold, Label, Utterance, reduce_folds, some
+from sjepa.evaluate.superb.records import Fold, Label, Utterance, reduce_folds, sample_evenly
 from sjepa.evaluate.superb.task import Task
 
 T = TypeVar("T", bound=Hashable)
@@ -22,23 +22,25 @@ T = TypeVar("T", bound=Hashable)
 
 @dataclass(frozen=True)
 class ClassTask(Task):
-    """One class per slot for a whole utterance."""
+    """Predict one class per slot for a whole utterance."""
 
     balanced: bool = False
-    """Draw classes equally often in training."""
+    """Whether training draws classes equally often."""
     optional: bool = False
-    """A slot may be empty."""
+    """Whether a slot may be empty."""
     classes: list[list[str]] = field(init=False)
-    """Names that training knows, for each slot."""
+    """Class names of each slot, from the training part."""
     numbers: dict[Label, tuple[int, ...]] = field(init=False, repr=False)
-    """Training's labels as the places of their classes."""
+    """Class indices of each training label."""
 
     def __post_init__(self) -> None:
         labels = {u.label for fold in self.folds for u in fold.train}
         slots = range(len(next(iter(labels))))
         classes = [sorted({label[slot] for label in labels}) for slot in slots]
         if any(len(names) < 2 for names in classes):
-            raise UserError(f"{self.folds[0].name}: training has a slot with a single class, so nothing to learn")
+            raise UserError(
+                f"{self.folds[0].name}: training has a slot with a single class, so there is nothing to learn"
+            )
         places = [{name: place for place, name in enumerate(names)} for names in classes]
         numbers = {label: tuple(place[name] for place, name in zip(places, label, strict=True)) for label in labels}
         object.__setattr__(self, "classes", classes)
@@ -47,29 +49,29 @@ class ClassTask(Task):
     def head(self, dimension: int) -> nn.Module:
         return UtteranceHead(dimension, sum(map(len, self.classes)))
 
-    def divide(self, outputs: Tensor) -> list[tuple[Tensor, list[str]]]:
-        """Outputs and class names of each slot."""
+    def split_slots(self, outputs: Tensor) -> list[tuple[Tensor, list[str]]]:
+        """Return outputs and class names of each slot."""
         return list(zip(outputs.split([len(names) for names in self.classes], dim=1), self.classes, strict=True))
 
     def loss(self, outputs: Tensor, frames: Tensor, labels: Sequence[Label]) -> Tensor:
         total = outputs.new_zeros(())
         wanted = torch.tensor([self.numbers[label] for label in labels], device=outputs.device)
-        for (logits, _), slot in zip(self.divide(outputs), wanted.unbind(1), strict=True):
+        for (logits, _), slot in zip(self.split_slots(outputs), wanted.unbind(1), strict=True):
             total = total + F.cross_entropy(logits, slot)
         return total
 
     def predict(self, outputs: Tensor, frames: Tensor) -> list[Label]:
-        columns = [[names[i] for i in logits.argmax(1).tolist()] for logits, names in self.divide(outputs)]
+        columns = [[names[i] for i in logits.argmax(1).tolist()] for logits, names in self.split_slots(outputs)]
         return list(zip(*columns, strict=True))
 
     def chance(self, fold: Fold) -> dict[str, float]:
-        """Scores on test of one answer to everything: the label that training has most often.
+        """Return the test scores of always predicting the most frequent training label.
 
-        If slots may be empty, whole labels are nearly all different, and it is each slot's most frequent value.
+        If slots may be empty, most labels are unique. The most frequent value of each slot is then used instead.
         """
         labels = [u.label for u in fold.train]
         columns = [[value for value in values if value] for values in zip(*labels, strict=True)]
-        answer = tuple(map(most_frequent, columns)) if self.optional else most_frequent(labels)
+        answer = tuple(map(most_common_item, columns)) if self.optional else most_common_item(labels)
         return self.score([answer] * len(fold.test), [u.label for u in fold.test])
 
     def batches(self, utterances: Sequence[Utterance], samples: np.ndarray, seed: int) -> Iterator[np.ndarray]:
@@ -83,20 +85,20 @@ class ClassTask(Task):
         return self.classes
 
 
-def classification(
+def make_class_task(
     entry: Entry,
     request: Request,
     folds: list[Fold],
     *,
-    choose: Callable[[Sequence[Utterance], int], list[Utterance]] = some,
+    choose: Callable[[Sequence[Utterance], int], list[Utterance]] = sample_evenly,
     balanced: bool = False,
     optional: bool = False,
 ) -> ClassTask:
-    """A task of classes; in the lite protocol `choose` takes a part of the corpus."""
+    """Make a classification task. In the lite protocol, `choose` selects a part of the corpus."""
     folds = reduce_folds(folds, choose) if request.lite else folds
     return entry.task(ClassTask, request, folds, balanced=balanced, optional=optional)
 
 
-def most_frequent(items: Sequence[T]) -> T:
-    """Of several the first."""
+def most_common_item(items: Sequence[T]) -> T:
+    """Return the most frequent item, the first if there are several."""
     return Counter(items).most_common(1)[0][0]

@@ -1,4 +1,4 @@
-"""From frame-wise log-probabilities to text: greedy, or a beam search with a word n-gram model."""
+"""CTC decoding: greedy, or beam search with a word n-gram model."""
 
 import itertools
 import math
@@ -12,25 +12,25 @@ from sjepa.errors import UserError
 from sjepa.evaluate.superb.text import WORD_END, Characters
 
 
-def greedy(best: Sequence[int], blank: int = 0) -> list[int]:
-    """The best symbol of each frame, repeats merged, blanks dropped."""
+def decode_greedily(best: Sequence[int], blank: int = 0) -> list[int]:
+    """Merge repeats and drop blanks from the best symbol of each frame."""
     return [number for number, _ in itertools.groupby(best) if number != blank]
 
 
 @dataclass(frozen=True)
 class BeamSettings:
-    """How a language model is weighed. KenLM scores are logarithms to base 10, as the decoder adds them."""
+    """Settings of a beam search. KenLM scores are logarithms to base 10."""
 
     beam: int
     lm_weight: float
     word_score: float
     threshold: float
     sum_paths: bool
-    """Add the probabilities of paths that spell the same, instead of keeping the best path."""
+    """Whether to sum the probabilities of paths with the same text, instead of taking the best path."""
 
 
 def shallow_fusion(alpha: float, beta: float, beam: int) -> BeamSettings:
-    """pyctcdecode's parameters: log p(text) + alpha ln p(words) + beta for each word, paths summed, pruned at 10."""
+    """Convert pyctcdecode's parameters: log p(text) + alpha ln p(words) + beta per word, sum of paths, threshold 10."""
     return BeamSettings(beam, alpha * math.log(10), beta, 10.0, sum_paths=True)
 
 
@@ -39,7 +39,7 @@ BOARD = BeamSettings(5, 2.0, -1.0, 25.0, sum_paths=False)
 
 
 class LanguageModel:
-    """A KenLM model and the trie of its words' spellings: large, loaded once, shared by decoders."""
+    """A KenLM model and the trie of its words, loaded once and shared by decoders."""
 
     def __init__(self, path: Path, *lexicons: Path):
         try:
@@ -47,11 +47,11 @@ class LanguageModel:
             from flashlight.lib.text.decoder.kenlm import KenLM
             from flashlight.lib.text.dictionary import create_word_dict
         except ImportError as error:
-            needs = "flashlight-text, and that Python 3.12 or older: pip install 'sjepa[lm]'"
+            needs = "flashlight-text, which needs Python 3.12 or older: pip install 'sjepa[lm]'"
             raise UserError(f"decoding with a language model needs {needs}") from error
         symbols = Characters()
-        words = fitting_words(path, lexicons, symbols)
-        # The decoder wants an entry for unknown words, which their score of minus infinity then keeps out.
+        words = read_words(path, lexicons, symbols)
+        # The decoder requires an entry for unknown words. A score of minus infinity excludes it.
         self.dictionary = create_word_dict({word: [list(word)] for word in [*words, "<unk>"]})
         try:
             self.model = KenLM(str(path), self.dictionary)
@@ -73,13 +73,13 @@ class LanguageModel:
         self.trie.smear(SmearingMode.MAX)
 
     def score(self, word: str) -> float:
-        """Logarithm of a word's probability without context; one that the model does not have scores as `<unk>`."""
+        """Return the log-probability of a word without context. An unknown word scores as `<unk>`."""
         _, score = self.model.score(self.model.start(False), self.dictionary.get_index(word))
         return float(score)
 
 
 class BeamDecoder:
-    """A CTC beam search through flashlight-text, over the words of a language model."""
+    """CTC beam search of flashlight-text over the words of a language model."""
 
     def __init__(self, language: LanguageModel, settings: BeamSettings):
         from flashlight.lib.text.decoder import CriterionType, LexiconDecoder, LexiconDecoderOptions
@@ -100,7 +100,7 @@ class BeamDecoder:
         self.decoder = LexiconDecoder(options, language.trie, language.model, language.silence, 0, unknown, [], False)
 
     def __call__(self, log_probabilities: Tensor) -> str:
-        """The best word sequence for one utterance's (T, V) on the CPU; empty where no word fits."""
+        """Return the best word sequence for one utterance's log-probabilities (T, V) on the CPU, or an empty string."""
         scores = log_probabilities.float().contiguous()
         found = self.decoder.decode(scores.data_ptr(), *scores.shape)
         if not found:
@@ -108,8 +108,8 @@ class BeamDecoder:
         return " ".join(self.language.dictionary.get_entry(number) for number in found[0].words if number >= 0)
 
 
-def fitting_words(language_model: Path, lexicons: Sequence[Path], symbols: Characters) -> list[str]:
-    """Words that the task's characters can spell, from lexicons or an ARPA file's unigrams."""
+def read_words(language_model: Path, lexicons: Sequence[Path], symbols: Characters) -> list[str]:
+    """Read the words that the task's characters can spell, from lexicons or the unigrams of an ARPA file."""
     if not language_model.is_file():
         raise UserError(f"there is no language model {language_model}")
     missing = next((lexicon for lexicon in lexicons if not lexicon.is_file()), None)
@@ -117,9 +117,9 @@ def fitting_words(language_model: Path, lexicons: Sequence[Path], symbols: Chara
         raise UserError(f"there is no lexicon {missing}")
     source = " and ".join(map(str, lexicons or [language_model]))
     if lexicons:
-        found = [word for lexicon in lexicons for word in lexicon_words(lexicon)]
+        found = [word for lexicon in lexicons for word in read_lexicon_words(lexicon)]
     else:
-        found = list(arpa_words(language_model))
+        found = list(read_arpa_words(language_model))
     if not found:
         raise UserError(f"{source} has no words")
     letters = set(symbols.symbols[5:])
@@ -128,23 +128,23 @@ def fitting_words(language_model: Path, lexicons: Sequence[Path], symbols: Chara
         odd = next(word for word in found if not set(word) <= letters)
         raise UserError(
             f"the alphabet of {source} does not fit: {len(found) - len(fitting)} of {len(found)} words, such as "
-            f"{odd!r}, have characters besides A-Z and the apostrophe"
+            f"{odd!r}, have characters other than A-Z and the apostrophe"
         )
     return list(dict.fromkeys(fitting))
 
 
-def lexicon_words(lexicon: Path) -> Iterator[str]:
-    """First words of a lexicon's lines; their spelling is their characters."""
+def read_lexicon_words(lexicon: Path) -> Iterator[str]:
+    """Yield the first word of each line of a lexicon."""
     for line in lexicon.read_text(encoding="utf-8").splitlines():
         if line.strip():
             yield line.split()[0]
 
 
-def arpa_words(path: Path) -> Iterator[str]:
-    """Unigrams of an ARPA file, read as far as they go."""
+def read_arpa_words(path: Path) -> Iterator[str]:
+    """Yield the unigrams of an ARPA file."""
     with path.open("rb") as file:
         if not is_arpa(file):
-            raise UserError(f"{path} is not an ARPA file; for a KenLM binary give its words too: --lexicon FILE")
+            raise UserError(f"{path} is not an ARPA file; a KenLM binary also needs its words: --lexicon FILE")
         for line in itertools.dropwhile(lambda line: line.strip() != b"\\1-grams:", file):
             fields = line.split()
             if line.startswith(b"\\1-grams") or not fields:

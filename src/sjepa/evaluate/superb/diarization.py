@@ -23,9 +23,9 @@ WIDTH = 512
 
 
 class DiarizationHead(nn.Module):
-    """One LSTM layer, and a decision for each speaker at each frame.
+    """One LSTM layer, and a binary decision for each speaker at each frame.
 
-    Labels have one frame more than features, which end with the last whole frame: the last frame comes twice.
+    Labels have one frame more than features, so the last frame of the features is repeated.
     """
 
     def __init__(self, dimension: int):
@@ -40,12 +40,12 @@ class DiarizationHead(nn.Module):
 
 @dataclass(frozen=True)
 class DiarizationTask(Task):
-    """Binary cross-entropy with the speakers in the order that fits best."""
+    """Binary cross-entropy with the best permutation of the speakers."""
 
     turns: dict[str, list[Turn]] = field(kw_only=True, repr=False)
-    """Of every test recording."""
+    """Turns of every test recording."""
     active: dict[Label, Tensor] = field(init=False, repr=False)
-    """Labels as frames of zeros and ones: (frames, speakers)."""
+    """Speaker activity of each label, zeros and ones: (frames, speakers)."""
 
     def __post_init__(self) -> None:
         labels = {u.label for fold in self.folds for u in fold.utterances}
@@ -58,7 +58,7 @@ class DiarizationTask(Task):
     def loss(self, outputs: Tensor, frames: Tensor, labels: Sequence[Label]) -> Tensor:
         wanted = [self.active[label].to(outputs.device) for label in labels]
         counts = torch.tensor([len(label) for label in wanted], device=outputs.device)
-        outputs = fit(outputs, int(counts.max()))
+        outputs = resample_outputs(outputs, int(counts.max()))
         padded = nn.utils.rnn.pad_sequence(wanted, batch_first=True)
         inside = torch.arange(padded.shape[1], device=outputs.device) < counts[:, None]
         orders = [
@@ -72,33 +72,33 @@ class DiarizationTask(Task):
         return float(sum(len(self.active[label]) for label in labels))
 
     def predict(self, outputs: Tensor, frames: Tensor) -> list[np.ndarray]:
-        """Probabilities, with the frame that labels have more."""
+        """Return probabilities, including the extra frame of the labels."""
         found = outputs.float().sigmoid().cpu().numpy()
         return [row[: count + 1] for row, count in zip(found, frames.tolist(), strict=True)]
 
     def answers(self) -> dict[str, list[tuple[str, float, float]]]:
         return {name: [(t.speaker, t.start, t.end) for t in turns] for name, turns in self.turns.items()}
 
-    def matched(self, prediction: np.ndarray, label: Label) -> tuple[np.ndarray, np.ndarray]:
-        """Decisions of a chunk, and its label with the speakers in the order that fits best."""
+    def match_speakers(self, prediction: np.ndarray, label: Label) -> tuple[np.ndarray, np.ndarray]:
+        """Return the decisions for a chunk, and its label with the best permutation of the speakers."""
         active = self.active[label]
-        probabilities = fit(torch.from_numpy(prediction)[None], len(active))[0]
+        probabilities = resample_outputs(torch.from_numpy(prediction)[None], len(active))[0]
         orders = [active[:, list(order)] for order in itertools.permutations(range(SPEAKERS))]
         losses = [float(F.binary_cross_entropy(probabilities, order)) for order in orders]
         return (probabilities > 0.5).numpy(), orders[int(np.argmin(losses))].numpy() > 0.5
 
     def score_part(self, predictions: Sequence[np.ndarray], utterances: Sequence[Utterance]) -> dict[str, float]:
-        """Over frames, averaged over chunks; of test recordings also the error that dscore reports."""
-        pairs = [frame_errors(*self.matched(p, u.label)) for p, u in zip(predictions, utterances, strict=True)]
+        """Return frame-level scores averaged over chunks, and for test recordings also the error of dscore."""
+        pairs = [frame_errors(*self.match_speakers(p, u.label)) for p, u in zip(predictions, utterances, strict=True)]
         errors, right = np.mean(pairs, axis=0)
         scores = {"frame_der": 100.0 * float(errors), "frame_accuracy": 100.0 * float(right)}
         if not all(u.name in self.turns for u in utterances):
             return scores
-        references: dict[str, Turns] = {name: by_speaker(turns) for name, turns in self.turns.items()}
-        return {"der": error_rate(self.recordings(predictions, utterances), references, STRIDE / SAMPLE_RATE)} | scores
+        references: dict[str, Turns] = {name: group_turns(turns) for name, turns in self.turns.items()}
+        return {"der": error_rate(self.join_chunks(predictions, utterances), references, STRIDE / SAMPLE_RATE)} | scores
 
-    def recordings(self, predictions: Sequence[np.ndarray], utterances: Sequence[Utterance]) -> dict[str, np.ndarray]:
-        """Probabilities of whole recordings, their chunks one after the other."""
+    def join_chunks(self, predictions: Sequence[np.ndarray], utterances: Sequence[Utterance]) -> dict[str, np.ndarray]:
+        """Concatenate the probabilities of the chunks of each recording."""
         chunks: dict[str, list[np.ndarray]] = {}
         for prediction, utterance in zip(predictions, utterances, strict=True):
             chunks.setdefault(utterance.name, []).append(prediction)
@@ -119,11 +119,11 @@ class DiarizationTask(Task):
         try:
             import h5py
         except ImportError:
-            say("h5py is not installed: no files of sd for SUPERB's board (pip install 'sjepa[superb]')")
+            say("h5py is not installed: no sd files for the SUPERB leaderboard (pip install 'sjepa[superb]')")
             return {}
         (folder,) = self.submission.places
         files: dict[str, str | bytes] = {"frame_shift": f"{STRIDE}\n"}
-        for name, found in self.recordings(predictions, utterances).items():
+        for name, found in self.join_chunks(predictions, utterances).items():
             memory = io.BytesIO()
             with h5py.File(memory, "w") as file:
                 file.create_dataset("T_hat", data=found)
@@ -131,8 +131,8 @@ class DiarizationTask(Task):
         return files
 
 
-def by_speaker(turns: Sequence[Turn]) -> dict[str, list[tuple[float, float]]]:
-    """Turns of each speaker in hundredths of a second, as RTTM files hold them."""
+def group_turns(turns: Sequence[Turn]) -> dict[str, list[tuple[float, float]]]:
+    """Group turns by speaker, rounded to hundredths of a second as in RTTM files."""
     found: dict[str, list[tuple[float, float]]] = {}
     for turn in turns:
         start = round(turn.start, 2)
@@ -140,8 +140,8 @@ def by_speaker(turns: Sequence[Turn]) -> dict[str, list[tuple[float, float]]]:
     return found
 
 
-def fit(outputs: Tensor, frames: int) -> Tensor:
-    """Outputs at so many frames: those of another rate are taken or repeated evenly, then cut or continued."""
+def resample_outputs(outputs: Tensor, frames: int) -> Tensor:
+    """Adapt outputs to a number of frames: resample a different frame rate, otherwise truncate or repeat the end."""
     factor = frames / outputs.shape[1]
     if not 2 / 3 < factor < 1.5:
         places = (torch.arange(frames, device=outputs.device) / factor).long().clamp(max=outputs.shape[1] - 1)

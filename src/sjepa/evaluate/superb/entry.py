@@ -1,4 +1,4 @@
-"""One entry per task: everything that tells a task from the others."""
+"""Task entries: everything that distinguishes one task from another."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from sjepa.errors import UserError
 from sjepa.evaluate.metric import Metric, SectionKind
-from sjepa.evaluate.superb.own import OwnData, corpus_label
+from sjepa.evaluate.superb.own import CorpusOptions, corpus_label
 from sjepa.evaluate.superb.records import Fold
 from sjepa.evaluate.superb.submission import Submission
 from sjepa.evaluate.superb.task import Recipe, Task
@@ -18,12 +18,12 @@ DEV_CLEAN = "dev-clean"
 
 @dataclass(frozen=True)
 class Corpus:
-    """How a task's corpus is recognised in a folder that holds several."""
+    """Rules to find a task's corpus in a folder of several corpora."""
 
     signs: tuple[str, ...]
-    """Files or folders, any of which lies in it."""
+    """Files or folders, at least one of which the corpus contains."""
     folders: tuple[str, ...] = ()
-    """Names that its folder may have; it may also be the folder of all corpora itself."""
+    """Possible names of its folder. The given folder itself may also be the corpus."""
 
     def find(self, data: Path) -> Path | None:
         for folder in (data, *(data / name for name in self.folders)):
@@ -34,44 +34,44 @@ class Corpus:
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked of a task: its corpus, the protocol, and the files that some tasks need."""
+    """Options to build a task: its corpus, the protocol, and files that some tasks need."""
 
     data: Path
     recipe: Recipe
     lite: bool = False
     lexicons: tuple[Path, ...] = ()
     subset: str = DEV_CLEAN
-    """Of LibriSpeech, for the lite protocol."""
-    own: OwnData = field(default_factory=OwnData)
-    """How a corpus of the user's own is read."""
+    """Subset of LibriSpeech, for the lite protocol."""
+    own: CorpusOptions = field(default_factory=CorpusOptions)
+    """Options for a user's corpus."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A task as it is listed. `ENTRY` of each file in `tasks` is one; a program may make others from any data."""
+    """Definition of a task. Each file in `tasks` has one as `ENTRY`. A program may define others."""
 
     name: str
     title: str
     section: SectionKind
-    """Where its full results stand in a table."""
+    """Table section of its full results."""
     recipe: Recipe
     lite_steps: int
     metrics: tuple[Metric, ...]
     build: "Callable[[Entry, Request], Task]"
-    """Read the corpus and make the task: its folds, head, loss and predictions."""
+    """Reads the corpus and makes the task: folds, head, loss and predictions."""
     selects: str = ""
-    """The metric that dev selects by; the first unless another is named."""
+    """The metric for selection on dev. By default, the first."""
     corpus: Corpus | None = None
-    """How `superb all` finds the corpus; a task without it is not among all."""
+    """Rules for `superb all` to find the corpus. `superb all` skips tasks without it."""
     submission: Submission | None = None
-    """The file of its test predictions that SUPERB's board expects."""
+    """The prediction files that the SUPERB leaderboard expects."""
     language_model: bool = False
-    """Whether a language model can decode its test part."""
+    """Whether a language model can decode the test part."""
     own: bool = False
-    """Whether it takes any labelled corpus, which may also be a single file."""
+    """Whether it accepts any labelled corpus, including a single file."""
 
     def for_corpus(self, data: Path) -> "Entry":
-        """The same task on a corpus of the user's own, under a name of its own and never beside reported results."""
+        """Return the task for a user's corpus, with its own name and without published results."""
         name = f"{self.name}-{corpus_label(data)}"
         return Entry(
             name, self.title, SectionKind.OTHER, self.recipe, self.lite_steps, self.metrics, self.build, self.selects
@@ -85,9 +85,9 @@ class Entry:
         steps: int | None = None,
         lexicons: Sequence[Path] = (),
         subset: str = DEV_CLEAN,
-        own: OwnData | None = None,
+        own: CorpusOptions | None = None,
     ) -> Request:
-        """Settle the protocol; `steps` changes the length of the lite protocol only."""
+        """Make a request with the full or lite protocol. `steps` applies to the lite protocol only."""
         if not data.is_dir() and not (self.own and data.is_file()):
             raise UserError(f"there is no folder {data}")
         if steps is not None and not lite:
@@ -97,9 +97,9 @@ class Entry:
         if steps is not None and steps < 1:
             raise UserError(f"--steps {steps}: at least one step is needed")
         recipe = self.recipe.lite(steps or self.lite_steps) if lite else self.recipe
-        return Request(data, recipe, lite, tuple(lexicons), subset, own or OwnData())
+        return Request(data, recipe, lite, tuple(lexicons), subset, own or CorpusOptions())
 
     def task(self, kind: type[T], request: Request, folds: list[Fold], **more: Any) -> T:
-        """A task of a kind, with all that the entry states."""
+        """Make a task of the given class from this entry."""
         submission = None if request.lite else self.submission
         return kind(self.name, request.recipe, folds, self.metrics, self.selects, self.section, submission, **more)

@@ -1,4 +1,4 @@
-"""Features on disk, for those that do not fit in memory: one file per utterance, memory-mapped when it is read."""
+"""Features on disk, if they do not fit in memory: one memory-mapped file per utterance."""
 
 import hashlib
 from contextlib import suppress
@@ -17,19 +17,19 @@ SUFFIX = ".npy"
 
 
 class FeatureFiles:
-    """A folder of features that never holds more than `most` bytes.
+    """A folder of features of at most `most` bytes.
 
-    The folder may serve several encoders and evaluations, one after another. Any file in it, or all of it, can be
-    deleted at any time between two runs: what is missing is computed again. A file is found by the encoder's weights,
-    the precision, and the path, size and time of the audio file, so that features of changed audio are not read.
+    Several encoders and evaluations may use the folder, one after another. Files can be deleted between two runs and
+    are then computed again. A file depends on the encoder's weights, the precision, and the path, size and
+    modification time of the audio file. Features of changed audio are therefore never used.
     """
 
     def __init__(self, folder: Path, most: int, upstream: Upstream):
         refuse_file(folder)
         self.folder = folder / f"{upstream.name.replace(' ', '-')}-{upstream.fingerprint()}-{upstream.precision}"
         self.folder.mkdir(parents=True, exist_ok=True)
-        held = sum(file.stat().st_size for file in folder.rglob(f"*{SUFFIX}"))
-        self.room = (most - held) // distributed.world_size()
+        used = sum(file.stat().st_size for file in folder.rglob(f"*{SUFFIX}"))
+        self.room = (most - used) // distributed.world_size()
         self.dtype = torch.bfloat16 if upstream.precision == "bf16" and upstream.network else torch.float32
 
     def file(self, utterance: Utterance) -> Path:
@@ -38,11 +38,11 @@ class FeatureFiles:
         return self.folder / name[:2] / f"{name[2:34]}{SUFFIX}"
 
     def load(self, file: Path) -> Tensor:
-        """Features of a file: pages are read when they are used, and never written back."""
+        """Map the features of a file. Pages are read on access and never written back."""
         return torch.from_numpy(np.load(file, mmap_mode="c")).view(self.dtype)
 
     def save(self, utterance: Utterance, states: Tensor) -> None:
-        """Keep features while there is room for them."""
+        """Save features if there is room."""
         size = states.numel() * states.element_size()
         file = self.file(utterance)
         if size > self.room or file.is_file():
@@ -50,6 +50,6 @@ class FeatureFiles:
         self.room -= size
         file.parent.mkdir(exist_ok=True)
         plain = states.contiguous().view(torch.int16) if states.dtype is torch.bfloat16 else states
-        # The file is gone if another rank has just written the same one.
+        # The temporary file is gone if another rank has just written the same one.
         with suppress(FileNotFoundError), atomic_file(file) as unfinished, unfinished.open("wb") as target:
             np.save(target, plain.cpu().numpy())

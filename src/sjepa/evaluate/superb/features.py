@@ -1,4 +1,4 @@
-"""Features of utterances for training and testing: decoded ahead, extracted in batches, kept in memory or on disk."""
+"""Features for training and testing, with prefetched audio, batched extraction, and a cache in memory and on disk."""
 
 import os
 import time
@@ -16,34 +16,34 @@ from sjepa.audio.io import SAMPLE_RATE
 from sjepa.errors import UserError
 from sjepa.evaluate.superb.feature_files import FeatureFiles
 from sjepa.evaluate.superb.records import Utterance
-from sjepa.evaluate.superb.sound import prepare
+from sjepa.evaluate.superb.sound import prepare_waveform
 from sjepa.evaluate.upstream import Upstream
 from sjepa.model.frontend import RECEPTIVE_FIELD
 
 Batch = tuple[Sequence[Utterance], list[Tensor]]
 """Utterances and the hidden states of each: (states, frames, dimension)."""
 CPU_CACHE = 4 * 2**30  # bytes
-AHEAD = 4  # batches that are being decoded while one is in use
+AHEAD = 4  # prefetched batches
 Reading = Future[np.ndarray | Tensor] | None
-"""Audio that is being decoded, or features that are being read from disk; nothing if they are in memory."""
+"""Pending audio or features from disk, or None if the features are in memory."""
 
 
 class FeatureStore:
-    """All hidden states of utterances. At most `cache_gb` is kept where they were made.
+    """Hidden states of utterances, with up to `cache_gb` cached on the encoder's device.
 
-    What does not fit there goes to `files`, if they are given. Features of random crops are never kept.
+    Features that do not fit go to `files`, if given. Features of random crops are never cached.
     """
 
     def __init__(self, upstream: Upstream, cache_gb: float | None = None, files: FeatureFiles | None = None):
         self.upstream, self.files = upstream, files
-        self.room = spare_memory(upstream.device) if cache_gb is None else int(cache_gb * 2**30)
-        self.kept: dict[str, Tensor] = {}
+        self.room = cache_budget(upstream.device) if cache_gb is None else int(cache_gb * 2**30)
+        self.cache: dict[str, Tensor] = {}
         self.pool = ThreadPoolExecutor(min(8, os.cpu_count() or 1))
         self.audio_seconds = self.clock = 0.0
-        self.timed: deque[tuple[float, torch.cuda.Event, torch.cuda.Event]] = deque()
+        self.timings: deque[tuple[float, torch.cuda.Event, torch.cuda.Event]] = deque()
 
     def batches(self, plan: Iterable[tuple[Sequence[Utterance], int]]) -> Iterator[Batch]:
-        """Features of each batch of a plan: utterances, and a seed for the place of random crops (-1: the middle)."""
+        """Yield the features of each batch of a plan: utterances, and a seed for random crops (-1 crops the middle)."""
         waiting: deque[tuple[Sequence[Utterance], list[Reading]]] = deque()
         for utterances, seed in plan:
             waiting.append((utterances, [self.start(u, (seed, i)) for i, u in enumerate(utterances)]))
@@ -55,17 +55,17 @@ class FeatureStore:
     def start(self, utterance: Utterance, seed: tuple[int, int]) -> Reading:
         if utterance.crop:
             return self.pool.submit(self.read, utterance, seed)
-        return None if utterance.key in self.kept else self.pool.submit(self.load, utterance, seed)
+        return None if utterance.key in self.cache else self.pool.submit(self.load, utterance, seed)
 
     def load(self, utterance: Utterance, seed: tuple[int, int]) -> np.ndarray | Tensor:
-        """Features from disk, or audio to compute them from."""
+        """Return features from disk, or audio to compute them from."""
         file: Path | None = self.files.file(utterance) if self.files is not None else None
         if self.files is not None and file is not None and file.is_file():
             return self.files.load(file)
         return self.read(utterance, seed)
 
     def read(self, utterance: Utterance, seed: tuple[int, int]) -> np.ndarray:
-        samples = prepare(utterance.read(), utterance.sound)
+        samples = prepare_waveform(utterance.read(), utterance.sound)
         if len(samples) < RECEPTIVE_FIELD:
             raise UserError(f"{utterance.recording}: {len(samples)} samples at 16 kHz, shorter than one frame")
         spare = len(samples) - utterance.crop
@@ -75,11 +75,11 @@ class FeatureStore:
         return samples[first : first + utterance.crop]
 
     def finish(self, utterances: Sequence[Utterance], reading: list[Reading]) -> Batch:
-        # What was cached since its decoding began need not be extracted again.
+        # Skip utterances that were cached after their decoding started.
         found = {
             i: future.result()
             for i, future in enumerate(reading)
-            if future is not None and (utterances[i].crop or utterances[i].key not in self.kept)
+            if future is not None and (utterances[i].crop or utterances[i].key not in self.cache)
         }
         audio = {i: value for i, value in found.items() if isinstance(value, np.ndarray)}
         states = dict(zip(audio, self.extract(list(audio.values())), strict=True)) if audio else {}
@@ -88,28 +88,28 @@ class FeatureStore:
                 self.keep(utterances[index], value)
         device = self.upstream.device
         states |= {i: value.to(device) for i, value in found.items() if isinstance(value, Tensor)}
-        return utterances, [states[i] if i in states else self.kept[u.key] for i, u in enumerate(utterances)]
+        return utterances, [states[i] if i in states else self.cache[u.key] for i, u in enumerate(utterances)]
 
     def keep(self, utterance: Utterance, states: Tensor) -> None:
-        """In memory while there is room, then on disk."""
+        """Cache features in memory if there is room, otherwise on disk."""
         size = states.numel() * states.element_size()
-        if utterance.key in self.kept:
+        if utterance.key in self.cache:
             return
         if size <= self.room:
-            self.kept[utterance.key] = states.clone()  # so that the padded batch it was cut from can be freed
+            self.cache[utterance.key] = states.clone()  # a copy, to free the padded batch
             self.room -= size
         elif self.files is not None:
             self.files.save(utterance, states)
 
     def extract(self, audio: list[np.ndarray]) -> list[Tensor]:
-        """Hidden states, and the time that they took: on a GPU between two events, which nothing waits for."""
+        """Return hidden states and record the time. On a GPU, events measure it without synchronising."""
         seconds = sum(map(len, audio)) / SAMPLE_RATE
         if self.upstream.device.type == "cuda":
             began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             began.record()
             states = self.upstream.extract(audio)
             ended.record()
-            self.timed.append((seconds, began, ended))
+            self.timings.append((seconds, began, ended))
             self.read_clock()
             return states
         start = time.perf_counter()
@@ -119,26 +119,26 @@ class FeatureStore:
         return states
 
     def read_clock(self) -> None:
-        """Count the batches that the GPU has finished."""
-        while self.timed and self.timed[0][2].query():
-            seconds, began, ended = self.timed.popleft()
+        """Add the times of the batches that the GPU has finished."""
+        while self.timings and self.timings[0][2].query():
+            seconds, began, ended = self.timings.popleft()
             self.clock += began.elapsed_time(ended) / 1000
             self.audio_seconds += seconds
 
     @property
     def speed(self) -> float:
-        """Audio seconds turned into features in one second of extraction."""
+        """Seconds of audio per second of extraction."""
         self.read_clock()
         return self.audio_seconds / self.clock if self.clock else 0.0
 
 
-def spare_memory(device: torch.device) -> int:
-    """Bytes that features may take."""
+def cache_budget(device: torch.device) -> int:
+    """Return the default cache size in bytes."""
     return torch.cuda.mem_get_info(device)[0] // 2 if device.type == "cuda" else CPU_CACHE
 
 
-def padded(states: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """A batch (B, S, T, D) and, on the CPU, the frames of each utterance."""
+def pad_states(states: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """Pad states to a batch (B, S, T, D). Return it and the frame counts on the CPU."""
     frames = torch.tensor([state.shape[1] for state in states])
     batch = pad_sequence([state.transpose(0, 1) for state in states], batch_first=True)  # (B, T, S, D)
     return batch.transpose(1, 2), frames

@@ -1,6 +1,6 @@
-"""What is trained on top of a frozen encoder: a weighted sum of its layers, and the task's head.
+"""Trainable parts on top of a frozen encoder: a weighted sum of its layers, and the task's head.
 
-Features lie on the device; the counts of their frames lie on the CPU, where lengths are needed as numbers.
+Features are on the device. Frame counts are on the CPU, because they are needed as integers.
 """
 
 import torch
@@ -9,7 +9,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 
 class WeightedSum(nn.Module):
-    """Hidden states mixed by softmax weights that start equal: (B, S, T, D) -> (B, T, D)."""
+    """Average hidden states with softmax weights, initially equal: (B, S, T, D) -> (B, T, D)."""
 
     def __init__(self, states: int):
         super().__init__()
@@ -20,7 +20,7 @@ class WeightedSum(nn.Module):
 
 
 class RecurrentHead(nn.Module):
-    """Projection, two bidirectional LSTM layers, and a symbol at every frame: for ASR and slot filling."""
+    """Projection, two bidirectional LSTM layers, and an output per frame, for ASR and slot filling."""
 
     def __init__(self, dimension: int, outputs: int, width: int = 1024, dropout: float = 0.2):
         super().__init__()
@@ -42,7 +42,7 @@ class RecurrentHead(nn.Module):
 
 
 class FrameHead(nn.Module):
-    """Two linear layers at every frame: for phoneme recognition."""
+    """Two linear layers per frame, for phoneme recognition."""
 
     def __init__(self, dimension: int, outputs: int, width: int = 256):
         super().__init__()
@@ -54,7 +54,7 @@ class FrameHead(nn.Module):
 
 
 class UtteranceHead(nn.Module):
-    """Projection, mean over the utterance's frames, classes: for tasks with labels of whole utterances."""
+    """Projection, mean over frames, and a classifier, for labels of whole utterances."""
 
     def __init__(self, dimension: int, outputs: int, width: int = 256):
         super().__init__()

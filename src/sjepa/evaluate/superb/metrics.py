@@ -11,7 +11,7 @@ Sentences = Sequence[str]
 
 
 def edit_distance(a: Sequence[Hashable], b: Sequence[Hashable]) -> int:
-    """Fewest insertions, deletions and substitutions that turn one sequence into the other."""
+    """Return the smallest number of insertions, deletions and substitutions between two sequences."""
     numbers: dict[Hashable, int] = {}
     first, second = (np.array([numbers.setdefault(item, len(numbers)) for item in items], int) for items in (a, b))
     steps = np.arange(len(second) + 1)
@@ -24,18 +24,18 @@ def edit_distance(a: Sequence[Hashable], b: Sequence[Hashable]) -> int:
 
 
 def error_rate(hypotheses: Sequence[Sequence[Hashable]], references: Sequence[Sequence[Hashable]]) -> float:
-    """Edits over the length of the references, both summed over all sentences."""
+    """Return total edits divided by total reference length, in percent."""
     edits = sum(edit_distance(h, r) for h, r in zip(hypotheses, references, strict=True))
     return 100.0 * edits / max(1, sum(len(r) for r in references))
 
 
 def word_error_rate(hypotheses: Sentences, references: Sentences) -> float:
-    """WER; also PER, where the words are phones."""
+    """Return WER, or PER if the words are phones."""
     return error_rate([h.split() for h in hypotheses], [r.split() for r in references])
 
 
 def character_error_rate(hypotheses: Sentences, references: Sentences) -> float:
-    """CER, with every space counted as a character: also the one that ends a transcript, as s3prl counts it."""
+    """Return CER. Every space counts as a character, including the final one, as in s3prl."""
     return error_rate(hypotheses, references)
 
 
@@ -44,7 +44,7 @@ def accuracy(hypotheses: Sequence[Hashable], references: Sequence[Hashable]) -> 
 
 
 def balanced_accuracy(hypotheses: Sequence[Hashable], references: Sequence[Hashable]) -> float:
-    """Accuracy within each class of the references, averaged over the classes."""
+    """Return the accuracy averaged over the classes of the references."""
     right: dict[Hashable, list[bool]] = {}
     for h, r in zip(hypotheses, references, strict=True):
         right.setdefault(r, []).append(h == r)
@@ -52,7 +52,7 @@ def balanced_accuracy(hypotheses: Sequence[Hashable], references: Sequence[Hasha
 
 
 def slot_f1(hypotheses: Sequence[Sequence[str]], references: Sequence[Sequence[str]]) -> float:
-    """F1 of slots and their values over all utterances; a slot that is not there has no value."""
+    """Return F1 of slots and their values over all utterances. Missing slots have an empty value."""
 
     def pairs(labels: Sequence[Sequence[str]]) -> set[Hashable]:
         return {(i, slot, value) for i, label in enumerate(labels) for slot, value in enumerate(label) if value}
@@ -61,8 +61,8 @@ def slot_f1(hypotheses: Sequence[Sequence[str]], references: Sequence[Sequence[s
     return 100.0 * 2 * len(found & wanted) / max(1, len(found) + len(wanted))
 
 
-def slots(sentence: str) -> dict[str, list[str]]:
-    """Values of each slot type in a sentence with `B-slot value E-slot` marks; marks inside a value are dropped."""
+def parse_slots(sentence: str) -> dict[str, list[str]]:
+    """Return the values of each slot type in a sentence with `B-slot value E-slot` marks, without inner marks."""
     found: dict[str, list[str]] = {}
     for kind, value in re.findall(r"B-(\S+) (.+?) E-\1", re.sub(" +", " ", sentence)):
         value = re.sub(r" E-\S+", "", re.sub(r"B-\S+ ", "", value))
@@ -70,37 +70,37 @@ def slots(sentence: str) -> dict[str, list[str]]:
     return found
 
 
-def f1(found: set[str], wanted: set[str]) -> float:
-    """F1 of two sets; two empty ones agree."""
+def f1_score(found: set[str], wanted: set[str]) -> float:
+    """Return F1 of two sets, 1 if both are empty."""
     return 2 * len(found & wanted) / (len(found) + len(wanted)) if found or wanted else 1.0
 
 
 def slot_type_f1(hypotheses: Sentences, references: Sentences) -> float:
-    """F1 over the set of slot types of each utterance, averaged over utterances."""
-    scores = [f1(set(slots(h)), set(slots(r))) for h, r in zip(hypotheses, references, strict=True)]
+    """Return F1 of the slot types of each utterance, averaged over utterances."""
+    scores = [f1_score(set(parse_slots(h)), set(parse_slots(r))) for h, r in zip(hypotheses, references, strict=True)]
     return 100.0 * float(np.mean(scores))
 
 
 def slot_value_cer(hypotheses: Sentences, references: Sentences) -> float:
-    """Characters wrong in slot values: each reference value against the best hypothesis of its type, or nothing."""
+    """Return CER of slot values: each reference value against the best hypothesis of its type, or an empty one."""
     pairs = []
     for hypothesis, reference in zip(hypotheses, references, strict=True):
-        found = slots(hypothesis)
-        for kind, values in slots(reference).items():
+        found = parse_slots(hypothesis)
+        for kind, values in parse_slots(reference).items():
             for value in values:
                 pairs.append((min(found.get(kind, [""]), key=lambda h: edit_distance(h, value)), value))
     return error_rate([h for h, _ in pairs], [r for _, r in pairs])
 
 
 def equal_error_rate(scores: Sequence[float], references: Sequence[str]) -> float:
-    """Where false alarms and misses of a threshold are equally frequent; between two thresholds both are linear.
+    """Return the rate at which false alarms and misses are equal, interpolated between thresholds.
 
-    References are "1" for a pair of one speaker and "0" for a pair of two.
+    References are "1" for the same speaker and "0" for different speakers.
     """
     wanted = np.array([reference == "1" for reference in references])
     order = np.argsort(-np.asarray(scores), kind="stable")
     ranked, hits = np.asarray(scores)[order], wanted[order]
-    last = np.append(ranked[1:] != ranked[:-1], True)  # a threshold cannot divide equal scores
+    last = np.append(ranked[1:] != ranked[:-1], True)  # a threshold cannot separate equal scores
     misses = np.concatenate([[1.0], 1 - np.cumsum(hits)[last] / wanted.sum()])
     alarms = np.concatenate([[0.0], np.cumsum(~hits)[last] / (~wanted).sum()])
     after = int(np.argmax(alarms >= misses))

@@ -1,4 +1,4 @@
-"""A labelled corpus of the user's own, in any layout that `sjepa index` reads: its labels, its splits, a part of it."""
+"""A user's labelled corpus in any layout that `sjepa index` reads: labels, splits, and limited training data."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -15,63 +15,63 @@ from sjepa.data.layouts import Item, find_items, layout_of
 from sjepa.data.storage import is_url
 from sjepa.errors import UserError
 from sjepa.evaluate.metric import SectionKind
-from sjepa.evaluate.superb.records import Fold, Label, Utterance, by_group
+from sjepa.evaluate.superb.records import Fold, Label, Utterance, split_speakers
 from sjepa.evaluate.superb.task import Task
 from sjepa.progress import say, track
 
 AnyTask = TypeVar("AnyTask", bound=Task)
-LISTED = "labels.jsonl"
-# How corpora call their parts; the beginning counts.
+LABELS_FILE = "labels.jsonl"
+# Prefixes of split names.
 PARTS = {"train": ("train",), "dev": ("dev", "val", "cv"), "test": ("test", "eval")}
-SHARES = (0.7, 0.1, 0.2)  # of the speakers, without given splits
-DEV_SHARE = 0.1  # of the training speakers, if no dev part is given
-PLAIN = {"speaker": "speaker", "sex": "sex", "gender": "sex", "chapter": "chapter", "text": "text"}
+SHARES = (0.7, 0.1, 0.2)  # of the speakers, if the corpus has no splits
+DEV_SHARE = 0.1  # of the training speakers, if the corpus has no dev part
+ITEM_COLUMNS = {"speaker": "speaker", "sex": "sex", "gender": "sex", "chapter": "chapter", "text": "text"}
 
 
 @dataclass(frozen=True)
-class OwnData:
-    """How a corpus of the user's own is read."""
+class CorpusOptions:
+    """Options for reading a user's corpus."""
 
     columns: tuple[str, ...] = ()
     """Columns with the labels of `classify` and `tag`."""
 
 
 def corpus_label(data: Path) -> str:
-    """A corpus as names of results call it."""
+    """Return the name of a corpus in results."""
     return data.resolve().name.partition(".")[0] or "corpus"
 
 
-def is_own(data: Path, *known: str) -> bool:
-    """Whether a place is a corpus of the user's own: it lists its audio, and has none of the folders that are known."""
+def is_user_corpus(data: Path, *known: str) -> bool:
+    """Return whether a path is a user's corpus: it lists its audio and has none of the `known` folders."""
     if any((data / folder).is_dir() or data.name == folder for folder in known):
         return False
-    if data.is_file() or (data / "index.json").is_file() or (data / LISTED).is_file():
+    if data.is_file() or (data / "index.json").is_file() or (data / LABELS_FILE).is_file():
         return True
     return layout_of(str(data)) in ("kaldi", "lhotse", "hugging_face", "audiofolder", "manifest")
 
 
 def read_items(data: Path, layout: str = "auto") -> list[Item]:
-    """All utterances of a corpus or of an index; what cannot be used is counted, and the first is named."""
+    """Read all utterances of a corpus or an index. Report how many are unusable, and the first."""
     if (data / "index.json").is_file():
-        return indexed_items(data)
-    listed = data / LISTED if (data / LISTED).is_file() else data
+        return read_index_items(data)
+    listed = data / LABELS_FILE if (data / LABELS_FILE).is_file() else data
     found = list(find_items([str(listed)], layout))
     refused = [line for line in found if isinstance(line, str)]
     items = [item for item in found if not isinstance(item, str)]
     remote = [item for item in items if is_url(item.place.path)]
     if remote:
-        raise UserError(f"{data}: {remote[0].id} lies behind a URL; evaluation needs files")
+        raise UserError(f"{data}: {remote[0].id} is a URL; evaluation needs files")
     if refused:
-        say(f"{data}: {len(refused):,} left out, first {refused[0]}")
+        say(f"{data}: {len(refused):,} skipped, first {refused[0]}")
     if not items:
         raise UserError(f"{data} has no utterances" + (f": {refused[0]}" if refused else ""))
     return items
 
 
-def indexed_items(data: Path) -> list[Item]:
-    """Utterances of an index, or of shards in FLAC."""
+def read_index_items(data: Path) -> list[Item]:
+    """Read the utterances of an index, or of FLAC shards."""
     if read_facts(str(data)).get("shards") == "int16":
-        raise UserError(f"{data} holds shards of plain samples: give the index that they were made from")
+        raise UserError(f"{data} has shards of uncompressed samples: give the index that they were made from")
     corpus, labels = open_index(str(data)), read_labels(str(data))
     rows = labels.to_pylist()
     columns = ("id", "speaker", "sex", "chapter", "text", "split", "labels")
@@ -83,8 +83,8 @@ def indexed_items(data: Path) -> list[Item]:
     return items
 
 
-def utterance_of(item: Item, label: Label) -> Utterance:
-    """An item as tasks read it."""
+def make_utterance(item: Item, label: Label) -> Utterance:
+    """Convert an item to an utterance."""
     start = round(item.offset * SAMPLE_RATE)
     samples = 0 if item.duration is None else round(item.duration * SAMPLE_RATE)
     inside = (item.place.offset, item.place.size)
@@ -92,25 +92,25 @@ def utterance_of(item: Item, label: Label) -> Utterance:
 
 
 def column_value(item: Item, column: str) -> Any:
-    """A column of an item: one of its own, or one of its further labels; None without it."""
-    if column in PLAIN:
-        return getattr(item, PLAIN[column]) or None
+    """Return the value of a column: a standard field or an additional label of an item, or None."""
+    if column in ITEM_COLUMNS:
+        return getattr(item, ITEM_COLUMNS[column]) or None
     return json.loads(item.labels).get(column) if item.labels else None
 
 
-def columns_of(items: Sequence[Item]) -> list[str]:
-    """The columns that some utterance has."""
+def list_columns(items: Sequence[Item]) -> list[str]:
+    """Return all columns that have a value in any utterance."""
     further = {name for item in items if item.labels for name in json.loads(item.labels)}
-    return sorted(further | {name for name in PLAIN if any(getattr(item, PLAIN[name]) for item in items)})
+    return sorted(further | {name for name in ITEM_COLUMNS if any(getattr(item, ITEM_COLUMNS[name]) for item in items)})
 
 
 def label_items(
     data: Path, items: Sequence[Item], label: Callable[[Item], Label | None], what: str
 ) -> list[tuple[Item, Label]]:
-    """Items with their labels; those without one are counted."""
+    """Pair items with their labels. Report how many have none."""
     found = [(item, wanted) for item in items if (wanted := label(item))]
     if not found:
-        known = ", ".join(columns_of(items)) or "none"
+        known = ", ".join(list_columns(items)) or "none"
         raise UserError(f"{data}: no utterance has {what}; its columns are {known}")
     if len(found) < len(items):
         without = next(item.id for item in items if not label(item))
@@ -118,17 +118,17 @@ def label_items(
     return found
 
 
-def divide(data: Path, labelled: Sequence[tuple[Item, Label]], *, by_speaker: bool = True) -> Fold:
-    """Parts of a corpus: as it gives them, or 70, 10 and 20% of its speakers.
+def split_corpus(data: Path, labelled: Sequence[tuple[Item, Label]], *, by_speaker: bool = True) -> Fold:
+    """Split a corpus by its own splits, or into 70, 10 and 20% of its speakers.
 
-    A corpus without a dev part gives a tenth of its training speakers to it. With `by_speaker` off, utterances are
-    drawn at random where speakers would be: the speaker is then what is to be recognised.
+    Without a dev part, a tenth of the training speakers becomes dev. If `by_speaker` is False, random utterances are
+    drawn instead of speakers, for tasks that recognise the speaker.
     """
-    utterances = [utterance_of(item, label) for item, label in labelled]
+    utterances = [make_utterance(item, label) for item, label in labelled]
     parts: dict[str, list[Utterance]] = {name: [] for name in PARTS}
     others: dict[str, int] = {}
     for utterance, (item, _) in zip(utterances, labelled, strict=True):
-        part = part_of(item.split)
+        part = guess_part(item.split)
         if part:
             parts[part].append(utterance)
         elif item.split:
@@ -136,16 +136,17 @@ def divide(data: Path, labelled: Sequence[tuple[Item, Label]], *, by_speaker: bo
     name = corpus_label(data)
     if not parts["test"] and not parts["dev"] and not others:
         return Fold(
-            f"{name} split by {'speaker' if by_speaker else 'utterance'}", *shares(data, utterances, by_speaker)
+            f"{name} split by {'speaker' if by_speaker else 'utterance'}",
+            *split_by_shares(data, utterances, by_speaker),
         )
     if others and any(parts.values()):
-        say(f"{data}: left out, because they are called neither train, dev nor test: {', '.join(sorted(others))}")
+        say(f"{data}: skipped splits with names other than train, dev and test: {', '.join(sorted(others))}")
     missing = [part for part in ("train", "test") if not parts[part]]
     if missing:
         given = sorted({item.split for item, _ in labelled})
         raise UserError(
-            f"{data} has the splits {', '.join(given)}, and none for {' and '.join(missing)}: call them train, dev "
-            "and test, or name none, to split by speaker"
+            f"{data} has the splits {', '.join(given)}, and none for {' and '.join(missing)}: name them train, dev "
+            "and test, or remove all names to split by speaker"
         )
     if not parts["dev"]:
         speakers = by_speaker and len({u.speaker for u in parts["train"]}) > 1
@@ -153,11 +154,11 @@ def divide(data: Path, labelled: Sequence[tuple[Item, Label]], *, by_speaker: bo
     return Fold(name, **parts)
 
 
-def part_of(split: str) -> str:
+def guess_part(split: str) -> str:
     return next((part for part, names in PARTS.items() if split.lower().startswith(names)), "")
 
 
-def shares(data: Path, utterances: Sequence[Utterance], by_speaker: bool) -> list[list[Utterance]]:
+def split_by_shares(data: Path, utterances: Sequence[Utterance], by_speaker: bool) -> list[list[Utterance]]:
     known = [u for u in utterances if u.speaker]
     if by_speaker and len({u.speaker for u in known}) < len(SHARES):
         raise UserError(
@@ -165,16 +166,16 @@ def shares(data: Path, utterances: Sequence[Utterance], by_speaker: bool) -> lis
             f"{len(SHARES)}; give a split column or folders train, dev and test"
         )
     if by_speaker and len(known) < len(utterances):
-        say(f"{data}: {len(utterances) - len(known):,} utterances without a speaker are left out")
+        say(f"{data}: {len(utterances) - len(known):,} utterances without a speaker are skipped")
     return draw_parts(known if by_speaker else utterances, SHARES, str(data), by_speaker)
 
 
 def draw_parts(
     utterances: Sequence[Utterance], sizes: Sequence[float], what: str, by_speaker: bool
 ) -> list[list[Utterance]]:
-    """Parts of these sizes, by speaker or by utterance; the draw is always the same."""
+    """Split into parts of relative `sizes`, by speaker or by utterance, with a fixed seed."""
     if by_speaker:
-        return by_group(utterances, sizes, seed=0, what=what)
+        return split_speakers(utterances, sizes, seed=0, what=what)
     if len(utterances) < len(sizes):
         raise UserError(f"{what} has {len(utterances)} utterances; a split needs at least {len(sizes)}")
     order = np.random.default_rng(0).permutation(len(utterances))
@@ -184,9 +185,9 @@ def draw_parts(
 
 
 def limit_training(task: AnyTask, hours: float, seed: int) -> AnyTask:
-    """The task with so many hours of its training part, drawn at random by the seed; dev and test stay whole.
+    """Limit the training part of a task to a random sample of `hours`. Dev and test do not change.
 
-    Utterances are drawn until the amount is reached, so at most one utterance is too much.
+    Utterances are drawn until the amount is reached, so it is exceeded by less than one utterance.
     """
     amount = f"{hours:g}h" if hours >= 1 else f"{60 * hours:g}min"
     folds = [limit_fold(fold, hours, seed, amount) for fold in task.folds]
@@ -200,6 +201,6 @@ def limit_fold(fold: Fold, hours: float, seed: int, amount: str) -> Fold:
     order = np.random.default_rng(seed).permutation(len(lengths))
     reached = np.cumsum(np.array(lengths)[order]) / SAMPLE_RATE / 3600
     if reached[-1] < hours:
-        raise UserError(f"{fold.name} has {reached[-1]:.2f} hours of training speech; {amount} is more than that")
+        raise UserError(f"{fold.name} has {reached[-1]:.2f} hours of training speech, less than {amount}")
     kept = sorted(order[: int(np.searchsorted(reached, hours)) + 1].tolist())
     return replace(fold, name=f"{fold.name}, {amount} of training", train=[fold.train[i] for i in kept])

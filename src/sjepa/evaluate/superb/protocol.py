@@ -1,7 +1,6 @@
 """SUPERB's protocol: train a head on frozen features, select on dev, report on test.
 
-Under torchrun each rank has its share of every batch: it computes the features and gradients of that share, and all
-ranks take the same step.
+Under torchrun, each rank computes the features and gradients of its part of every batch. All ranks take the same step.
 """
 
 import math
@@ -18,7 +17,7 @@ from torch import Tensor, nn
 
 from sjepa import distributed
 from sjepa.evaluate.superb.batches import testing_batches
-from sjepa.evaluate.superb.features import padded
+from sjepa.evaluate.superb.features import pad_states
 from sjepa.evaluate.superb.heads import WeightedSum
 from sjepa.evaluate.superb.records import Fold, Utterance
 from sjepa.evaluate.superb.search import Search
@@ -28,16 +27,16 @@ from sjepa.progress import Bar, bar
 from sjepa.seeds import seed_from
 from sjepa.stopping import stop_requests
 
-GRID = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7)  # learning rates that the public board tried
+GRID = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7)  # learning rates of the public leaderboard
 TEST_BATCH = 16
-BOARD_DECODER = "board"  # the settings of the language model that SUPERB's board has
-Share = tuple[Sequence[Utterance], list[Tensor], float]
-"""A rank's part of a batch, its features, and how much of the batch it is."""
-SAVE_EVERY = 500  # steps between saves, besides those at every look at dev
+BOARD_DECODER = "board"  # language model settings of the SUPERB leaderboard
+RankBatch = tuple[Sequence[Utterance], list[Tensor], float]
+"""A rank's part of a batch, its features, and its weight in the batch."""
+SAVE_EVERY = 500  # steps between saves, in addition to those after every evaluation on dev
 
 
 class Downstream(nn.Module):
-    """What is trained: the weights of the layers and the head."""
+    """The trainable modules: layer weights and head."""
 
     def __init__(self, states: int, head: nn.Module):
         super().__init__()
@@ -47,7 +46,7 @@ class Downstream(nn.Module):
 
 @dataclass
 class Training:
-    """What is trained for a fold at a rate, its optimizer, and how far it is."""
+    """One head in training: its learning rate, modules, optimizer and state."""
 
     rate: float
     downstream: Downstream
@@ -56,9 +55,9 @@ class Training:
 
 
 class Evaluation(Search):
-    """Heads trained at several learning rates, or at the protocol's."""
+    """Train heads at one or several learning rates."""
 
-    searched = "learning_rate"
+    candidate_key = "learning_rate"
 
     def candidates(self, lr: float | None, sweep: bool) -> Sequence[float]:
         return GRID if sweep else [self.task.recipe.lr if lr is None else lr]
@@ -67,8 +66,8 @@ class Evaluation(Search):
         head = self.task.head(self.upstream.dimension)
         return asdict(self.task.recipe) | {"head_parameters": sum(p.numel() for p in head.parameters())}
 
-    def tidy(self, chosen: float) -> None:
-        """Keep the heads that were tested, for another language model to decode; nothing needs the rest."""
+    def clean_up(self, chosen: float) -> None:
+        """Keep the tested heads, for decoding with another language model. Delete the others."""
         kept = set()
         for index in range(len(self.task.folds)):
             state = self.open(index, chosen).state
@@ -78,7 +77,7 @@ class Evaluation(Search):
             file.unlink()
 
     def open(self, index: int, rate: float) -> Training:
-        """What is trained for a fold at a rate: new, or as it was when it stopped."""
+        """Open the training of a fold at a learning rate: new, or from its saved state."""
         torch.manual_seed(seed_from(self.seed, index))
         downstream = Downstream(self.upstream.states, self.task.head(self.upstream.dimension)).to(self.upstream.device)
         optimizer = self.task.optimizer(downstream.parameters(), rate)
@@ -87,7 +86,7 @@ class Evaluation(Search):
         return Training(rate, downstream, optimizer, state)
 
     def dev_scores(self, candidates: Sequence[float]) -> dict[float, float]:
-        """The best on dev of all folds, trained at each rate."""
+        """Train at each learning rate. Return the best dev scores, averaged over folds."""
         trained = [self.train(fold, index, candidates) for index, fold in enumerate(self.task.folds)]
         return {
             rate: float(np.mean([fold[place].state.best_score for fold in trained]))
@@ -95,10 +94,10 @@ class Evaluation(Search):
         }
 
     def train(self, fold: Fold, index: int, rates: Sequence[float]) -> list[Training]:
-        """Train a head at each rate, or continue where it stopped; states hold the weights that were best on dev.
+        """Train a head at each learning rate, or resume it. States contain the best weights on dev.
 
-        All heads learn from the same batches, so the features of a batch are computed once for all rates. A head that
-        is ahead of the others waits for them.
+        All heads use the same batches, so features are computed once for all rates. A head with more steps waits for
+        the others.
         """
         task, recipe = self.task, self.task.recipe
         seed = seed_from(self.seed, index)
@@ -109,36 +108,36 @@ class Evaluation(Search):
         part = f" {index + 1} of {len(task.folds)}" if len(task.folds) > 1 else ""
         title = f"lr {rates[0]:g}" if len(rates) == 1 else f"{len(rates)} learning rates"
         with stop_requests() as asked, bar(f"{task.name}{part}, {title}", recipe.steps, first) as progress:
-            batches = self.shares(fold, seed, first)
+            batches = self.rank_batches(fold, seed, first)
             for step in range(first, recipe.steps):
                 taken = [next(batches) for _ in range(recipe.accumulate)]
                 behind = [head for head in heads if head.state.step == step]
                 losses = [self.step(head.downstream, head.optimizer, taken, seed, step) for head in behind]
                 for head in behind:
                     head.state.step += 1
-                look = (step + 1) % recipe.evaluate_every == 0 or step + 1 == recipe.steps
-                if look:
-                    self.look_at_dev(fold, behind, losses, progress)
+                evaluate = (step + 1) % recipe.evaluate_every == 0 or step + 1 == recipe.steps
+                if evaluate:
+                    self.evaluate_dev(fold, behind, losses, progress)
                 stop = bool(asked) if distributed.world_size() == 1 else distributed.broadcast_object(bool(asked))
-                if look or (step + 1) % SAVE_EVERY == 0 or stop:
+                if evaluate or (step + 1) % SAVE_EVERY == 0 or stop:
                     distributed.in_main_rank(partial(save_all, behind))
                 if stop:
                     raise KeyboardInterrupt
                 progress.advance(note=self.note(behind, losses))
         return heads
 
-    def look_at_dev(self, fold: Fold, heads: Sequence[Training], losses: Sequence[float], progress: Bar) -> None:
-        """Score heads on dev; each keeps its weights if they are its best."""
+    def evaluate_dev(self, fold: Fold, heads: Sequence[Training], losses: Sequence[float], progress: Bar) -> None:
+        """Score heads on dev. Each stores its weights if they are its best."""
         task = self.task
-        said = self.predictions([head.downstream for head in heads], fold.dev)
-        for head, loss, predictions in zip(heads, losses, said, strict=True):
+        found = self.predictions([head.downstream for head in heads], fold.dev)
+        for head, loss, predictions in zip(heads, losses, found, strict=True):
             scores = task.score_part(predictions, fold.dev)
             head.state.record(scores, task.selection.name, task.selection.lower, loss)
             rate = f" lr {head.rate:g}:" if len(heads) > 1 else ""
-            progress.say(f"  step {head.state.step}:{rate} loss {loss:.3f}, dev " + in_words(scores))
+            progress.say(f"  step {head.state.step}:{rate} loss {loss:.3f}, dev " + format_scores(scores))
 
     def note(self, heads: Sequence[Training], losses: Sequence[float]) -> str:
-        """Behind the bar: the best of the heads on dev, and the lowest loss."""
+        """Return the text after the progress bar: the best dev score and the lowest loss of all heads."""
         scores = [head.state.best_score for head in heads if head.state.curve]
         best = self.task.selection.best([score for score in scores if not math.isnan(score)])
         return ("" if best is None else f"best dev {best:.2f}  ") + f"loss {min(losses):.3f}"
@@ -147,21 +146,21 @@ class Evaluation(Search):
         self,
         downstream: Downstream,
         optimizer: torch.optim.Optimizer,
-        batches: Sequence[Share],
+        batches: Sequence[RankBatch],
         seed: int,
         step: int,
     ) -> float:
-        """One optimizer step over `accumulate` batches; a gradient that is not finite is thrown away."""
+        """Take one optimizer step over `accumulate` batches. Skip it if the gradient is not finite."""
         recipe = self.task.recipe
         downstream.train()
-        torch.manual_seed(seed_from(seed, step))  # dropout, the same after a stop
+        torch.manual_seed(seed_from(seed, step))  # the same dropout after resuming
         generator = torch.Generator().manual_seed(seed_from(seed, step))
         losses = []
         for utterances, features, share in batches:
-            if not utterances:  # fewer than ranks
+            if not utterances:  # the batch has fewer utterances than ranks
                 losses.append(torch.zeros((), device=self.upstream.device))
                 continue
-            states, frames = padded(features)
+            states, frames = pad_states(features)
             x = downstream.featurizer(states)
             if self.task.augmentation is not None:
                 x = self.task.augmentation(x, frames, generator)
@@ -175,29 +174,29 @@ class Evaluation(Search):
                 distributed.sum_over_ranks(parameter.grad)
         norm = nn.utils.clip_grad_norm_(downstream.parameters(), self.task.clip)
         total = distributed.sum_over_ranks(torch.stack(losses))
-        *values, size = torch.cat([total, norm[None]]).tolist()  # all at once: each look at the device waits for it
+        *values, size = torch.cat([total, norm[None]]).tolist()  # one transfer, because each one synchronises
         if math.isfinite(size):
             optimizer.step()
         optimizer.zero_grad()
         return sum(values)
 
-    def shares(self, fold: Fold, seed: int, step: int) -> Iterator[Share]:
-        """This rank's part of each training batch from a step on, and how much of the batch it is."""
+    def rank_batches(self, fold: Fold, seed: int, step: int) -> Iterator[RankBatch]:
+        """Yield this rank's part of each training batch from a step on, and its weight in the batch."""
         rank, ranks = distributed.rank(), distributed.world_size()
         weights: deque[float] = deque()
 
-        def planned() -> Iterator[tuple[list[Utterance], int]]:
+        def plan_part() -> Iterator[tuple[list[Utterance], int]]:
             for utterances, number in self.plan(fold, seed, step):
                 mine = utterances[rank::ranks]
                 whole, part = (self.task.weight([u.label for u in each]) for each in (utterances, mine))
                 weights.append(part / whole)
                 yield mine, number
 
-        for mine, features in self.store.batches(planned()):
+        for mine, features in self.store.batches(plan_part()):
             yield mine, features, weights.popleft()
 
     def plan(self, fold: Fold, seed: int, step: int) -> Iterator[tuple[list[Utterance], int]]:
-        """Training batches from a step on, each with a seed of its own."""
+        """Yield training batches from a step on, each with its own seed."""
         indices = self.task.batches(fold.train, self.samples(fold.train), seed)
         for number, batch in enumerate(indices):
             if number >= step * self.task.recipe.accumulate:
@@ -206,32 +205,32 @@ class Evaluation(Search):
     def outputs(
         self, downstreams: Sequence[Downstream], utterances: Sequence[Utterance]
     ) -> Iterator[tuple[np.ndarray, Tensor, list[Tensor]]]:
-        """For this rank's utterances, in batches: their places, their frames, and the outputs of each head."""
+        """Yield indices, frame counts and outputs of each head, for batches of this rank's utterances."""
         for downstream in downstreams:
             downstream.eval()
         order = testing_batches(self.samples(utterances), TEST_BATCH)[distributed.rank() :: distributed.world_size()]
         plan = [([utterances[i] for i in batch], -1) for batch in order]
         for batch, (_, features) in zip(order, self.store.batches(plan), strict=True):
-            states, frames = padded(features)
+            states, frames = pad_states(features)
             yield batch, frames, [d.head(d.featurizer(states), frames) for d in downstreams]
 
     @torch.inference_mode()
     def predictions(self, downstreams: Sequence[Downstream], utterances: Sequence[Utterance]) -> list[list[Any]]:
-        """What each head says of all utterances, in their order."""
+        """Return the predictions of each head for all utterances, in order."""
         found: list[dict[int, Any]] = [{} for _ in downstreams]
         for batch, frames, outputs in self.outputs(downstreams, utterances):
-            for said, output in zip(found, outputs, strict=True):
-                said.update(zip(batch.tolist(), self.task.predict(output, frames), strict=True))
+            for predictions, output in zip(found, outputs, strict=True):
+                predictions.update(zip(batch.tolist(), self.task.predict(output, frames), strict=True))
         for others in distributed.gather_objects(found):
-            for said, other in zip(found, others, strict=True):
-                said.update(other)
-        return [[said[i] for i in range(len(utterances))] for said in found]
+            for predictions, other in zip(found, others, strict=True):
+                predictions.update(other)
+        return [[predictions[i] for i in range(len(utterances))] for predictions in found]
 
     @torch.inference_mode()
     def decode(
         self, downstream: Downstream, utterances: Sequence[Utterance], progress: Bar
     ) -> tuple[list[Any], dict[str, list[Any]]]:
-        """What a head says of all utterances, and what each further decoder makes of its outputs."""
+        """Return a head's predictions for all utterances, and those of each additional decoder."""
         found: dict[int, Any] = {}
         decoded: dict[str, dict[int, Any]] = {name: {} for name in self.decoders}
         for batch, frames, (output,) in self.outputs([downstream], utterances):
@@ -248,8 +247,8 @@ class Evaluation(Search):
         return [found[i] for i in ordered], {name: [d[i] for i in ordered] for name, d in decoded.items()}
 
     def test(self, fold: Fold, index: int, candidate: float) -> dict[str, Any]:
-        """Score the best head on test, and write what it said beside what was wanted."""
-        (head,) = self.train(fold, index, [candidate])  # nothing is left to do where the head is still there
+        """Score the best head on test, and write predictions and references."""
+        (head,) = self.train(fold, index, [candidate])  # returns at once if the head is already trained
         downstream, state = head.downstream, head.state
         downstream.load_state_dict(state.best)
         with bar(f"Testing {fold.name}", len(fold.test)) as progress:
@@ -257,10 +256,10 @@ class Evaluation(Search):
         suffix = f"-fold{index + 1}" if len(self.task.folds) > 1 else ""
         files: dict[str, str | bytes] = {f"predictions{suffix}.txt": self.task.listing(predictions, fold.test)}
         files |= self.task.submitted_files(predictions, fold.test, index)
-        for name, said in decoded.items():
-            files[f"predictions-{name}{suffix}.txt"] = self.task.listing(said, fold.test)
+        for name, texts in decoded.items():
+            files[f"predictions-{name}{suffix}.txt"] = self.task.listing(texts, fold.test)
             if name == BOARD_DECODER and self.task.submission is not None:
-                files |= self.task.submission.decoded_files(fold.test, said)
+                files |= self.task.submission.decoded_files(fold.test, texts)
         if distributed.is_main():
             write_files(self.out, files)
         weights = downstream.featurizer.weights.detach().softmax(0).tolist()
@@ -268,7 +267,7 @@ class Evaluation(Search):
             "fold": fold.name,
             "metrics": self.task.score_part(predictions, fold.test),
             "chance": self.task.chance(fold),
-            "decoded": {name: self.task.score_part(said, fold.test) for name, said in decoded.items()},
+            "decoded": {name: self.task.score_part(texts, fold.test) for name, texts in decoded.items()},
             "layer_weights": [round(weight, 4) for weight in weights],
             "best_step": state.best_step,
             "dev_curve": state.curve,
@@ -281,7 +280,7 @@ def save_all(heads: Sequence[Training]) -> None:
 
 
 def write_files(folder: Path, files: Mapping[str, str | bytes]) -> None:
-    """Write files below a folder, each whole."""
+    """Write files below a folder, each atomically."""
     for name, content in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         if isinstance(content, str):
@@ -291,6 +290,7 @@ def write_files(folder: Path, files: Mapping[str, str | bytes]) -> None:
                 unfinished.write_bytes(content)
 
 
-def in_words(scores: dict[str, float], chance: dict[str, float] | None = None) -> str:
+def format_scores(scores: dict[str, float], chance: dict[str, float] | None = None) -> str:
+    """Format scores as one line, with chance levels if given."""
     levels = {name: f" (chance {value:.2f})" for name, value in (chance or {}).items()}
     return ", ".join(f"{name} {value:.2f}{levels.get(name, '')}" for name, value in scores.items())

@@ -1,4 +1,4 @@
-"""Query by example: nothing is trained; the layer whose features find the queries best is chosen on dev."""
+"""Query by example: no training; the layer that detects queries best is selected on dev."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,20 +16,20 @@ from sjepa.evaluate.superb.records import Fold, Label, Utterance
 from sjepa.evaluate.superb.search import Search
 from sjepa.evaluate.superb.task import Task
 from sjepa.evaluate.superb.term_weighted_value import maximum_term_weighted_value
-from sjepa.evaluate.superb.warping import match_scores, standardise, standardise_scores
+from sjepa.evaluate.superb.warping import score_documents, standardise, standardise_scores
 from sjepa.progress import bar
 
-DETECTED = 2.0  # deviations above the mean of a query's scores
+DETECTED = 2.0  # detection threshold, in standard deviations above the mean of a query's scores
 Scores = dict[str, dict[str, float]]
-"""Of each query, the score of each document."""
+"""Score of each document for each query."""
 
 
 @dataclass(frozen=True)
 class QueryTask(Task):
-    """Spoken queries, in `dev` and `test`, and documents, in `train`, which nothing is trained on."""
+    """Spoken queries in `dev` and `test`, and documents in `train`. Nothing is trained."""
 
     truths: dict[str, Truth] = field(kw_only=True, repr=False)
-    """Of the parts `dev` and `test`."""
+    """Ground truth of the parts `dev` and `test`."""
 
     def evaluation(self) -> type[Search]:
         return LayerSearch
@@ -53,7 +53,7 @@ class QueryTask(Task):
         return {"mtwv": maximum_term_weighted_value(scores, self.truths[part])}
 
     def files(self, scores: Scores) -> Mapping[str, str]:
-        """`predictions.txt`, and the list of detections that SUPERB's board expects."""
+        """Return `predictions.txt` and the detections in the format of the SUPERB leaderboard."""
         truth = self.truths["test"].documents
         rows = [
             f"{query} {document}\t{score:.4f}\t{int(document in truth.get(query, ()))}\n"
@@ -61,11 +61,13 @@ class QueryTask(Task):
             for document, score in found.items()
         ]
         files = {"predictions.txt": "".join(rows)}
-        return files if self.submission is None else files | {next(iter(self.submission.places)): stdlist(scores)}
+        return (
+            files if self.submission is None else files | {next(iter(self.submission.places)): format_stdlist(scores)}
+        )
 
 
-def stdlist(scores: Scores) -> str:
-    """Detections in the format of NIST's spoken term detection, with the attributes that s3prl writes."""
+def format_stdlist(scores: Scores) -> str:
+    """Format detections for NIST's spoken term detection, with the attributes that s3prl writes."""
     lines = [
         "<?xml version='1.0' encoding='UTF-8'?>",
         '<stdlist termlist_filename="benchmark.stdlist.xml" indexing_time="1.00" language="english" index_size="1" '
@@ -85,9 +87,9 @@ def stdlist(scores: Scores) -> str:
 
 
 class LayerSearch(Search):
-    """Every hidden state is tried on dev; the best is tested."""
+    """Evaluate every hidden state on dev and test the best."""
 
-    searched = "layer"
+    candidate_key = "layer"
 
     def candidates(self, lr: float | None, sweep: bool) -> Sequence[float]:
         return range(self.upstream.states)
@@ -95,7 +97,7 @@ class LayerSearch(Search):
     def protocol(self) -> dict[str, Any]:
         return {"name": self.task.recipe.name, "steps": 0, "distance": "cosine_exp", "head_parameters": 0}
 
-    def tidy(self, chosen: float) -> None:
+    def clean_up(self, chosen: float) -> None:
         pass
 
     def dev_scores(self, candidates: Sequence[float]) -> dict[float, float]:
@@ -120,19 +122,19 @@ class LayerSearch(Search):
     def detect(
         self, documents: Sequence[Utterance], queries: Sequence[Utterance], layers: Sequence[float]
     ) -> dict[float, Scores]:
-        """Scores of all documents for all queries, at each layer; features are standardised over all of both."""
+        """Score all documents for all queries at each layer. Features are standardised over both."""
         both = [*queries, *documents]
         found: dict[float, Scores] = {}
         features = self.features(both, [int(layer) for layer in layers])
         with bar("Matching queries", len(layers) * len(queries)) as progress:
             for place, layer in enumerate(layers):
-                alike = standardise([states[place].float().to(self.upstream.device) for states in features])
+                scaled = standardise([states[place].float().to(self.upstream.device) for states in features])
                 found[layer] = {}
                 mine = range(distributed.rank(), len(queries), distributed.world_size())
-                for query, frames in ((queries[i], alike[i]) for i in mine):
-                    scores = standardise_scores(match_scores(frames, alike[len(queries) :])).tolist()
+                for query, frames in ((queries[i], scaled[i]) for i in mine):
+                    scores = standardise_scores(score_documents(frames, scaled[len(queries) :])).tolist()
                     named = zip(documents, scores, strict=True)
-                    # Four digits, as in the list that is submitted, so that both give the same value.
+                    # Four digits, as in the submitted list, for the same metric.
                     found[layer][query.name] = {document.name: round(score, 4) for document, score in named}
                     progress.advance(distributed.world_size(), note=f"layer {int(layer)}")
         for others in distributed.gather_objects(found):
@@ -140,7 +142,7 @@ class LayerSearch(Search):
         return {layer: {query.name: scores[query.name] for query in queries} for layer, scores in found.items()}
 
     def features(self, utterances: Sequence[Utterance], layers: Sequence[int]) -> list[Tensor]:
-        """Some layers of all utterances, on the host: (layers, T, D)."""
+        """Return some layers of all utterances, on the CPU: (layers, T, D)."""
         order = testing_batches(self.samples(utterances), TEST_BATCH)
         plan = [([utterances[i] for i in batch], -1) for batch in order]
         found: dict[int, Tensor] = {}

@@ -1,4 +1,4 @@
-"""Labelled utterances, and how a corpus is divided for training, selection and testing."""
+"""Labelled utterances, and splits of a corpus into train, dev and test."""
 
 import gzip
 import io
@@ -19,61 +19,63 @@ from sjepa.evaluate.superb.sound import Sound
 from sjepa.progress import say
 
 T = TypeVar("T")
-LITE_UTTERANCES = (2000, 400, 800)  # train, dev, test; LibriSpeech has dev-clean alone instead
+LITE_UTTERANCES = (2000, 400, 800)  # train, dev, test; LibriSpeech uses all of dev-clean instead
 Label = str | tuple[str, ...]
 """Text for a sequence task; one class for each slot of a classification task."""
 
 
 @dataclass(frozen=True)
 class Utterance:
+    """A recording, or a part of one, with its label."""
+
     name: str
     path: Path
     label: Label
     speaker: str = ""
     crop: int = 0
-    """In training and selection hear only this many samples, from a random place, where there are more; 0 hears all."""
+    """Length in samples of a random crop in training and selection. 0 uses all samples."""
     start: int = 0
-    """First sample of an utterance that is a part of a file."""
+    """First sample in the recording."""
     samples: int = 0
-    """Samples of an utterance that is a part of a file; 0 takes all that follow `start`."""
+    """Number of samples. 0 uses all samples after `start`."""
     inside: tuple[int, int] = (0, 0)
-    """Offset and size in bytes of a recording that lies inside a larger file: a table or a tar."""
+    """Offset and size in bytes of a recording inside a larger file, such as a table or a tar."""
     sound: Sound = Sound.UNCHANGED
 
     @property
     def recording(self) -> str:
-        """The recording that it is a part of."""
+        """Identifier of the recording."""
         return f"{self.path}@{self.inside[0]}+{self.inside[1]}" if self.inside[1] else str(self.path)
 
     @property
     def key(self) -> str:
-        """What tells its features from those of other utterances."""
+        """Identifier of its features."""
         part = f":{self.start}+{self.samples}" if self.start or self.samples else ""
         return f"{self.recording}{part}" + ("" if self.sound is Sound.UNCHANGED else f":{self.sound}")
 
     def open(self) -> Path | BinaryIO:
-        """What is decoded: the file, or the bytes of the recording inside it."""
+        """Return the file, or the bytes of the recording inside it."""
         return io.BytesIO(read_bytes(Place(str(self.path), *self.inside))) if self.inside[1] else self.path
 
     def header(self) -> AudioInfo:
-        """Length, rate and channels of the whole recording."""
+        """Read length, sample rate and channels of the whole recording."""
         return read_header(self.open(), self.recording)
 
     def read(self) -> np.ndarray:
-        """Float32 samples at 16 kHz."""
+        """Read float32 samples at 16 kHz."""
         return read_audio(self.open(), self.start, self.samples or None, self.recording)
 
     def length(self, recording: int) -> int:
-        """Samples of the utterance, of a recording with so many."""
+        """Return the samples of the utterance, given those of the recording."""
         return min(self.samples, recording - self.start) if self.samples else recording - self.start
 
 
 @dataclass(frozen=True)
 class Fold:
-    """Parts of a corpus; test data decide nothing."""
+    """Train, dev and test parts of a corpus."""
 
     needed: ClassVar[tuple[str, ...]] = ("train", "dev", "test")
-    """Parts that must not be empty; the folds of a task that trains nothing need fewer."""
+    """Parts that must not be empty. A task without training needs fewer."""
 
     name: str
     train: list[Utterance]
@@ -90,37 +92,37 @@ class Fold:
         return self.train + self.dev + self.test
 
 
-def some(items: Sequence[T], most: int) -> list[T]:
-    """At most so many items, evenly spaced."""
+def sample_evenly(items: Sequence[T], most: int) -> list[T]:
+    """Return at most `most` items, evenly spaced."""
     if len(items) <= most:
         return list(items)
     return [items[index * len(items) // most] for index in range(most)]
 
 
-def some_of_each(utterances: Sequence[Utterance], most: int) -> list[Utterance]:
-    """At most so many utterances, equally many of each label where it has them, so that no rare label goes."""
+def sample_each_label(utterances: Sequence[Utterance], most: int) -> list[Utterance]:
+    """Return at most `most` utterances, with the same limit for each label, to keep rare labels."""
     if len(utterances) <= most:
         return list(utterances)
     classes: dict[Label, list[Utterance]] = {}
     for utterance in utterances:
         classes.setdefault(utterance.label, []).append(utterance)
-    return [u for members in classes.values() for u in some(members, most // len(classes))]
+    return [u for members in classes.values() for u in sample_evenly(members, most // len(classes))]
 
 
 def reduce_folds(folds: list[Fold], choose: Callable[[Sequence[Utterance], int], list[Utterance]]) -> list[Fold]:
-    """The lite protocol's part of a corpus: so many utterances of each part."""
+    """Reduce each part of a corpus to the size of the lite protocol."""
     train, dev, test = LITE_UTTERANCES
     return [Fold(f.name, choose(f.train, train), choose(f.dev, dev), choose(f.test, test)) for f in folds]
 
 
 def relabel(fold: Fold, labels: dict[str, str]) -> Fold:
-    """The same utterances with other labels, by name."""
+    """Replace the labels of all utterances, by name."""
     parts = ([replace(u, label=labels[u.name]) for u in part] for part in (fold.train, fold.dev, fold.test))
     return Fold(fold.name, *parts)
 
 
-def folder_in(root: Path, *names: str) -> Path:
-    """A folder of a corpus by any of its names; the root itself may be it."""
+def find_folder(root: Path, *names: str) -> Path:
+    """Find a folder of a corpus by any of its names. It may be the root itself."""
     for name in names:
         if (root / name).is_dir():
             return root / name
@@ -129,8 +131,8 @@ def folder_in(root: Path, *names: str) -> Path:
     raise UserError(f"{root} has no folder {' or '.join(names)}")
 
 
-def json_lines(file: Path) -> Iterator[dict[str, Any]]:
-    """The objects of a JSONL file of labels, packed with gzip or not, every line of which must be one."""
+def read_json_lines(file: Path) -> Iterator[dict[str, Any]]:
+    """Read the objects of a JSONL file, plain or compressed with gzip. Every line must be an object."""
     with gzip.open(file, "rt", encoding="utf-8") if file.suffix == ".gz" else file.open(encoding="utf-8") as lines:
         for number, line in enumerate(lines, 1):
             row = parse_object(line)
@@ -140,29 +142,31 @@ def json_lines(file: Path) -> Iterator[dict[str, Any]]:
 
 
 def require_audio(paths: Sequence[Path], source: str) -> None:
-    """Refuse labels whose audio is not there."""
+    """Raise UserError if the audio of a label is missing."""
     missing = [path for path in paths if not path.is_file()]
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        raise UserError(f"labels without audio: {source} names {missing[0]}{more}, which is not there")
+        raise UserError(f"labels without audio: {source} names {missing[0]}{more}, which does not exist")
 
 
-def say_unlabelled(folder: Path, labelled: Sequence[Path]) -> None:
-    """Say how much audio below a folder has no label, and so no part in the task."""
+def report_unlabelled(folder: Path, labelled: Sequence[Path]) -> None:
+    """Report audio files below a folder that have no label and are not used."""
     known = {os.path.abspath(path) for path in labelled}
     unlabelled = [path for path in audio_files(folder, []) if os.path.abspath(path) not in known]
     if unlabelled:
         first = Path(unlabelled[0]).relative_to(folder)
-        say(f"audio without labels in {folder}: {len(unlabelled)} left out, first {first}")
+        say(f"audio without labels in {folder}: {len(unlabelled)} skipped, first {first}")
 
 
 def split_by_speaker(utterances: Sequence[Utterance], corpus: str, what: str) -> Fold:
-    """The lite protocol's parts of transcribed speech: 70% of the speakers train, 10% select, 20% test."""
-    return Fold(f"{corpus} split by speaker", *by_group(utterances, (0.7, 0.1, 0.2), seed=0, what=what))
+    """Split transcribed speech for the lite protocol: 70% of the speakers train, 10% dev, 20% test."""
+    return Fold(f"{corpus} split by speaker", *split_speakers(utterances, (0.7, 0.1, 0.2), seed=0, what=what))
 
 
-def by_group(utterances: Sequence[Utterance], shares: Sequence[float], seed: int, what: str) -> list[list[Utterance]]:
-    """Divide so that no speaker is in two parts; `shares` are of speakers."""
+def split_speakers(
+    utterances: Sequence[Utterance], shares: Sequence[float], seed: int, what: str
+) -> list[list[Utterance]]:
+    """Split utterances into parts with disjoint speakers. `shares` are fractions of the speakers."""
     speakers = sorted({utterance.speaker for utterance in utterances})
     if len(speakers) < len(shares):
         raise UserError(f"{what} has {len(speakers)} speaker(s); a split by speaker needs at least {len(shares)}")

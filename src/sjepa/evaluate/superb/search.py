@@ -1,4 +1,4 @@
-"""An evaluation: try candidates, keep the one that is best on dev, report it on test."""
+"""An evaluation: try candidates, select the best on dev, report it on test."""
 
 import hashlib
 import json
@@ -21,28 +21,28 @@ from sjepa.evaluate.superb.feature_files import FeatureFiles
 from sjepa.evaluate.superb.features import FeatureStore
 from sjepa.evaluate.superb.records import Fold, Utterance
 from sjepa.evaluate.superb.sound import Sound
-from sjepa.evaluate.superb.state import refuse_another
+from sjepa.evaluate.superb.state import check_identity
 from sjepa.evaluate.superb.task import Task
-from sjepa.evaluate.upstream import Upstream, about, check_unchanged
+from sjepa.evaluate.upstream import Upstream, check_unchanged, describe_encoder
 from sjepa.progress import say, track
 
 
 @dataclass
 class Search(ABC):
-    """One encoder on one task, in one folder. What the candidates are, and how one is scored, is up to subclasses."""
+    """Evaluate one encoder on one task, in one folder. Subclasses define the candidates and how to score them."""
 
-    searched: ClassVar[str]
-    """What the candidates are, as `results.json` calls it."""
+    candidate_key: ClassVar[str]
+    """Name of the candidates in `results.json`."""
 
     task: Task
     upstream: Upstream
     out: Path
     seed: int = 0
     decoders: dict[str, BeamDecoder] = field(default_factory=dict)
-    """Further ways to decode the test part, by name."""
+    """Additional decoders for the test part, by name."""
     cache_gb: float | None = None
     feature_files: FeatureFiles | None = None
-    """Where features go that do not fit in memory."""
+    """Storage for features that do not fit in memory."""
 
     def __post_init__(self) -> None:
         self.store = FeatureStore(self.upstream, self.cache_gb, self.feature_files)
@@ -50,38 +50,38 @@ class Search(ABC):
 
     @abstractmethod
     def candidates(self, lr: float | None, sweep: bool) -> Sequence[float]:
-        """What is tried: with a given learning rate, with a sweep, or as the protocol has it."""
+        """Return the candidates for a given learning rate, a sweep, or the protocol."""
 
     @abstractmethod
     def dev_scores(self, candidates: Sequence[float]) -> dict[float, float]:
-        """The selecting metric on dev of each candidate, averaged over the folds."""
+        """Return the selection metric on dev of each candidate, averaged over folds."""
 
     @abstractmethod
     def test(self, fold: Fold, index: int, candidate: float) -> dict[str, Any]:
-        """Score the chosen candidate on a fold's test part."""
+        """Score the selected candidate on the test part of a fold."""
 
     @abstractmethod
     def protocol(self) -> dict[str, Any]:
-        """The settings of the protocol, as `results.json` holds them."""
+        """Return the settings of the protocol for `results.json`."""
 
     @abstractmethod
-    def tidy(self, chosen: float) -> None:
-        """Remove what nothing needs after the test."""
+    def clean_up(self, chosen: float) -> None:
+        """Delete files that are not needed after the test."""
 
     def run(self, candidates: Sequence[float]) -> dict[str, Any]:
-        """Score every candidate on dev, keep the best, test it; returns `results.json`."""
+        """Score every candidate on dev and test the best. Return the contents of `results.json`."""
         task = self.task
         self.out.mkdir(parents=True, exist_ok=True)
         self.measure()
         self.identity = self.describe()
-        past = self.past(candidates)
+        past = self.find_results(candidates)
         if past is not None and not self.decoders:
-            say(f"{self.out} holds the results of this evaluation: nothing is left to do")
+            say(f"{self.out} already has the results of this evaluation: nothing to do")
             return past
         if past is None:
             dev = self.dev_scores(candidates)
         else:
-            dev = {candidate: past["dev"][f"by_{self.searched}"][f"{candidate:g}"] for candidate in candidates}
+            dev = {candidate: past["dev"][f"by_{self.candidate_key}"][f"{candidate:g}"] for candidate in candidates}
         chosen = min(dev, key=lambda candidate: dev[candidate] if task.selection.lower else -dev[candidate])
         folds = [self.test(fold, index, chosen) for index, fold in enumerate(task.folds)]
         check_unchanged(self.upstream, self.identity["encoder"])
@@ -90,10 +90,10 @@ class Search(ABC):
             "chance": average([fold["chance"] for fold in folds]),
             "decoded": {name: average([fold["decoded"][name] for fold in folds]) for name in self.decoders},
             "decoders": {name: asdict(decoder.settings) for name, decoder in self.decoders.items()},
-            self.searched: chosen,
+            self.candidate_key: chosen,
             "dev": {
                 "metric": task.selection.name,
-                f"by_{self.searched}": {f"{candidate:g}": score for candidate, score in dev.items()},
+                f"by_{self.candidate_key}": {f"{candidate:g}": score for candidate, score in dev.items()},
             },
             "section": task.section,
             "better": {metric.name: metric.better for metric in task.metrics},
@@ -103,11 +103,11 @@ class Search(ABC):
         }
         if distributed.is_main():
             write_results(self.out, results)
-            self.tidy(chosen)
+            self.clean_up(chosen)
         return results
 
-    def past(self, candidates: Sequence[float]) -> dict[str, Any] | None:
-        """Results of these candidates that stand in the folder; results of another evaluation are refused."""
+    def find_results(self, candidates: Sequence[float]) -> dict[str, Any] | None:
+        """Return existing results of these candidates. Raise UserError if they belong to another evaluation."""
         file = self.out / "results.json"
         if not file.is_file():
             return None
@@ -115,12 +115,12 @@ class Search(ABC):
             results = json.loads(file.read_text(encoding="utf-8"))
         except ValueError as error:
             raise UserError(f"{file} is not JSON ({error}): choose another --out") from error
-        refuse_another(self.out, results, self.identity)
-        tried = results["dev"][f"by_{self.searched}"].keys() == {f"{candidate:g}" for candidate in candidates}
-        return results if tried and results[self.searched] in candidates else None
+        check_identity(self.out, results, self.identity)
+        tried = results["dev"][f"by_{self.candidate_key}"].keys() == {f"{candidate:g}" for candidate in candidates}
+        return results if tried and results[self.candidate_key] in candidates else None
 
     def describe(self) -> dict[str, Any]:
-        """What makes two evaluations the same one."""
+        """Return everything that identifies an evaluation."""
         task = self.task
         parts = [{"train": fold.train, "dev": fold.dev, "test": fold.test} for fold in task.folds]
         data = [
@@ -133,14 +133,14 @@ class Search(ABC):
             "task": task.name,
             "protocol": self.protocol(),
             "data": data,
-            "labels": labels_hash(task),
-            "encoder": about(self.upstream),
+            "labels": hash_labels(task),
+            "encoder": describe_encoder(self.upstream),
             "precision": self.upstream.precision,
             "seed": self.seed,
         }
 
     def measure(self) -> None:
-        """Samples of every file, from the headers; a file that is no audio ends the evaluation here."""
+        """Read the length of every file from its header. Raise UserError for a file that is not audio."""
         recordings = {u.recording: u for fold in self.task.folds for u in fold.utterances}
         ordered = [recordings[name] for name in sorted(recordings)]
         infos = track(self.store.pool.map(Utterance.header, ordered), "Reading headers", len(ordered))
@@ -151,19 +151,19 @@ class Search(ABC):
         return float(self.samples(utterances).sum()) / SAMPLE_RATE / 3600
 
     def samples(self, utterances: Sequence[Utterance]) -> np.ndarray:
-        """Samples of each utterance, as far as its file's header tells: silence that goes is counted."""
+        """Return the samples of each utterance according to its header, before silence is removed."""
         return np.array([min(u.length(self.lengths[u.recording]), u.crop or 2**40) for u in utterances])
 
 
-def labels_hash(task: Task) -> str:
-    """A hash of all that is asked and of all that can be answered."""
+def hash_labels(task: Task) -> str:
+    """Return a hash of all utterances with labels, and of all possible answers."""
     parts = [part for fold in task.folds for part in (fold.train, fold.dev, fold.test)]
-    asked = [[(u.name, u.label, u.crop, *prepared(u)) for u in part] for part in parts]
+    asked = [[(u.name, u.label, u.crop, *describe_audio(u)) for u in part] for part in parts]
     return hashlib.sha256(json.dumps([asked, task.answers()]).encode()).hexdigest()
 
 
-def prepared(utterance: Utterance) -> tuple[int | str, ...]:
-    """What is done to the audio, where anything is."""
+def describe_audio(utterance: Utterance) -> tuple[int | str, ...]:
+    """Return how the audio is cut and prepared, or nothing if it is unchanged."""
     plain = not utterance.start and not utterance.samples and utterance.sound is Sound.UNCHANGED
     return () if plain else (utterance.start, utterance.samples, utterance.sound)
 

@@ -1,4 +1,4 @@
-"""Tasks whose label is a sequence of symbols, trained with CTC: ASR, phoneme recognition, slot filling."""
+"""Tasks with a sequence of symbols as label, trained with CTC: ASR, phoneme recognition, slot filling."""
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -11,38 +11,38 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sjepa.evaluate.superb.batches import label_batches, length_batches
-from sjepa.evaluate.superb.decode import greedy
+from sjepa.evaluate.superb.decode import decode_greedily
 from sjepa.evaluate.superb.heads import FrameHead, RecurrentHead
 from sjepa.evaluate.superb.records import Label, Utterance
 from sjepa.evaluate.superb.specaugment import SpecAugment
 from sjepa.evaluate.superb.task import Task
 from sjepa.evaluate.superb.text import Symbols
 
-WIDTH = 1024  # of each direction of the recurrent head
+WIDTH = 1024  # units per direction of the recurrent head
 LITE_WIDTH = 256
 
 
-class Batched(Enum):
-    """Which utterances share a batch."""
+class Batching(Enum):
+    """How utterances are grouped into batches."""
 
     BY_LENGTH = "length"
-    """Of like length, as s3prl's ASR."""
+    """By similar length, as in s3prl's ASR."""
     BY_LABEL = "label"
-    """With labels of like length, as s3prl's `ctc` tasks, which halve batches of long utterances. On a small corpus
-    whole batches then hold the same words, so the lite protocols do without."""
+    """By similar label length, as in s3prl's `ctc` tasks, which halve batches of long utterances. On a small corpus,
+    whole batches would contain the same words, so the lite protocols do not use it."""
 
 
 @dataclass(frozen=True)
 class SequenceTask(Task):
-    """CTC over symbols."""
+    """Recognise a sequence of symbols with CTC."""
 
     symbols: Symbols = field(kw_only=True)
     recurrent: int = 0
-    """Width of the recurrent head; 0 has two linear layers instead."""
+    """Width of the recurrent head. 0 uses two linear layers instead."""
     augment: SpecAugment | None = None
-    batched: Batched = Batched.BY_LENGTH
+    batching: Batching = Batching.BY_LENGTH
     numbers: dict[Label, list[int]] = field(init=False, repr=False)
-    """Every label of all parts in symbols: one that they cannot write is refused before any training."""
+    """Encoded labels of all parts. Encoding them first reports invalid labels before training."""
 
     def __post_init__(self) -> None:
         numbers = {u.label: self.symbols.encode(str(u.label)) for fold in self.folds for u in fold.utterances}
@@ -53,7 +53,7 @@ class SequenceTask(Task):
         return self.augment
 
     def batches(self, utterances: Sequence[Utterance], samples: np.ndarray, seed: int) -> Iterator[np.ndarray]:
-        if self.batched is Batched.BY_LENGTH:
+        if self.batching is Batching.BY_LENGTH:
             return length_batches(samples, self.recipe.batch, seed)
         labels = np.array([len(self.numbers[u.label]) for u in utterances])
         return label_batches(labels, samples, self.recipe.batch, seed)
@@ -71,11 +71,11 @@ class SequenceTask(Task):
 
     def predict(self, outputs: Tensor, frames: Tensor) -> list[Label]:
         best = zip(outputs.argmax(-1).tolist(), frames.tolist(), strict=True)
-        return [self.symbols.transcribe(greedy(row[:count])) for row, count in best]
+        return [self.symbols.transcribe(decode_greedily(row[:count])) for row, count in best]
 
     def score(self, predictions: Sequence[Label], references: Sequence[Label]) -> dict[str, float]:
-        # References pass through the symbols: in slot filling a character without one is `<unk>`, all five of them in
-        # reference and CER, as in s3prl.
+        # Encode and decode references too. In slot filling, a character without a symbol becomes `<unk>`, which counts
+        # as five characters in CER, as in s3prl.
         wanted = [self.symbols.transcribe(self.numbers[label]) for label in references]
         return super().score([str(prediction) for prediction in predictions], wanted)
 

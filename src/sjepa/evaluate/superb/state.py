@@ -1,4 +1,4 @@
-"""The state of one head's training, in one file that is there whole or not at all."""
+"""The training state of one head, in one file that is written atomically."""
 
 import json
 import math
@@ -14,7 +14,7 @@ from sjepa.files import save_tensors
 
 
 class TrainingState:
-    """Step, dev curve, best weights, and all that is needed to go on."""
+    """Step, dev curve, best weights, and everything needed to resume."""
 
     def __init__(self, file: Path, identity: dict[str, Any], modules: nn.Module, optimizer: torch.optim.Optimizer):
         self.file, self.identity, self.modules, self.optimizer = file, identity, modules, optimizer
@@ -27,14 +27,14 @@ class TrainingState:
     def open(
         cls, file: Path, identity: dict[str, Any], modules: nn.Module, optimizer: torch.optim.Optimizer
     ) -> "TrainingState":
-        """A new state, or the one in the file, loaded into the modules and the optimizer."""
+        """Make a new state, or load the one in the file into the modules and the optimizer."""
         state = cls(file, identity, modules, optimizer)
         if file.is_file():
             state.load()
         return state
 
     def record(self, scores: dict[str, float], metric: str, lower: bool, loss: float) -> None:
-        """Note a look at dev; keep the weights if they are the best so far."""
+        """Record dev scores. Store the weights if they are the best so far."""
         self.curve.append({"step": self.step, "loss": round(loss, 4), **scores})
         score = scores[metric]
         better = score < self.best_score if lower else score > self.best_score
@@ -49,11 +49,11 @@ class TrainingState:
         self.write(tensors)
 
     def finish(self) -> None:
-        """Keep the best weights alone: nothing is left to go on with."""
+        """Save only the best weights. Training cannot be resumed afterwards."""
         self.write({})
 
     def write(self, tensors: dict[str, Tensor]) -> None:
-        """The best weights, and what is given beside them."""
+        """Write the best weights and additional tensors."""
         best = {f"best.{name}": tensor for name, tensor in self.best.items()}
         about = {
             "identity": self.identity,
@@ -72,7 +72,7 @@ class TrainingState:
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
         except (safetensors.SafetensorError, ValueError, KeyError, TypeError) as error:
             raise UserError(f"{self.file} cannot be read ({error}): delete it to train this head again") from error
-        refuse_another(self.file.parent.parent, about["identity"], self.identity)
+        check_identity(self.file.parent.parent, about["identity"], self.identity)
         self.step, self.best_step = about["step"], about["best_step"]
         self.best_score, self.curve = about["best_score"], about["curve"]
         self.best = {name.removeprefix("best."): t for name, t in tensors.items() if name.startswith("best.")}
@@ -86,8 +86,8 @@ class TrainingState:
         self.optimizer.load_state_dict(self.optimizer.state_dict() | {"state": adam})
 
 
-def refuse_another(folder: Path, old: dict[str, Any], new: dict[str, Any]) -> None:
-    """Refuse a folder that holds another evaluation than the one that is asked for."""
+def check_identity(folder: Path, old: dict[str, Any], new: dict[str, Any]) -> None:
+    """Raise UserError if a folder contains another evaluation."""
     differing = [key for key, value in json.loads(json.dumps(new)).items() if old.get(key) != value]
     if differing:
-        raise UserError(f"{folder} holds an evaluation that differs in {', '.join(differing)}: choose another --out")
+        raise UserError(f"{folder} contains an evaluation that differs in {', '.join(differing)}: choose another --out")

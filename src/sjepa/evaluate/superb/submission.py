@@ -1,6 +1,6 @@
-"""Prediction files as SUPERB's board expects them, under the names that s3prl gives them in an experiment's folder.
+"""Prediction files for the SUPERB leaderboard, with the names that s3prl uses in an experiment folder.
 
-s3prl's `submit/submit.py` collects these files from experiment folders; `pack` writes the same `predict.zip`.
+s3prl's `submit/submit.py` collects these files from experiment folders. `pack` writes the same `predict.zip`.
 """
 
 import zipfile
@@ -17,14 +17,14 @@ Line = Callable[[Utterance, Any], str]
 
 @dataclass(frozen=True)
 class Submission:
-    """The files of a task's test predictions, one of each fold."""
+    """The files of a task's test predictions, one per fold."""
 
     places: dict[str, str]
-    """Names of files in a task's folder, or of a folder of them, and where each lies in `predict.zip`."""
+    """Maps files or folders in a task's folder to their paths in `predict.zip`."""
     line: Line | None = None
-    """An utterance and its prediction as a line. A task whose files are not lines writes them itself."""
+    """Formats an utterance and its prediction as a line. None if the task writes its own files."""
     decoded: str = ""
-    """The name of the file with a language model, in the board's settings."""
+    """The name of the file for decoding with a language model, with the leaderboard's settings."""
 
     def files(self, utterances: Sequence[Utterance], predictions: Sequence[Any], fold: int) -> dict[str, str]:
         return {list(self.places)[fold]: self.text(utterances, predictions)}
@@ -34,21 +34,21 @@ class Submission:
 
     def text(self, utterances: Sequence[Utterance], predictions: Sequence[Any]) -> str:
         assert self.line is not None
-        return "".join(self.line(u, said) + "\n" for u, said in zip(utterances, predictions, strict=True))
+        return "".join(self.line(u, prediction) + "\n" for u, prediction in zip(utterances, predictions, strict=True))
 
 
-def spoken(utterance: Utterance, text: str) -> str:
-    """A line of an `.ark` file: name and words."""
+def format_transcript(utterance: Utterance, text: str) -> str:
+    """Format a line of an `.ark` file: name and words."""
     return f"{utterance.path.stem} {' '.join(text.split())}"
 
 
-def joined(utterance: Utterance, parts: int) -> str:
-    """The last parts of an utterance's path, divided by hyphens."""
+def join_path(utterance: Utterance, parts: int) -> str:
+    """Join the last parts of an utterance's path with hyphens."""
     return "-".join(utterance.path.parts[-parts:])
 
 
 def pack(tasks: Sequence[tuple[Submission, Path]], archive: Path) -> list[str]:
-    """Write `predict.zip` from the files in the folders of tasks; returns the board's names of what is in it."""
+    """Write `predict.zip` from the files in the folders of tasks. Return the leaderboard's names of its contents."""
     found = [
         (place, folder / name)
         for submission, folder in tasks

@@ -1,4 +1,4 @@
-"""What a task is to the protocol: data, a head, a loss, predictions and their scores."""
+"""Base class of tasks: data, head, loss, predictions and scores."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from sjepa.evaluate.superb.search import Search
 
 LITE_RATE = 1e-3
-LOOKS = 10  # at dev, at most
+MAX_EVALUATIONS = 10  # on dev, in the lite protocol
 CLIP = 1.0
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """A constant learning rate; a step is an optimizer step over `batch` x `accumulate` utterances."""
+    """Training settings. A step is an optimizer step over `batch` x `accumulate` utterances, with a constant rate."""
 
     steps: int
     lr: float
@@ -35,13 +35,15 @@ class Recipe:
     name: str = "full"
 
     def lite(self, steps: int) -> "Recipe":
-        """So few steps need a higher rate than the protocol's 1e-4."""
-        return replace(self, steps=steps, lr=max(self.lr, LITE_RATE), evaluate_every=-(-steps // LOOKS), name="lite")
+        """Return the lite recipe. Few steps need a higher learning rate than the protocol's 1e-4."""
+        return replace(
+            self, steps=steps, lr=max(self.lr, LITE_RATE), evaluate_every=-(-steps // MAX_EVALUATIONS), name="lite"
+        )
 
 
 @dataclass(frozen=True)
 class Task(ABC):
-    """A task whose corpus is read. Subclasses add the head, the loss and the predictions."""
+    """A task with its data. Subclasses define the head, the loss and the predictions."""
 
     name: str
     recipe: Recipe
@@ -53,47 +55,47 @@ class Task(ABC):
 
     @property
     def selection(self) -> Metric:
-        """The metric that dev selects by: the one named, or the first."""
+        """The metric for selection on dev: `selects`, or the first."""
         return next(metric for metric in self.metrics if self.selects in ("", metric.name))
 
     @property
     def augmentation(self) -> SpecAugment | None:
-        """What is done to features in training."""
+        """Augmentation of features in training."""
         return None
 
     @property
     def clip(self) -> float:
-        """The largest norm of a step's gradient; a larger one is scaled down."""
+        """Largest gradient norm. Larger gradients are scaled down."""
         return CLIP
 
     @abstractmethod
     def head(self, dimension: int) -> nn.Module:
-        """A new head: features (B, T, D) and the frames of each utterance to outputs."""
+        """Make a head that maps features (B, T, D) and frame counts to outputs."""
 
     @abstractmethod
     def loss(self, outputs: Tensor, frames: Tensor, labels: Sequence[Label]) -> Tensor: ...
 
     def weight(self, labels: Sequence[Label]) -> float:
-        """What a loss is a mean over: how much a part of a batch counts in the loss of all of it."""
+        """Return the number of terms that the loss averages: the weight of a part of a batch."""
         return float(len(labels))
 
     @abstractmethod
     def predict(self, outputs: Tensor, frames: Tensor) -> list[Any]:
-        """A prediction for each utterance of a batch."""
+        """Return a prediction for each utterance of a batch."""
 
     @abstractmethod
     def answers(self) -> Any:
-        """All that can be answered, as JSON can hold it: a part of the labelling."""
+        """Return all possible answers as JSON values. They are part of the label hash."""
 
     def batches(self, utterances: Sequence[Utterance], samples: np.ndarray, seed: int) -> Iterator[np.ndarray]:
-        """Places of the utterances of each training batch, without end: shuffled freely."""
+        """Yield indices of training batches forever. By default, utterances are shuffled."""
         return shuffled_batches(len(utterances), self.recipe.batch, seed)
 
     def optimizer(self, parameters: Iterable[nn.Parameter], lr: float) -> torch.optim.Optimizer:
         return torch.optim.Adam(parameters, lr=lr)
 
     def evaluation(self) -> "type[Search]":
-        """How the task is run. A task that trains nothing names another search."""
+        """Return the class that runs the task. A task without training uses another search."""
         from sjepa.evaluate.superb.protocol import Evaluation
 
         return Evaluation
@@ -102,28 +104,28 @@ class Task(ABC):
         return {metric.name: metric.score(predictions, references) for metric in self.metrics if metric.score}
 
     def score_part(self, predictions: Sequence[Any], utterances: Sequence[Utterance]) -> dict[str, float]:
-        """Scores of a part of the corpus. A task that compares utterances with each other needs their names too."""
+        """Score a part of the corpus. A task that compares utterances with each other also needs their names."""
         return self.score(predictions, [utterance.label for utterance in utterances])
 
     def chance(self, fold: Fold) -> dict[str, float]:
-        """Scores of the best constant answer; none where no constant answer is a fair guess."""
+        """Return the scores of the best constant answer, if that is a meaningful baseline."""
         return {}
 
     def complete(self, words: str) -> Any:
-        """The prediction for the words that a decoder found."""
+        """Convert the words of a decoder to a prediction."""
         return words
 
     def as_text(self, prediction: Any) -> str:
-        """A prediction, or a label, on one line."""
+        """Format a prediction or a label on one line."""
         return prediction if isinstance(prediction, str) else ", ".join(prediction)
 
     def listing(self, predictions: Sequence[Any], utterances: Sequence[Utterance]) -> str:
-        """What stands in `predictions.txt`: name, prediction and reference of each utterance, divided by tabs."""
+        """Return the contents of `predictions.txt`: name, prediction and reference of each utterance, with tabs."""
         rows = zip(utterances, predictions, strict=True)
         return "".join(f"{u.name}\t{self.as_text(p)}\t{self.as_text(u.label)}\n" for u, p in rows)
 
     def submitted_files(
         self, predictions: Sequence[Any], utterances: Sequence[Utterance], fold: int
     ) -> Mapping[str, str | bytes]:
-        """Files of the test predictions as SUPERB's board expects them, by their names."""
+        """Return the prediction files for the SUPERB leaderboard, by name."""
         return {} if self.submission is None else self.submission.files(utterances, predictions, fold)

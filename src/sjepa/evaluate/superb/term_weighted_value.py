@@ -1,4 +1,4 @@
-"""The term-weighted value of spoken term detection: how many misses and false alarms a threshold leaves."""
+"""The maximum term-weighted value (MTWV) of spoken term detection."""
 
 from collections.abc import Mapping
 
@@ -9,18 +9,18 @@ from sjepa.evaluate.superb.corpora.quesst import Truth
 # The scoring tool of QUESST: a false alarm costs 1, a miss 100, and one trial in 1,250 is a target.
 FALSE_ALARM_COST, MISS_COST, PRIOR = 1.0, 100.0, 0.0008
 WEIGHT = FALSE_ALARM_COST * (1 - PRIOR) / (MISS_COST * PRIOR)
-DEFAULT_SCORE = -10.0  # of a trial that has none
+DEFAULT_SCORE = -10.0  # for trials without a score
 
 
 def maximum_term_weighted_value(scores: Mapping[str, Mapping[str, float]], truth: Truth) -> float:
-    """MTWV in percent: the best over thresholds of 1 - mean over queries of misses + `WEIGHT` x false alarms.
+    """Return MTWV in percent: the best over thresholds of 1 - the mean of misses + `WEIGHT` x false alarms.
 
-    `scores` has the score of each document for each query. A score at the threshold or above it is a detection.
-    Queries that are in no document do not count; trials without a score have `DEFAULT_SCORE`.
+    `scores` has the score of each document for each query. A score at or above the threshold is a detection. Queries
+    that occur in no document are ignored. Trials without a score have `DEFAULT_SCORE`.
     """
     gains: list[np.ndarray] = []
     levels: list[np.ndarray] = []
-    default_gain = 0.0  # of a threshold below the scores that trials without one have
+    default_gain = 0.0  # gain of a threshold below `DEFAULT_SCORE`
     for query, documents in truth.documents.items():
         found = {name: score for name, score in scores.get(query, {}).items() if score > DEFAULT_SCORE}
         hit, alarm = 1 / len(documents), -WEIGHT / max(1, truth.trials - len(documents))

@@ -1,4 +1,4 @@
-"""Symbols of the sequence tasks: text to numbers and back. Number 0 is always CTC's blank."""
+"""Symbols of the sequence tasks: text to numbers and back. Number 0 is the CTC blank."""
 
 import string
 from collections.abc import Sequence
@@ -13,22 +13,22 @@ CONSONANTS = (
     *("B", "CH", "D", "DH", "F", "G", "HH", "JH", "K", "L", "M", "N"),
     *("NG", "P", "R", "S", "SH", "T", "TH", "V", "W", "Y", "Z", "ZH"),
 )
-# SUPERB's 71: vowels with their stress, consonants, silence and spoken noise.
+# SUPERB's 71 phones: vowels with stress, consonants, silence and spoken noise.
 STRESSED_PHONES = ("SIL", "SPN", *(vowel + stress for vowel in VOWELS for stress in "012"), *CONSONANTS)
 
 
 class Spelling:
-    """What a task's symbols have in common: how predictions are kept for scoring."""
+    """Base class of a task's symbols."""
 
     def decode(self, numbers: Sequence[int]) -> str:
         raise NotImplementedError
 
     def transcribe(self, numbers: Sequence[int]) -> str:
-        """The text that is scored; it may hold more than the text that is shown."""
+        """Return the text for scoring, which may have additional spaces."""
         return self.decode(numbers)
 
     def complete(self, text: str) -> str:
-        """The text that is scored for one that a decoder wrote in words."""
+        """Convert a decoder's words to the text for scoring."""
         return text
 
 
@@ -39,15 +39,15 @@ class Characters(Spelling):
     symbols: tuple[str, ...] = ("<s>", "<pad>", "</s>", "<unk>", WORD_END, *string.ascii_uppercase, "'")
 
     def encode(self, text: str) -> list[int]:
-        """Each word's characters and `|`, and a final `</s>`."""
+        """Encode each word's characters and `|`, and a final `</s>`."""
         spelled = "".join(word + WORD_END for word in text.split())
-        return [*numbers(self.symbols, spelled, text), 2]
+        return [*encode_pieces(self.symbols, spelled, text), 2]
 
     def decode(self, numbers: Sequence[int]) -> str:
         return " ".join(self.transcribe(numbers).split())
 
     def transcribe(self, numbers: Sequence[int]) -> str:
-        """A space for every `|`, also for the last: s3prl counts each as a character."""
+        """Replace every `|` by a space, including the last. s3prl counts each as a character."""
         return "".join(self.symbols[n] for n in numbers if n > 3).replace(WORD_END, " ")
 
     def complete(self, text: str) -> str:
@@ -56,7 +56,7 @@ class Characters(Spelling):
 
 @dataclass(frozen=True)
 class Phones(Spelling):
-    """Phones divided by spaces, behind pad (the blank), end and unknown."""
+    """Phones separated by spaces. The first symbols are pad (the blank), end and unknown."""
 
     phones: tuple[str, ...] = STRESSED_PHONES
 
@@ -65,7 +65,7 @@ class Phones(Spelling):
         return ("<pad>", "<eos>", "<unk>", *self.phones)
 
     def encode(self, text: str) -> list[int]:
-        return [*numbers(self.symbols, text.split(), text), 1]
+        return [*encode_pieces(self.symbols, text.split(), text), 1]
 
     def decode(self, numbers: Sequence[int]) -> str:
         return " ".join(self.symbols[n] for n in numbers if n > 1)
@@ -83,7 +83,7 @@ class SlotCharacters(Spelling):
         return ("<pad>", "<eos>", "<unk>", " ", *string.ascii_uppercase, "'", *marks)
 
     def encode(self, text: str) -> list[int]:
-        """A mark takes the place of the space between it and the value; a character without a symbol is unknown."""
+        """Encode text. A mark replaces the space next to it. A character without a symbol is unknown."""
         symbols = self.symbols
         begins, ends = ({mark + slot for slot in self.slots} for mark in ("B-", "E-"))
         tokens: list[int] = []
@@ -106,8 +106,8 @@ class SlotCharacters(Spelling):
 Symbols = Characters | Phones | SlotCharacters
 
 
-def numbers(symbols: Sequence[str], pieces: Sequence[str], text: str) -> list[int]:
-    """Places of a label's pieces among the symbols."""
+def encode_pieces(symbols: Sequence[str], pieces: Sequence[str], text: str) -> list[int]:
+    """Return the indices of a label's pieces among the symbols."""
     places = {symbol: place for place, symbol in enumerate(symbols)}
     odd = next((piece for piece in pieces if piece not in places), None)
     if odd is not None:
@@ -115,8 +115,8 @@ def numbers(symbols: Sequence[str], pieces: Sequence[str], text: str) -> list[in
     return [places[piece] for piece in pieces]
 
 
-def slot_sentence(words: Sequence[str], tags: Sequence[str]) -> str:
-    """Words and their slot tags (plain or IOB) as a sentence with marks; punctuation goes, `&` is read out."""
+def mark_slots(words: Sequence[str], tags: Sequence[str]) -> str:
+    """Convert words and slot tags (plain or IOB) to a sentence with marks, without punctuation and with AND for `&`."""
     kinds = [tag.removeprefix("B-").removeprefix("I-") for tag in tags]
     pieces: list[str] = []
     for index, (word, kind) in enumerate(zip(words, kinds, strict=True)):
@@ -132,9 +132,9 @@ def slot_sentence(words: Sequence[str], tags: Sequence[str]) -> str:
 
 
 def read_slot_names(path: Path) -> tuple[str, ...]:
-    """Slot types, one a line, without `O`."""
+    """Read slot types, one per line, without `O`."""
     if not path.is_file():
-        raise UserError(f"there is no list of slots {path}: one slot type a line")
+        raise UserError(f"there is no list of slots {path}: one slot type per line")
     return tuple(
         line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip() not in ("", "O")
     )

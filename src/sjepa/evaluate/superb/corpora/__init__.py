@@ -1,1 +1,1 @@
-"""Readers of the corpora of tasks, each in its own layout."""
+"""Corpus readers of the tasks, one module per layout."""

@@ -4,13 +4,13 @@ import csv
 from pathlib import Path
 
 from sjepa.errors import UserError
-from sjepa.evaluate.superb.records import Fold, Utterance, require_audio, say_unlabelled
+from sjepa.evaluate.superb.records import Fold, Utterance, report_unlabelled, require_audio
 
 INTENT_SLOTS = ("action", "object", "location")
 
 
 def read_fluent_commands(root: Path) -> list[Fold]:
-    """Fluent Speech Commands: action, object and location of each utterance."""
+    """Read Fluent Speech Commands: action, object and location of each utterance."""
     if (root / "fluent_speech_commands_dataset").is_dir():
         root = root / "fluent_speech_commands_dataset"
     parts = []
@@ -30,5 +30,5 @@ def read_fluent_commands(root: Path) -> list[Fold]:
         ]
         require_audio([u.path for u in utterances], str(table))
         parts.append(utterances)
-    say_unlabelled(root, [u.path for part in parts for u in part])
+    report_unlabelled(root, [u.path for part in parts for u in part])
     return [Fold("Fluent Speech Commands", *parts)]

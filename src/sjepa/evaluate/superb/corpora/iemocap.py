@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from sjepa.errors import UserError
-from sjepa.evaluate.superb.records import Fold, Utterance, folder_in, require_audio
+from sjepa.evaluate.superb.records import Fold, Utterance, find_folder, require_audio
 from sjepa.files import read_json
 from sjepa.progress import say
 
@@ -15,21 +15,21 @@ TRAIN_SHARE = 0.8
 
 
 def read_iemocap(root: Path) -> list[Fold]:
-    """Four emotions, one fold per session; 20% of the other sessions select.
+    """Read four emotions in one fold per session, with 20% of the other sessions as dev.
 
-    s3prl draws these 20% from the order of its own lists, `meta_data/SessionN/train_meta_data.json`. Beside the
-    sessions these lists give exactly its split. Without them the same draw is made from dialogs in alphabetical order.
+    s3prl draws the dev part from the order of its own lists, `meta_data/SessionN/train_meta_data.json`. If these lists
+    are next to the sessions, the split is identical. Otherwise, the same draw uses dialogs in alphabetical order.
     """
     sessions: dict[int, list[Utterance]] = {}
     for number in range(1, 6):
-        folder = folder_in(root, f"Session{number}", f"IEMOCAP_full_release/Session{number}")
+        folder = find_folder(root, f"Session{number}", f"IEMOCAP_full_release/Session{number}")
         sessions[number] = list(read_session(folder))
         if not sessions[number]:
             raise UserError(f"{folder} has no labels of the four emotions in dialog/EmoEvaluation")
         require_audio([u.path for u in sessions[number]], f"{folder}/dialog/EmoEvaluation")
     lists = folder.parent / "meta_data"
     if not lists.is_dir():
-        say(f"{lists} is not there: the dev parts are drawn from dialogs in alphabetical order, not in s3prl's")
+        say(f"{lists} is missing: the dev parts are drawn from dialogs in alphabetical order, not in s3prl's")
     folds = []
     for held_out, test in sessions.items():
         rest = [u for number, part in sessions.items() if number != held_out for u in part]
@@ -40,16 +40,16 @@ def read_iemocap(root: Path) -> list[Fold]:
 
 
 def split_at_random(utterances: Sequence[Utterance]) -> tuple[list[Utterance], list[Utterance]]:
-    """Train and dev as torch's `random_split` divides them after `torch.manual_seed(0)`."""
+    """Split into train and dev like torch's `random_split` after `torch.manual_seed(0)`."""
     order = torch.randperm(len(utterances), generator=torch.Generator().manual_seed(0)).tolist()
     cut = int(TRAIN_SHARE * len(utterances))
     return [utterances[i] for i in sorted(order[:cut])], [utterances[i] for i in sorted(order[cut:])]
 
 
 def order_by_list(utterances: Sequence[Utterance], file: Path) -> list[Utterance]:
-    """The utterances that one of s3prl's lists names, in its order."""
+    """Return the utterances of one of s3prl's lists, in its order."""
     if not file.is_file():
-        raise UserError(f"there is no {file}: s3prl's lists are one for each session, or remove {file.parent.parent}")
+        raise UserError(f"there is no {file}: s3prl has one list per session; add it, or remove {file.parent.parent}")
     known = {utterance.name: utterance for utterance in utterances}
     names = [Path(item["path"]).stem for item in read_json(file).get("meta_data", [])]
     missing = next((name for name in names if name not in known), None)

@@ -1,4 +1,4 @@
-"""Libri2Mix as Kaldi data directories: mixtures of two speakers, and when each of them speaks."""
+"""Libri2Mix as Kaldi data directories: mixtures of two speakers, with the turns of each."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,12 +7,12 @@ import numpy as np
 
 from sjepa.audio.io import SAMPLE_RATE
 from sjepa.errors import UserError
-from sjepa.evaluate.superb.records import Fold, Utterance, folder_in, require_audio
+from sjepa.evaluate.superb.records import Fold, Utterance, find_folder, require_audio
 from sjepa.model.frontend import STRIDE
 
-CHUNK = 2000  # frames that are heard at once, 40 s
+CHUNK = 2000  # frames per input, 40 s
 SPEAKERS = 2
-SHORTEST = 2  # frames; the encoder's first one has 400 samples
+SHORTEST = 2  # frames; the first frame of the encoder needs 400 samples
 PARTS = ("train", "dev", "test")
 
 
@@ -26,14 +26,14 @@ class Turn:
 
 
 def read_libri2mix(root: Path) -> tuple[list[Fold], dict[str, list[Turn]]]:
-    """Chunks of the mixtures of `train`, `dev` and `test`, and the turns of every test recording.
+    """Read chunks of the mixtures of `train`, `dev` and `test`, and the turns of every test recording.
 
     Each part is a Kaldi data directory: `wav.scp`, `segments`, `utt2spk` and `reco2dur`, as LibriMix's
     `prepare_diarization.py` writes them.
     """
     parts = []
     for part in PARTS:
-        utterances, turns = read_part(folder_in(root, part, f"data/{part}"))
+        utterances, turns = read_part(find_folder(root, part, f"data/{part}"))
         parts.append(utterances)
     return [Fold("Libri2Mix", *parts)], turns
 
@@ -48,14 +48,14 @@ def read_part(folder: Path) -> tuple[list[Utterance], dict[str, list[Turn]]]:
             raise UserError(f"{folder / 'utt2spk'} does not have {name}, which segments has")
         if recording not in turns:
             raise UserError(f"{folder / 'wav.scp'} does not have {recording}, which segments has")
-        turns[recording].append(Turn(speakers[name][0], number(start, folder), number(end, folder)))
+        turns[recording].append(Turn(speakers[name][0], parse_seconds(start, folder), parse_seconds(end, folder)))
     paths = {name: folder / path for name, (path,) in recordings.items()}
     require_audio(list(paths.values()), str(folder / "wav.scp"))
     utterances = []
     for name, path in paths.items():
         if name not in durations:
             raise UserError(f"{folder / 'reco2dur'} does not have {name}, which wav.scp has")
-        frames = int(number(durations[name][0], folder) * SAMPLE_RATE / STRIDE)
+        frames = int(parse_seconds(durations[name][0], folder) * SAMPLE_RATE / STRIDE)
         voices = sorted({turn.speaker for turn in turns[name]})
         if len(voices) > SPEAKERS:
             raise UserError(f"{folder / 'segments'}: {name} has {len(voices)} speakers; this task is for {SPEAKERS}")
@@ -63,13 +63,13 @@ def read_part(folder: Path) -> tuple[list[Utterance], dict[str, list[Turn]]]:
             last = min(first + CHUNK, frames)
             if last - first < SHORTEST:
                 continue
-            label = write_activity(activity(turns[name], voices, first, last))
+            label = write_activity(make_activity(turns[name], voices, first, last))
             utterances.append(Utterance(name, path, label, start=first * STRIDE, samples=(last - first) * STRIDE))
     return utterances, turns
 
 
 def read_table(file: Path, columns: int) -> dict[str, list[str]]:
-    """Lines of a name and its values."""
+    """Read lines of a name and its values."""
     if not file.is_file():
         raise UserError(f"there is no {file}: a Kaldi data directory has wav.scp, segments, utt2spk and reco2dur")
     found = {}
@@ -78,21 +78,21 @@ def read_table(file: Path, columns: int) -> dict[str, list[str]]:
         if fields and len(fields) != columns:
             raise UserError(f"{file} line {line_number}: {line.strip()!r} does not have {columns} columns")
         if fields and fields[-1].endswith("|"):
-            raise UserError(f"{file} line {line_number}: commands are not run; give a file in place of {fields[-1]!r}")
+            raise UserError(f"{file} line {line_number}: commands are not supported; replace {fields[-1]!r} by a file")
         if fields:
             found[fields[0]] = [field.strip() for field in fields[1:]]
     return found
 
 
-def number(text: str, folder: Path) -> float:
+def parse_seconds(text: str, folder: Path) -> float:
     try:
         return float(text)
     except ValueError:
         raise UserError(f"{folder}: {text!r} is not a time in seconds") from None
 
 
-def activity(turns: list[Turn], voices: list[str], first: int, last: int) -> np.ndarray:
-    """Whether each speaker is active at each frame of a chunk: (frames, speakers)."""
+def make_activity(turns: list[Turn], voices: list[str], first: int, last: int) -> np.ndarray:
+    """Return whether each speaker is active at each frame of a chunk: (frames, speakers)."""
     active = np.zeros((last - first, SPEAKERS), bool)
     for turn in turns:
         begin, end = (int(np.rint(time * SAMPLE_RATE / STRIDE)) for time in (turn.start, turn.end))
@@ -101,7 +101,7 @@ def activity(turns: list[Turn], voices: list[str], first: int, last: int) -> np.
 
 
 def write_activity(active: np.ndarray) -> str:
-    """Frames of a chunk, then the runs of each speaker: `2000: 0-125 300-420 / 90-400`."""
+    """Format the number of frames and the active runs of each speaker: `2000: 0-125 300-420 / 90-400`."""
     speakers = []
     for column in active.T:
         edges = np.flatnonzero(np.diff(np.concatenate([[0], column.astype(np.int8), [0]])))
@@ -110,7 +110,7 @@ def write_activity(active: np.ndarray) -> str:
 
 
 def read_activity(label: str) -> np.ndarray:
-    """What `write_activity` wrote."""
+    """Parse the output of `write_activity`."""
     frames, _, rest = label.partition(":")
     active = np.zeros((int(frames), SPEAKERS), bool)
     for speaker, runs in enumerate(rest.split("/")):

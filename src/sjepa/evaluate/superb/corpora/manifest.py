@@ -9,11 +9,11 @@ from sjepa.data.layouts import Item
 from sjepa.data.layouts.manifest import NAME, read
 from sjepa.data.storage import is_url
 from sjepa.errors import UserError
-from sjepa.evaluate.superb.records import Fold, Utterance, by_group, require_audio, say_unlabelled
+from sjepa.evaluate.superb.records import Fold, Utterance, report_unlabelled, require_audio, split_speakers
 
 
 def read_manifest(root: Path, label: str) -> list[tuple[Item, Any]]:
-    """What `manifest.jsonl` lists, read as an index reads it, each a whole file with the label that is asked for."""
+    """Read `manifest.jsonl`: items that are whole files, with the value of one label."""
     file = root / NAME
     if not file.is_file():
         raise UserError(f"there is no {file}: one JSON object per utterance")
@@ -22,24 +22,24 @@ def read_manifest(root: Path, label: str) -> list[tuple[Item, Any]]:
         if isinstance(item, str):
             raise UserError(item)
         if item.offset or item.place.size or is_url(item.place.path):
-            raise UserError(f"{file}: {item.id} is not a file of its own, which this task needs")
+            raise UserError(f"{file}: {item.id} is not a separate file, which this task needs")
         if label not in line:
             raise UserError(f"{file}: {item.id} has no {label}")
         found.append((item, line[label]))
     paths = [Path(item.place.path) for item, _ in found]
     require_audio(paths, str(file))
-    say_unlabelled(root, paths)
+    report_unlabelled(root, paths)
     return found
 
 
 def read_ravdess(root: Path) -> list[Fold]:
-    """RAVDESS speech, eight acted emotions, in five folds by actor: one tests, the next selects."""
+    """Read RAVDESS speech, eight acted emotions, in five folds by actor. The fold after the test fold is dev."""
     rows = read_manifest(root, "emotion")
     for item, emotion in rows:
         if not isinstance(emotion, str) or not emotion:
             raise UserError(f"{root / NAME}: {item.id} has the emotion {emotion!r}, which is not a name")
     utterances = [Utterance(item.id, Path(item.place.path), (emotion,), item.speaker) for item, emotion in rows]
-    groups = by_group(utterances, (0.2,) * 5, seed=0, what="RAVDESS")
+    groups = split_speakers(utterances, (0.2,) * 5, seed=0, what="RAVDESS")
     folds = []
     for index, test in enumerate(groups):
         dev = (index + 1) % 5
@@ -49,7 +49,7 @@ def read_ravdess(root: Path) -> list[Fold]:
 
 
 def read_coffee(root: Path) -> list[Fold]:
-    """Spoken drink orders: a value, or none, for each of the slots. Speakers are not known, so the split is random."""
+    """Read spoken drink orders with optional slots. Speakers are unknown, so the split is random."""
     rows = read_manifest(root, "slots")
     for item, slots in rows:
         if not isinstance(slots, dict) or not all(isinstance(value, str) for value in slots.values()):

@@ -1,4 +1,4 @@
-"""QUESST 2014: spoken queries, the documents they are looked for in, and which of these have them."""
+"""QUESST 2014: spoken queries, documents to search, and which documents contain which query."""
 
 import re
 import xml.etree.ElementTree as ElementTree
@@ -6,29 +6,29 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sjepa.errors import UserError
-from sjepa.evaluate.superb.records import Utterance, folder_in, require_audio
+from sjepa.evaluate.superb.records import Utterance, find_folder, require_audio
 from sjepa.evaluate.superb.sound import Sound
 
-LANGUAGE = "nnenglish"  # SUPERB's part of the corpus
+LANGUAGE = "nnenglish"  # the part of the corpus that SUPERB uses
 
 
 @dataclass(frozen=True)
 class Truth:
-    """Which documents hold which query, among all trials that count."""
+    """Ground truth: the documents that contain each query."""
 
     documents: dict[str, frozenset[str]]
-    """Of each query that is in some document, the documents."""
+    """Documents of each query that occurs in any."""
     trials: int
-    """All documents of the corpus, of every language."""
+    """Number of documents in the corpus, in all languages."""
 
 
 def read_quesst(root: Path) -> tuple[list[Utterance], dict[str, list[Utterance]], dict[str, Truth]]:
-    """English documents, the English queries of `dev` and `eval`, and the truth of both.
+    """Read English documents, the English queries of `dev` and `eval`, and the ground truth of both.
 
-    The truth counts all queries and documents of the corpus, as its own scoring tool does; trials without a score,
-    those of other languages, have the lowest one.
+    The ground truth covers all queries and documents of the corpus, as in its scoring tool. Trials of other languages
+    have no score and get the lowest one.
     """
-    root = folder_in(root, "quesst14Database") if not (root / "scoring").is_dir() else root
+    root = find_folder(root, "quesst14Database") if not (root / "scoring").is_dir() else root
     documents = read_list(root, "language_key_utterances.lst")
     queries = {part: read_list(root, f"language_key_{part}.lst") for part in ("dev", "eval")}
     truths = {part: read_truth(root / "scoring" / f"groundtruth_quesst14_{part}") for part in queries}
@@ -36,7 +36,7 @@ def read_quesst(root: Path) -> tuple[list[Utterance], dict[str, list[Utterance]]
 
 
 def read_list(root: Path, name: str) -> list[Utterance]:
-    """English files of a list of paths and languages; the first folder of a path is the corpus itself."""
+    """Read the English files of a list of paths and languages. The first folder of a path is the corpus itself."""
     file = root / "scoring" / name
     if not file.is_file():
         raise UserError(f"there is no {file}: lines of a path and its language")
@@ -55,31 +55,31 @@ def read_list(root: Path, name: str) -> list[Utterance]:
 
 
 def read_truth(folder: Path) -> Truth:
-    """The corpus's own truth: queries (`*.tlist.xml`), documents (`*.ecf.xml`), and which have which (`*.rttm`)."""
+    """Read the ground truth: queries (`*.tlist.xml`), documents (`*.ecf.xml`) and occurrences (`*.rttm`)."""
     terms = {term.get("termid", "") for term in read_xml(folder, "*.tlist.xml").iter("term")}
     trials = sum(1 for _ in read_xml(folder, "*.ecf.xml").iter("excerpt"))
     found: dict[str, set[str]] = {}
-    for line in only(folder, "*.rttm").read_text(encoding="utf-8").splitlines():
+    for line in find_only_file(folder, "*.rttm").read_text(encoding="utf-8").splitlines():
         # LEXEME quesst14_00123 1 0.00 3.20 quesst14_dev_0001 lex ...
         fields = line.split()
         query = next((field for field in fields[2:] if field in terms), None)
         if fields[:1] == ["LEXEME"] and query is not None:
             found.setdefault(query, set()).add(fields[1])
     if not found:
-        raise UserError(f"{folder}: no document holds any query")
+        raise UserError(f"{folder}: no document contains any query")
     return Truth({query: frozenset(documents) for query, documents in found.items()}, trials)
 
 
 def read_xml(folder: Path, pattern: str) -> ElementTree.Element:
-    file = only(folder, pattern)
+    file = find_only_file(folder, pattern)
     try:
         return ElementTree.parse(file).getroot()
     except ElementTree.ParseError as error:
         raise UserError(f"{file} is not XML: {error}") from error
 
 
-def only(folder: Path, pattern: str) -> Path:
+def find_only_file(folder: Path, pattern: str) -> Path:
     files = sorted(folder.glob(pattern))
     if len(files) != 1:
-        raise UserError(f"{folder} has {len(files)} files {pattern}; one is needed")
+        raise UserError(f"{folder} has {len(files)} files {pattern}; expected exactly one")
     return files[0]

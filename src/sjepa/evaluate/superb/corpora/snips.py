@@ -4,8 +4,8 @@ from pathlib import Path
 
 from sjepa.audio.io import EXTENSIONS
 from sjepa.errors import UserError
-from sjepa.evaluate.superb.records import Fold, Utterance, folder_in, require_audio
-from sjepa.evaluate.superb.text import slot_sentence
+from sjepa.evaluate.superb.records import Fold, Utterance, find_folder, require_audio
+from sjepa.evaluate.superb.text import mark_slots
 from sjepa.progress import say
 
 SNIPS_SPEAKERS = {
@@ -15,13 +15,13 @@ SNIPS_SPEAKERS = {
 }
 
 
-def snips_folder(root: Path) -> Path:
+def find_snips_folder(root: Path) -> Path:
     return root / "SNIPS" if (root / "SNIPS").is_dir() else root
 
 
 def read_snips(root: Path) -> list[Fold]:
-    """Audio SNIPS by its speakers; labels are sentences with slot marks."""
-    root = snips_folder(root)
+    """Read Audio SNIPS, split by speaker. Labels are sentences with slot marks."""
+    root = find_snips_folder(root)
     transcripts = root / "all.iob.snips.txt"
     if not transcripts.is_file():
         raise UserError(f"there is no {transcripts}: lines of an id, BOS words EOS, a tab, and a tag for each")
@@ -31,18 +31,18 @@ def read_snips(root: Path) -> list[Fold]:
         if "\t" in line:
             spoken, tags = (side.split() for side in line.split("\t", 1))
             if len(spoken) != 1 + len(tags):
-                raise UserError(f"{transcripts} line {number}: there is not one tag for each word")
-            sentences[spoken[0]] = slot_sentence(spoken[2:-1], tags[1:-1])
+                raise UserError(f"{transcripts} line {number}: needs one tag for each word")
+            sentences[spoken[0]] = mark_slots(spoken[2:-1], tags[1:-1])
     parts = []
     for subset, speakers in SNIPS_SPEAKERS.items():
-        folder = folder_in(root, subset)
+        folder = find_folder(root, subset)
         audio = {path.stem: path for path in sorted(folder.rglob("*")) if path.suffix in EXTENSIONS}
         audio = {name: path for name, path in audio.items() if name.split("-")[0] in speakers}
         wanted = [n for n in sentences if n.split("-")[0] in speakers and n.split("-")[2:3] == [subset]]
         require_audio([audio.get(name, folder / f"{name}.wav") for name in wanted], str(transcripts))
         unlabelled = sorted(audio.keys() - sentences.keys())
-        if unlabelled:  # s3prl leaves these out too
-            say(f"audio without labels in {folder}: {len(unlabelled)} left out, first {unlabelled[0]}")
+        if unlabelled:  # s3prl skips these too
+            say(f"audio without labels in {folder}: {len(unlabelled)} skipped, first {unlabelled[0]}")
         named = [name for name in audio if name in sentences]
         parts.append([Utterance(name, audio[name], sentences[name], name.split("-")[0]) for name in named])
     return [Fold("Audio SNIPS", *parts)]

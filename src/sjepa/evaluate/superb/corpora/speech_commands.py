@@ -6,7 +6,7 @@ from pathlib import Path
 
 from sjepa.audio.io import SAMPLE_RATE
 from sjepa.errors import UserError
-from sjepa.evaluate.superb.records import Fold, Utterance, folder_in
+from sjepa.evaluate.superb.records import Fold, Utterance, find_folder
 from sjepa.evaluate.superb.sound import Sound
 
 COMMANDS = ["yes", "no", "up", "down", "left", "right", "on", "off", "stop", "go"]
@@ -14,14 +14,14 @@ UNKNOWN, SILENCE = "_unknown_", "_silence_"
 
 
 def read_speech_commands(root: Path) -> list[Fold]:
-    """Speech Commands v0.01, 12 classes: train and dev by the hash of the speaker, test from its own folder."""
-    folder = folder_in(root, "speech_commands_v0.01")
-    test_folder = folder_in(root, "speech_commands_test_set_v0.01")
+    """Read Speech Commands v0.01 with 12 classes. Speaker hashes split train and dev. Test is a separate folder."""
+    folder = find_folder(root, "speech_commands_v0.01")
+    test_folder = find_folder(root, "speech_commands_test_set_v0.01")
     parts: dict[str, list[Utterance]] = {"train": [], "dev": []}
     for path in sorted(folder.glob("*/*.wav")):
         word = path.parent.name
-        share = hash_share(path.name)
-        if word != "_background_noise_" and not 10 <= share < 20:  # that tenth is the corpus's older test part
+        share = hash_to_percent(path.name)
+        if word != "_background_noise_" and not 10 <= share < 20:  # this tenth is the original test part
             label = word if word in COMMANDS else UNKNOWN
             name = f"{word}/{path.stem}"
             speaker = path.name.split("_")[0]
@@ -37,12 +37,12 @@ def read_speech_commands(root: Path) -> list[Fold]:
     ]
     odd = {u.label[0] for u in test} - {*COMMANDS, UNKNOWN, SILENCE}
     if odd:
-        raise UserError(f"{test_folder} has a folder {min(odd)}: it should hold the 12 classes only")
+        raise UserError(f"{test_folder} has a folder {min(odd)}: expected only the 12 classes")
     return [Fold("Speech Commands v0.01", parts["train"] + silence, parts["dev"] + silence, test)]
 
 
-def hash_share(file_name: str) -> float:
-    """Place of a speaker between 0 and 100, as the corpus's README computes it."""
+def hash_to_percent(file_name: str) -> float:
+    """Map a speaker to a number between 0 and 100, as in the corpus's README."""
     largest = 2**27 - 1
     speaker = re.sub(r"_nohash_.*$", "", file_name)
     return (int(hashlib.sha1(speaker.encode()).hexdigest(), 16) % (largest + 1)) * (100.0 / largest)

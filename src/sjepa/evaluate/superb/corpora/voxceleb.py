@@ -1,4 +1,4 @@
-"""VoxCeleb1: who speaks, and whether two utterances are of one speaker."""
+"""VoxCeleb1: speaker identification and verification."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from sjepa.audio.io import SAMPLE_RATE
 from sjepa.errors import UserError
-from sjepa.evaluate.superb.records import Fold, Utterance, require_audio, say_unlabelled
+from sjepa.evaluate.superb.records import Fold, Utterance, report_unlabelled, require_audio
 from sjepa.evaluate.superb.sound import Sound
 
 VOXCELEB_CROP = 8 * SAMPLE_RATE
@@ -14,32 +14,32 @@ TRIALS = ("voxceleb1_test_v2.txt", "veri_test2.txt")
 
 
 class Trial(NamedTuple):
-    """Two utterances, and whether they are of one speaker."""
+    """Two utterances, and whether they have the same speaker."""
 
     same: bool
     first: str
     second: str
 
 
-def audio_folders(root: Path) -> list[Path]:
+def find_audio_folders(root: Path) -> list[Path]:
     folders = [folder for folder in (root / "dev" / "wav", root / "test" / "wav", root / "wav") if folder.is_dir()]
     if not folders:
         raise UserError(f"{root} has no audio: looked for dev/wav, test/wav and wav")
     return folders
 
 
-def find_in(folders: Sequence[Path], name: str) -> Path:
-    """A file of the corpus; if it is not there, where it should be."""
+def find_audio(folders: Sequence[Path], name: str) -> Path:
+    """Return the path of a file in the first folder that has it, or its expected path."""
     return next((folder / name for folder in folders if (folder / name).is_file()), folders[0] / name)
 
 
 def read_voxceleb(root: Path) -> list[Fold]:
-    """VoxCeleb1's identification split: 1 trains, 2 selects, 3 tests."""
+    """Read VoxCeleb1's identification split: 1 is train, 2 is dev, 3 is test."""
     lists = [root / name for name in ("iden_split.txt", "veri_test_class.txt")]
     split = next((file for file in lists if file.is_file()), None)
     if split is None:
         raise UserError(f"there is no {lists[0]}: lines of 1, 2 or 3 and a path such as id10001/VIDEO/00001.wav")
-    folders = audio_folders(root)
+    folders = find_audio_folders(root)
     parts: dict[str, list[Utterance]] = {"1": [], "2": [], "3": []}
     for number, line in enumerate(split.read_text(encoding="utf-8").split("\n"), 1):
         if line.strip():
@@ -47,34 +47,32 @@ def read_voxceleb(root: Path) -> list[Fold]:
             if part not in parts or len(names) != 1:
                 raise UserError(f"{split} line {number}: {line.strip()!r} is not 1, 2 or 3 and a path")
             (name,) = names
-            path = find_in(folders, name)
+            path = find_audio(folders, name)
             speaker = name.split("/")[0]
             parts[part].append(Utterance(name, path, (speaker,), speaker, crop=VOXCELEB_CROP if part == "1" else 0))
     paths = [u.path for part in parts.values() for u in part]
     require_audio(paths, str(split))
-    say_unlabelled(root, paths)
+    report_unlabelled(root, paths)
     return [Fold("VoxCeleb1", *parts.values())]
 
 
 def read_speakers(root: Path) -> list[Utterance]:
-    """All utterances of the verification task's training speakers, those of `dev/wav`."""
+    """Read all utterances of the training speakers for verification, in `dev/wav`."""
     folder = root / "dev" / "wav"
     if not folder.is_dir():
-        raise UserError(
-            f"there is no {folder}: the speakers that verification learns from lie in dev, the others in test"
-        )
+        raise UserError(f"there is no {folder}: verification trains on the speakers in dev and tests on those in test")
     found = []
     for path in sorted(folder.glob("*/*/*.wav")):
         name = "/".join(path.parts[-3:])
         speaker = path.parts[-3]
         found.append(Utterance(name, path, (speaker,), speaker, crop=VOXCELEB_CROP, sound=Sound.TRIMMED))
     if not found:
-        raise UserError(f"{folder} holds no utterances: looked for SPEAKER/VIDEO/*.wav")
+        raise UserError(f"{folder} has no utterances: looked for SPEAKER/VIDEO/*.wav")
     return found
 
 
 def read_trials(root: Path) -> tuple[list[Trial], list[Utterance]]:
-    """The cleaned original trials of VoxCeleb1, and the utterances that they are about."""
+    """Read the cleaned original trials of VoxCeleb1, and their utterances."""
     files = [root / name for name in TRIALS]
     file = next((file for file in files if file.is_file()), None)
     if file is None:
@@ -88,9 +86,9 @@ def read_trials(root: Path) -> tuple[list[Trial], list[Utterance]]:
             trials.append(Trial(fields[0] == "1", fields[1], fields[2]))
     check_trials(trials, str(file))
     names = dict.fromkeys(name for trial in trials for name in (trial.first, trial.second))
-    folders = audio_folders(root)
+    folders = find_audio_folders(root)
     utterances = [
-        Utterance(name, find_in([folders[-1], *folders], name), (name.split("/")[0],), sound=Sound.TRIMMED)
+        Utterance(name, find_audio([folders[-1], *folders], name), (name.split("/")[0],), sound=Sound.TRIMMED)
         for name in names
     ]
     require_audio([u.path for u in utterances], str(file))
@@ -99,4 +97,4 @@ def read_trials(root: Path) -> tuple[list[Trial], list[Utterance]]:
 
 def check_trials(trials: Sequence[Trial], source: str) -> None:
     if {trial.same for trial in trials} != {True, False}:
-        raise UserError(f"{source}: trials of one speaker and trials of two are both needed")
+        raise UserError(f"{source}: needs trials with the same speaker and trials with different speakers")

@@ -1,4 +1,4 @@
-"""The tasks, one file each: a file of this folder holds the `ENTRY` of the task of its name."""
+"""The tasks, one file each. A file has the name of its task and defines `ENTRY`."""
 
 import importlib
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from sjepa.evaluate.superb import TASK_NAMES
 from sjepa.evaluate.superb.entry import DEV_CLEAN, Entry
-from sjepa.evaluate.superb.own import OwnData
+from sjepa.evaluate.superb.own import CorpusOptions
 from sjepa.evaluate.superb.task import Task
 
 
@@ -27,8 +27,8 @@ def make_task(
     steps: int | None = None,
     lexicons: Sequence[Path] = (),
     subset: str = DEV_CLEAN,
-    own: OwnData | None = None,
+    own: CorpusOptions | None = None,
 ) -> Task:
-    """Read a task's corpus and settle its protocol; `steps` and `subset` change the lite protocol only."""
+    """Read a task's corpus and make the task. `steps` and `subset` apply to the lite protocol only."""
     entry = find_entry(name)
     return entry.build(entry, entry.request(data, lite=lite, steps=steps, lexicons=lexicons, subset=subset, own=own))

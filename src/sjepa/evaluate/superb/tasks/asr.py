@@ -1,43 +1,43 @@
-"""Automatic speech recognition: characters of LibriSpeech's transcripts, or of a corpus of your own."""
+"""Automatic speech recognition: characters of LibriSpeech, or of your own corpus."""
 
-from sjepa.evaluate.labelled import LABELS, Labelled, listed_fold
+from sjepa.evaluate.labelled import LABELS, LabelledUtterance, read_labelled_fold
 from sjepa.evaluate.metric import SectionKind
 from sjepa.evaluate.superb import librispeech
 from sjepa.evaluate.superb.alphabet import Alphabet, spell
 from sjepa.evaluate.superb.entry import Corpus, Entry, Request
 from sjepa.evaluate.superb.metrics import CER, WER
-from sjepa.evaluate.superb.own import divide, is_own, label_items, read_items
+from sjepa.evaluate.superb.own import is_user_corpus, label_items, read_items, split_corpus
 from sjepa.evaluate.superb.records import Fold
 from sjepa.evaluate.superb.sequences import LITE_WIDTH, WIDTH, SequenceTask
 from sjepa.evaluate.superb.specaugment import SpecAugment
-from sjepa.evaluate.superb.submission import Submission, spoken
+from sjepa.evaluate.superb.submission import Submission, format_transcript
 from sjepa.evaluate.superb.task import Recipe
 from sjepa.evaluate.superb.text import Characters
 
 
 def build(entry: Entry, request: Request) -> SequenceTask:
     listed = request.lite and (request.data / LABELS).is_file()
-    if not listed and is_own(request.data, request.subset, *librispeech.STANDARD, "LibriSpeech"):
-        return own_recognition(entry.for_corpus(request.data), request)
-    fold = lite_fold(request) if request.lite else librispeech.standard_fold(request.data)
+    if not listed and is_user_corpus(request.data, request.subset, *librispeech.STANDARD, "LibriSpeech"):
+        return build_user_task(entry.for_corpus(request.data), request)
+    fold = read_lite_fold(request) if request.lite else librispeech.read_standard_fold(request.data)
     width = LITE_WIDTH if request.lite else WIDTH
     return entry.task(SequenceTask, request, [fold], symbols=Characters(), recurrent=width, augment=SpecAugment())
 
 
-def own_recognition(entry: Entry, request: Request) -> SequenceTask:
-    """Any transcribed corpus, in the characters of its training part."""
+def build_user_task(entry: Entry, request: Request) -> SequenceTask:
+    """Build the task for any transcribed corpus, with the characters of its training part."""
     items = read_items(request.data)
-    fold = divide(request.data, label_items(request.data, items, lambda item: spell(item.text) or None, "text"))
-    symbols = Alphabet.of(str(u.label) for u in fold.train)
+    fold = split_corpus(request.data, label_items(request.data, items, lambda item: spell(item.text) or None, "text"))
+    symbols = Alphabet.from_texts(str(u.label) for u in fold.train)
     width = LITE_WIDTH if request.lite else WIDTH
     return entry.task(SequenceTask, request, [fold], symbols=symbols, recurrent=width, augment=SpecAugment())
 
 
-def lite_fold(request: Request) -> Fold:
-    """A subset of LibriSpeech, or a corpus with `labels.jsonl`, split by speaker."""
+def read_lite_fold(request: Request) -> Fold:
+    """Read a subset of LibriSpeech, or a corpus with `labels.jsonl`, split by speaker."""
     if not (request.data / LABELS).is_file():
-        return librispeech.subset_fold(request.data, request.subset)
-    return listed_fold(request.data, Labelled.transcript)
+        return librispeech.read_subset_fold(request.data, request.subset)
+    return read_labelled_fold(request.data, LabelledUtterance.transcript)
 
 
 ENTRY = Entry(
@@ -51,7 +51,7 @@ ENTRY = Entry(
     corpus=Corpus(("LibriSpeech", "train-clean-100", "dev-clean")),
     submission=Submission(
         {"test-clean-noLM-hyp.ark": "asr_public/predict.ark", "test-clean-LM-hyp.ark": "asr_lm_public/predict.ark"},
-        spoken,
+        format_transcript,
         decoded="test-clean-LM-hyp.ark",
     ),
     language_model=True,

@@ -1,4 +1,4 @@
-"""Speaker verification: VoxCeleb1. An x-vector learns the speakers of dev; trials are about those of test."""
+"""Speaker verification: VoxCeleb1. An x-vector is trained on the dev speakers and tested on trials of the others."""
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,21 +11,21 @@ from sjepa.evaluate.metric import SectionKind
 from sjepa.evaluate.superb.corpora.voxceleb import TRIALS, Trial, check_trials, read_speakers, read_trials
 from sjepa.evaluate.superb.entry import Corpus, Entry, Request
 from sjepa.evaluate.superb.metrics import EER
-from sjepa.evaluate.superb.records import LITE_UTTERANCES, Fold, Utterance, some
-from sjepa.evaluate.superb.sound import prepare
+from sjepa.evaluate.superb.records import LITE_UTTERANCES, Fold, Utterance, sample_evenly
+from sjepa.evaluate.superb.sound import prepare_waveform
 from sjepa.evaluate.superb.submission import Submission
 from sjepa.evaluate.superb.task import Recipe
 from sjepa.evaluate.superb.verification import VerificationTask
 from sjepa.progress import say, track
 
-SHORTEST = 2 * SAMPLE_RATE  # of what is left without silence
+SHORTEST = 2 * SAMPLE_RATE  # after removing silence
 LITE_SPEAKERS, LITE_DEV_SPEAKERS, LITE_TRIALS = 100, 20, 1000
 
 
 def build(entry: Entry, request: Request) -> VerificationTask:
-    """In the full protocol the best look at the test trials is reported: SUPERB has no others.
+    """Build the task. The full protocol selects on the test trials, because SUPERB has no others.
 
-    The lite protocol selects on trials of training speakers that it holds out.
+    The lite protocol selects on trials of held-out training speakers.
     """
     train = read_speakers(request.data)
     trials, test = read_trials(request.data)
@@ -37,32 +37,32 @@ def build(entry: Entry, request: Request) -> VerificationTask:
     most, few, _ = LITE_UTTERANCES
     fold = Fold(
         "VoxCeleb1 verification",
-        drop_short(some([u for u in train if u.speaker in set(names) - held_out], most)),
-        some([u for u in train if u.speaker in held_out], few),
+        drop_short(sample_evenly([u for u in train if u.speaker in set(names) - held_out], most)),
+        sample_evenly([u for u in train if u.speaker in held_out], few),
         test,
     )
-    return entry.task(VerificationTask, request, [fold], trials={"dev": pair(fold.dev), "test": trials})
+    return entry.task(VerificationTask, request, [fold], trials={"dev": draw_trials(fold.dev), "test": trials})
 
 
 def drop_short(utterances: Sequence[Utterance]) -> list[Utterance]:
-    """Utterances of more than two seconds without silence, as s3prl trains on; every file is read for it."""
+    """Keep utterances with more than two seconds of speech, as in s3prl. This reads every file."""
     with ThreadPoolExecutor() as pool:
-        found = pool.map(trimmed_length, utterances)
+        found = pool.map(measure_speech, utterances)
         lengths = list(track(found, "Measuring speech without silence", len(utterances)))
     kept = [u for u, length in zip(utterances, lengths, strict=True) if length > SHORTEST]
     if len(kept) < len(utterances):
-        say(f"{len(utterances) - len(kept)} of {len(utterances)} training utterances are shorter than 2 s and go")
+        say(f"{len(utterances) - len(kept)} of {len(utterances)} training utterances are shorter than 2 s: skipped")
     if not kept:
         raise UserError("no training utterance has more than 2 s of speech")
     return kept
 
 
-def trimmed_length(utterance: Utterance) -> int:
-    return len(prepare(read_audio(utterance.path), utterance.sound))
+def measure_speech(utterance: Utterance) -> int:
+    return len(prepare_waveform(read_audio(utterance.path), utterance.sound))
 
 
-def pair(utterances: Sequence[Utterance]) -> list[Trial]:
-    """Random trials, half of them of one speaker."""
+def draw_trials(utterances: Sequence[Utterance]) -> list[Trial]:
+    """Draw random trials, half of them with the same speaker."""
     generator = np.random.default_rng(0)
     trials = []
     for number in range(LITE_TRIALS):

@@ -1,13 +1,13 @@
-"""Classes of whole utterances in any labelled corpus: one column, or several that must all be right."""
+"""Classification of utterances in any labelled corpus: one column, or several that must all be correct."""
 
 from sjepa.data.layouts import Item
 from sjepa.errors import UserError
 from sjepa.evaluate.metric import SectionKind
-from sjepa.evaluate.superb.classes import ClassTask, classification
+from sjepa.evaluate.superb.classes import ClassTask, make_class_task
 from sjepa.evaluate.superb.entry import Entry, Request
 from sjepa.evaluate.superb.metrics import ACCURACY, BALANCED_ACCURACY
-from sjepa.evaluate.superb.own import column_value, divide, label_items, read_items
-from sjepa.evaluate.superb.records import Label, some_of_each
+from sjepa.evaluate.superb.own import column_value, label_items, read_items, split_corpus
+from sjepa.evaluate.superb.records import Label, sample_each_label
 from sjepa.evaluate.superb.task import Recipe
 
 
@@ -22,8 +22,8 @@ def build(entry: Entry, request: Request) -> ClassTask:
         return None if any(value is None for value in values) else tuple(str(value) for value in values)
 
     labelled = label_items(request.data, items, label, f"a value of {', '.join(columns)} (--label COLUMN)")
-    fold = divide(request.data, labelled, by_speaker="speaker" not in columns)
-    return classification(entry.for_corpus(request.data), request, [fold], choose=some_of_each)
+    fold = split_corpus(request.data, labelled, by_speaker="speaker" not in columns)
+    return make_class_task(entry.for_corpus(request.data), request, [fold], choose=sample_each_label)
 
 
 ENTRY = Entry(

@@ -1,7 +1,7 @@
-"""Spoken drink orders: a value, or none, for each slot. Not a part of SUPERB."""
+"""Spoken drink orders: an optional value for each slot. Not part of SUPERB."""
 
 from sjepa.evaluate.metric import SectionKind
-from sjepa.evaluate.superb.classes import ClassTask, classification
+from sjepa.evaluate.superb.classes import ClassTask, make_class_task
 from sjepa.evaluate.superb.corpora.manifest import read_coffee
 from sjepa.evaluate.superb.entry import Entry, Request
 from sjepa.evaluate.superb.metrics import ACCURACY, SLOT_F1
@@ -9,7 +9,7 @@ from sjepa.evaluate.superb.task import Recipe
 
 
 def build(entry: Entry, request: Request) -> ClassTask:
-    return classification(entry, request, read_coffee(request.data), optional=True)
+    return make_class_task(entry, request, read_coffee(request.data), optional=True)
 
 
 ENTRY = Entry(

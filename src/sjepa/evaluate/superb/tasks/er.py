@@ -1,7 +1,7 @@
 """Emotion recognition: IEMOCAP, one fold per session."""
 
 from sjepa.evaluate.metric import SectionKind
-from sjepa.evaluate.superb.classes import ClassTask, classification
+from sjepa.evaluate.superb.classes import ClassTask, make_class_task
 from sjepa.evaluate.superb.corpora.iemocap import read_iemocap
 from sjepa.evaluate.superb.entry import Corpus, Entry, Request
 from sjepa.evaluate.superb.metrics import ACCURACY
@@ -10,7 +10,7 @@ from sjepa.evaluate.superb.task import Recipe
 
 
 def build(entry: Entry, request: Request) -> ClassTask:
-    return classification(entry, request, read_iemocap(request.data))
+    return make_class_task(entry, request, read_iemocap(request.data))
 
 
 ENTRY = Entry(

@@ -1,7 +1,7 @@
-"""Intent classification: Fluent Speech Commands, three slots that must all be right."""
+"""Intent classification: Fluent Speech Commands, three slots that must all be correct."""
 
 from sjepa.evaluate.metric import SectionKind
-from sjepa.evaluate.superb.classes import ClassTask, classification
+from sjepa.evaluate.superb.classes import ClassTask, make_class_task
 from sjepa.evaluate.superb.corpora.fluent_commands import read_fluent_commands
 from sjepa.evaluate.superb.entry import Corpus, Entry, Request
 from sjepa.evaluate.superb.metrics import ACCURACY
@@ -10,7 +10,7 @@ from sjepa.evaluate.superb.task import Recipe
 
 
 def build(entry: Entry, request: Request) -> ClassTask:
-    return classification(entry, request, read_fluent_commands(request.data))
+    return make_class_task(entry, request, read_fluent_commands(request.data))
 
 
 ENTRY = Entry(

@@ -1,18 +1,18 @@
-"""Keyword spotting: Speech Commands v0.01. Classes are drawn equally often, and dev counts them equally."""
+"""Keyword spotting: Speech Commands v0.01, with balanced classes in training and on dev."""
 
 from sjepa.evaluate.metric import SectionKind
-from sjepa.evaluate.superb.classes import ClassTask, classification
+from sjepa.evaluate.superb.classes import ClassTask, make_class_task
 from sjepa.evaluate.superb.corpora.speech_commands import read_speech_commands
 from sjepa.evaluate.superb.entry import Corpus, Entry, Request
 from sjepa.evaluate.superb.metrics import ACCURACY, BALANCED_ACCURACY
-from sjepa.evaluate.superb.records import some_of_each
-from sjepa.evaluate.superb.submission import Submission, joined
+from sjepa.evaluate.superb.records import sample_each_label
+from sjepa.evaluate.superb.submission import Submission, join_path
 from sjepa.evaluate.superb.task import Recipe
 
 
 def build(entry: Entry, request: Request) -> ClassTask:
     folds = read_speech_commands(request.data)
-    return classification(entry, request, folds, choose=some_of_each, balanced=True)
+    return make_class_task(entry, request, folds, choose=sample_each_label, balanced=True)
 
 
 ENTRY = Entry(
@@ -25,5 +25,7 @@ ENTRY = Entry(
     selects="balanced_accuracy",
     build=build,
     corpus=Corpus(("speech_commands_v0.01",), ("speech_commands", "SpeechCommands")),
-    submission=Submission({"test_predict.txt": "ks_public/predict.txt"}, lambda u, said: f"{joined(u, 2)} {said[0]}"),
+    submission=Submission(
+        {"test_predict.txt": "ks_public/predict.txt"}, lambda u, said: f"{join_path(u, 2)} {said[0]}"
+    ),
 )

@@ -1,4 +1,4 @@
-"""Phoneme recognition: LibriSpeech's transcripts, pronounced by a lexicon or aligned."""
+"""Phoneme recognition: LibriSpeech with phonemes from a lexicon or an alignment."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,33 +9,35 @@ from sjepa.evaluate.superb import librispeech
 from sjepa.evaluate.superb.entry import Corpus, Entry, Request
 from sjepa.evaluate.superb.metrics import PER
 from sjepa.evaluate.superb.records import Fold, relabel
-from sjepa.evaluate.superb.sequences import Batched, SequenceTask
-from sjepa.evaluate.superb.submission import Submission, spoken
+from sjepa.evaluate.superb.sequences import Batching, SequenceTask
+from sjepa.evaluate.superb.submission import Submission, format_transcript
 from sjepa.evaluate.superb.task import Recipe
 from sjepa.evaluate.superb.text import Phones
 
-# s3prl's, one after the other: the second has the words that the first lacks.
+# s3prl's lexicons. The second has the words that the first lacks.
 LEXICONS = ("librispeech-lexicon-200k-g2p.txt", "librispeech-lexicon-allothers-g2p.txt")
 
 
 def build(entry: Entry, request: Request) -> SequenceTask:
-    """SUPERB's phonemes come from a lexicon with stress; the lite protocol also takes aligned ones."""
+    """Build the task. SUPERB's phonemes come from a lexicon with stress. The lite protocol also accepts alignments."""
     data = request.data
-    fold = librispeech.subset_fold(data, request.subset) if request.lite else librispeech.standard_fold(data)
-    beside = tuple(data / name for name in LEXICONS)
-    lexicons = request.lexicons or (beside if not request.lite and all(file.is_file() for file in beside) else ())
+    fold = librispeech.read_subset_fold(data, request.subset) if request.lite else librispeech.read_standard_fold(data)
+    default_lexicons = tuple(data / name for name in LEXICONS)
+    lexicons = request.lexicons or (
+        default_lexicons if not request.lite and all(file.is_file() for file in default_lexicons) else ()
+    )
     if lexicons:
         fold, phones = pronounce(fold, lexicons), Phones()
     elif request.lite:
         fold, phones = align(fold, request)
     else:
-        raise UserError(f"phoneme recognition needs its pronunciations: --lexicon {' --lexicon '.join(LEXICONS)}")
-    batched = Batched.BY_LENGTH if request.lite else Batched.BY_LABEL
-    return entry.task(SequenceTask, request, [fold], symbols=phones, batched=batched)
+        raise UserError(f"phoneme recognition needs pronunciations: --lexicon {' --lexicon '.join(LEXICONS)}")
+    batching = Batching.BY_LENGTH if request.lite else Batching.BY_LABEL
+    return entry.task(SequenceTask, request, [fold], symbols=phones, batching=batching)
 
 
 def pronounce(fold: Fold, lexicons: Sequence[Path]) -> Fold:
-    """Words of the labels as the phones of the lexicons."""
+    """Replace the words of the labels by the phones of the lexicons."""
     words = librispeech.read_lexicons(lexicons)
     missing = {word for u in fold.utterances for word in str(u.label).split()} - words.keys()
     if missing:
@@ -45,14 +47,14 @@ def pronounce(fold: Fold, lexicons: Sequence[Path]) -> Fold:
 
 
 def align(fold: Fold, request: Request) -> tuple[Fold, Phones]:
-    """Phones as they were aligned, without stress, and the set of them."""
-    aligned = librispeech.aligned_phones(request.data)
+    """Replace the labels by aligned phones without stress. Return the fold and the set of phones."""
+    aligned = librispeech.read_aligned_phones(request.data)
     if not aligned:
-        raise UserError(librispeech.phones_missing(request.data, request.subset))
+        raise UserError(librispeech.describe_missing_phones(request.data, request.subset))
     unlabelled = [u.name for u in fold.utterances if u.name not in aligned]
     if unlabelled:
         raise UserError(f"audio without labels: {len(unlabelled)} utterances have no phones, first {unlabelled[0]}")
-    labels = {u.name: librispeech.phone_sequence(aligned[u.name]) for u in fold.utterances}
+    labels = {u.name: librispeech.merge_phones(aligned[u.name]) for u in fold.utterances}
     return relabel(fold, labels), Phones(tuple(sorted({p for text in labels.values() for p in text.split()})))
 
 
@@ -65,5 +67,5 @@ ENTRY = Entry(
     metrics=(PER,),
     build=build,
     corpus=Corpus(("LibriSpeech", "train-clean-100", "dev-clean")),
-    submission=Submission({"test-hyp.ark": "pr_public/predict.ark"}, spoken),
+    submission=Submission({"test-hyp.ark": "pr_public/predict.ark"}, format_transcript),
 )

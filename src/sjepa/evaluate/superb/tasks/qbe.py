@@ -1,11 +1,11 @@
-"""Query by example: QUESST 2014's English part. Nothing is trained."""
+"""Query by example: the English part of QUESST 2014, without training."""
 
 from sjepa.evaluate.metric import SectionKind
 from sjepa.evaluate.superb.corpora.quesst import Truth, read_quesst
 from sjepa.evaluate.superb.entry import Corpus, Entry, Request
 from sjepa.evaluate.superb.metrics import MTWV
 from sjepa.evaluate.superb.queries import QueryTask
-from sjepa.evaluate.superb.records import LITE_UTTERANCES, Fold, some
+from sjepa.evaluate.superb.records import LITE_UTTERANCES, Fold, sample_evenly
 from sjepa.evaluate.superb.submission import Submission
 from sjepa.evaluate.superb.task import Recipe
 
@@ -13,13 +13,13 @@ LITE_QUERIES = 30
 
 
 def build(entry: Entry, request: Request) -> QueryTask:
-    """The lite protocol looks for few queries in a part of the documents, and counts these alone."""
+    """Build the task. The lite protocol uses few queries and a part of the documents."""
     documents, queries, truths = read_quesst(request.data)
     dev, test = queries["dev"], queries["eval"]
     truth = {"dev": truths["dev"], "test": truths["eval"]}
     if request.lite:
-        documents = some(documents, LITE_UTTERANCES[1])
-        dev, test = (some(part, LITE_QUERIES) for part in (dev, test))
+        documents = sample_evenly(documents, LITE_UTTERANCES[1])
+        dev, test = (sample_evenly(part, LITE_QUERIES) for part in (dev, test))
         names = frozenset(u.name for u in documents)
         chosen = {u.name for u in dev + test}
         truth = {part: restrict(each, chosen, names) for part, each in truth.items()}
@@ -28,7 +28,7 @@ def build(entry: Entry, request: Request) -> QueryTask:
 
 
 def restrict(truth: Truth, queries: set[str], documents: frozenset[str]) -> Truth:
-    """The truth about some queries and documents alone."""
+    """Restrict the ground truth to some queries and documents."""
     kept = {query: found & documents for query, found in truth.documents.items() if query in queries}
     return Truth({query: found for query, found in kept.items() if found}, len(documents))
 

@@ -1,7 +1,7 @@
-"""Acted emotions: RAVDESS, five folds by actor. Not a part of SUPERB."""
+"""Acted emotions: RAVDESS, five folds by actor. Not part of SUPERB."""
 
 from sjepa.evaluate.metric import SectionKind
-from sjepa.evaluate.superb.classes import ClassTask, classification
+from sjepa.evaluate.superb.classes import ClassTask, make_class_task
 from sjepa.evaluate.superb.corpora.manifest import read_ravdess
 from sjepa.evaluate.superb.entry import Entry, Request
 from sjepa.evaluate.superb.metrics import ACCURACY
@@ -9,7 +9,7 @@ from sjepa.evaluate.superb.task import Recipe
 
 
 def build(entry: Entry, request: Request) -> ClassTask:
-    return classification(entry, request, read_ravdess(request.data))
+    return make_class_task(entry, request, read_ravdess(request.data))
 
 
 ENTRY = Entry(

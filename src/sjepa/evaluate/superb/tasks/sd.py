@@ -5,7 +5,7 @@ from sjepa.evaluate.superb.corpora.libri2mix import read_libri2mix
 from sjepa.evaluate.superb.diarization import DiarizationTask
 from sjepa.evaluate.superb.entry import Corpus, Entry, Request
 from sjepa.evaluate.superb.metrics import DER, FRAME_ACCURACY, FRAME_DER
-from sjepa.evaluate.superb.records import reduce_folds, some
+from sjepa.evaluate.superb.records import reduce_folds, sample_evenly
 from sjepa.evaluate.superb.submission import Submission
 from sjepa.evaluate.superb.task import Recipe
 
@@ -13,7 +13,7 @@ from sjepa.evaluate.superb.task import Recipe
 def build(entry: Entry, request: Request) -> DiarizationTask:
     folds, turns = read_libri2mix(request.data)
     if request.lite:
-        folds = reduce_folds(folds, some)
+        folds = reduce_folds(folds, sample_evenly)
         turns = {u.name: turns[u.name] for u in folds[0].test}
     return entry.task(DiarizationTask, request, folds, turns=turns)
 

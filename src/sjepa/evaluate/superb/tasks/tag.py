@@ -1,4 +1,4 @@
-"""Tagged words in any transcribed corpus: a tag for each word, recognised together with the words."""
+"""Tagging of words in any transcribed corpus, recognised together with the words."""
 
 import re
 from pathlib import Path
@@ -6,15 +6,15 @@ from pathlib import Path
 from sjepa.data.layouts import Item
 from sjepa.errors import UserError
 from sjepa.evaluate.metric import SectionKind
-from sjepa.evaluate.superb.alphabet import TaggedCharacters, letters
+from sjepa.evaluate.superb.alphabet import TaggedCharacters, collect_letters
 from sjepa.evaluate.superb.entry import Entry, Request
 from sjepa.evaluate.superb.metrics import SLOT_TYPE_F1, SLOT_VALUE_CER
-from sjepa.evaluate.superb.own import column_value, divide, label_items, read_items
+from sjepa.evaluate.superb.own import column_value, label_items, read_items, split_corpus
 from sjepa.evaluate.superb.records import Fold
 from sjepa.evaluate.superb.sequences import LITE_WIDTH, WIDTH, SequenceTask
 from sjepa.evaluate.superb.specaugment import SpecAugment
 from sjepa.evaluate.superb.task import Recipe
-from sjepa.evaluate.superb.text import slot_sentence
+from sjepa.evaluate.superb.text import mark_slots
 
 MARK = re.compile(r"[BE]-(\S+)")
 
@@ -24,38 +24,38 @@ def build(entry: Entry, request: Request) -> SequenceTask:
     labelled = label_items(
         request.data,
         read_items(request.data),
-        lambda item: tagged_sentence(request.data, item, column),
+        lambda item: make_tagged_sentence(request.data, item, column),
         f"text and a tag for each word in {column} (--label COLUMN)",
     )
-    fold = divide(request.data, labelled)
-    symbols = TaggedCharacters(slot_names(fold), letters(without_marks(str(u.label)) for u in fold.train))
+    fold = split_corpus(request.data, labelled)
+    symbols = TaggedCharacters(find_slot_names(fold), collect_letters(remove_marks(str(u.label)) for u in fold.train))
     width = LITE_WIDTH if request.lite else WIDTH
     augment = SpecAugment()
     own = entry.for_corpus(request.data)
     return own.task(SequenceTask, request, [fold], symbols=symbols, recurrent=width, augment=augment)
 
 
-def tagged_sentence(data: Path, item: Item, column: str) -> str | None:
-    """An item's words with marks around what is tagged; None without text or tags."""
+def make_tagged_sentence(data: Path, item: Item, column: str) -> str | None:
+    """Return an item's words with marks around tagged words, or None without text or tags."""
     tags = column_value(item, column)
     tags = tags.split() if isinstance(tags, str) else tags
     words = item.text.split()
     if not words or not tags:
         return None
     if not isinstance(tags, list) or len(tags) != len(words):
-        count = len(tags) if isinstance(tags, list) else "no list of"
+        count = len(tags) if isinstance(tags, list) else "an invalid list of"
         raise UserError(f"{data}: {item.id} has {len(words)} words and {count} tags in {column}: each word needs one")
-    return slot_sentence(words, [str(tag).replace(" ", "_") for tag in tags])
+    return mark_slots(words, [str(tag).replace(" ", "_") for tag in tags])
 
 
-def slot_names(fold: Fold) -> tuple[str, ...]:
+def find_slot_names(fold: Fold) -> tuple[str, ...]:
     names = sorted({name for u in fold.utterances for name in MARK.findall(str(u.label))})
     if not names:
         raise UserError(f"{fold.name}: every tag is O, so there is nothing to recognise")
     return tuple(names)
 
 
-def without_marks(sentence: str) -> str:
+def remove_marks(sentence: str) -> str:
     return " ".join(piece for piece in sentence.split() if not MARK.fullmatch(piece))
 
 
