@@ -1,9 +1,10 @@
-"""What phones codebooks tell apart: mixtures and k-means over MFCCs, with and without each utterance's mean; layers.
+"""Agreement of codebooks with phones: mixtures and k-means on MFCCs, with and without centring, and on encoder layers.
 
-CORPORA holds LibriSpeech/dev-clean and its phones, of which an eighth is taken; benchmarks/results/codebooks.json.
+CORPORA contains LibriSpeech/dev-clean and its phones. An eighth of it is used.
+Results: benchmarks/results/codebooks.json.
 
-python benchmarks/codebooks.py CORPORA           # over MFCCs
-python benchmarks/codebooks.py CORPORA ENCODER   # centred mixtures over every layer of an encoder as well
+python benchmarks/codebooks.py CORPORA           # on MFCCs
+python benchmarks/codebooks.py CORPORA ENCODER   # also centred mixtures on every layer of an encoder
 """
 
 import json
@@ -24,7 +25,7 @@ from sjepa.evaluate.upstream import load_upstream
 from sjepa.progress import track
 from sjepa.targets.fit import GmmConfig, fit_kmeans, fit_mixture
 
-EVERY = 8  # utterances
+EVERY = 8  # use every eighth utterance
 
 
 def main() -> None:
@@ -56,7 +57,7 @@ def main() -> None:
     for encoder in sys.argv[2:]:
         upstream = load_upstream(encoder, "auto")
         batches = track(
-            (audio[i : i + 4] for i in range(0, len(audio), 4)), f"Hearing with {encoder}", -(-len(audio) // 4)
+            (audio[i : i + 4] for i in range(0, len(audio), 4)), f"Features of {encoder}", -(-len(audio) // 4)
         )
         extracted = [states.half() for batch in batches for states in upstream.extract(batch)]
         for state in range(1, upstream.states):
@@ -67,6 +68,7 @@ def main() -> None:
 
 
 def record(found: dict[str, Any], name: str, codebook: DiagonalGMM, frames: Tensor, phones: np.ndarray) -> None:
+    """Measure a codebook, add it to the results and print it."""
     units = torch.cat([codebook.posterior(part).argmax(1) for part in frames.split(16_384)])
     found[name] = scores = measure_agreement(units.cpu().numpy(), phones)
     print(f"{name:<44} PNMI {scores['pnmi']:.3f}  purity {scores['phone_purity']:.3f}", flush=True)

@@ -1,12 +1,13 @@
-"""How much context an encoder's features hold, and whether speech without masks is strange to it.
+"""How much context an encoder's features contain, and how the encoder behaves on speech without masks.
 
 python benchmarks/context.py CORPORA ENCODER...   # dev-clean and its phones -> benchmarks/results/context.json
-python benchmarks/context.py                      # the table of docs/study-trials.md, from the JSON alone
+python benchmarks/context.py                      # print the table of docs/study-trials.md from the JSON
 
-Phones are read from single frames of a part of dev-clean by linear discriminant analysis with a fifth of the speakers
-held out (three times), which lies below the logistic probe and takes seconds. Each layer: of the speech as it is; with
-half as many masked frames behind it; and with the frames 3 before and after beside it. Attention, without masks: its
-entropy relative to a uniform one, and its weight on the frame itself and on those at most 5 frames away.
+Linear discriminant analysis predicts phones from single frames of a part of dev-clean, with a fifth of the speakers
+held out (three splits). It is less accurate than the logistic probe but takes seconds. Each layer is tested on speech
+as it is, with half as many masked frames appended, and with the frames 3 before and 3 after concatenated. Attention is
+measured without masks: its entropy relative to a uniform one, and its weight on the frame itself and on frames at most
+5 away.
 """
 
 import json
@@ -27,16 +28,18 @@ from sjepa.model.frontend import frame_counts
 from sjepa.progress import track
 
 RESULTS = Path(__file__).parent / "results" / "context.json"
-EVERY = 34  # utterances
-SPLITS, BESIDE, NEAR = 3, 3, 5
+EVERY = 34  # use every 34th utterance
+SPLITS, NEIGHBOUR, NEAR = 3, 3, 5
 
 
 @torch.inference_mode()
 def extract_states(encoder: Encoder, samples: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """States of the speech as it is and with masked frames behind it, (states, T, D) each, and attention by layer."""
+    """Return states of the speech as it is and with masked frames appended, (states, T, D) each, and attention."""
     whole = encoder(samples[None]).hidden_states
     frames = whole[0].shape[1]
-    longer = torch.cat([samples, samples[: len(samples) // 2]])  # of the same level: the first norm hears it all
+    longer = torch.cat(
+        [samples, samples[: len(samples) // 2]]
+    )  # of the same level, because the first norm covers all samples
     mask = torch.arange(int(frame_counts(torch.tensor(len(longer))))) >= frames
     behind = encoder(longer[None], mask=mask[None]).hidden_states
     attention = torch.stack(
@@ -46,7 +49,7 @@ def extract_states(encoder: Encoder, samples: Tensor) -> tuple[Tensor, Tensor, T
 
 
 def summarize_attention(attention: Any, x: Tensor) -> Tensor:
-    """Entropy, weight on the frame itself and near it, means over heads and frames of one utterance (T, D)."""
+    """Return entropy, weight on the frame itself and on near frames, averaged over heads and frames of (T, D)."""
     frames = len(x)
     q, k = (p(x).view(frames, attention.heads, -1).transpose(0, 1) for p in (attention.q_proj, attention.k_proj))
     a = (q @ k.transpose(1, 2) / math.sqrt(q.shape[2])).softmax(-1)
@@ -57,7 +60,7 @@ def summarize_attention(attention: Any, x: Tensor) -> Tensor:
 
 
 def discriminant_accuracy(x: Tensor, phones: Tensor, speakers: np.ndarray) -> float:
-    """Accuracy on held-out speakers: class means and one covariance, the closed form."""
+    """Return the accuracy on held-out speakers of linear discriminant analysis in closed form."""
     names, scores = np.unique(speakers), []
     for split in range(SPLITS):
         held, _ = split_off_fifth(np.random.default_rng((0, split)).permutation(names))
@@ -69,10 +72,10 @@ def discriminant_accuracy(x: Tensor, phones: Tensor, speakers: np.ndarray) -> fl
         means /= count.clamp(min=1)[:, None]
         within = train - means[y]
         covariance = within.T @ within / len(y) + 1e-2 * torch.eye(x.shape[1], dtype=torch.float64)
-        turned = torch.linalg.solve(covariance, means.T)
-        prior = torch.log(count / count.sum() + 1e-9) - 0.5 * (means * turned.T).sum(1)
-        said = (tested @ turned + prior).argmax(1)
-        scores.append(float((said == phones[test]).double().mean()))
+        directions = torch.linalg.solve(covariance, means.T)
+        bias = torch.log(count / count.sum() + 1e-9) - 0.5 * (means * directions.T).sum(1)
+        predicted = (tested @ directions + bias).argmax(1)
+        scores.append(float((predicted == phones[test]).double().mean()))
     return round(100 * float(np.mean(scores)), 1)
 
 
@@ -89,10 +92,12 @@ def examine(path: Path, corpora: Path) -> dict[str, Any]:
     attention = torch.stack([f[2] for f in found]).mean(0)
     owners, layers = np.array(speakers), []
     for state, (a, b) in enumerate(zip(whole, behind, strict=True)):
-        beside = torch.cat([a.roll(BESIDE, 0), a, a.roll(-BESIDE, 0)], 1)  # an utterance's ends see another's
+        stacked = torch.cat(
+            [a.roll(NEIGHBOUR, 0), a, a.roll(-NEIGHBOUR, 0)], 1
+        )  # the ends of an utterance include frames of another
         layers.append({"state": state, "whole": discriminant_accuracy(a, phones, owners)})
         layers[-1] |= {"masked frames behind": discriminant_accuracy(b, phones, owners)}
-        layers[-1] |= {"frames beside": discriminant_accuracy(beside, phones, owners)}
+        layers[-1] |= {"frames beside": discriminant_accuracy(stacked, phones, owners)}
         if state:
             names = ("attention entropy", "on itself", "near")
             layers[-1] |= {
@@ -104,7 +109,7 @@ def examine(path: Path, corpora: Path) -> dict[str, Any]:
 
 
 def print_table() -> None:
-    """What was found, as Markdown."""
+    """Print the results as Markdown."""
     columns = ("whole", "masked frames behind", "frames beside", "attention entropy", "on itself", "near")
     print(f"| encoder | layer | {' | '.join(columns)} |\n|{' --- |' * (len(columns) + 2)}")
     for name, found in json.loads(RESULTS.read_text()).items():

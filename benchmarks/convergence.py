@@ -1,10 +1,10 @@
-"""Does a run of the fast step follow the plain implementation's loss curve?
+"""Compare the loss curve of the optimised training step with a plain implementation.
 
 python benchmarks/convergence.py --data AUDIO [--preset half-hour] [--steps 300] [--out FILE]
 
-The same first phase from the same weights, on the same batches and masks, without dropout: as it trains (on a GPU
-compiled and as CUDA graphs) and plainly (Hugging Face's HubertModel as the encoder, nothing compiled), both in fp32
-and, on a GPU, in bf16. fp32 tells whether the method is the same, bf16 whether rounding costs more than it must.
+Both train the first phase from the same weights, on the same batches and masks, without dropout. One is the normal
+training (compiled, with CUDA graphs on a GPU), the other uses Hugging Face's HubertModel without compilation. Both run
+in fp32 and, on a GPU, in bf16. fp32 shows whether the method is the same, bf16 the effect of rounding.
 """
 
 import argparse
@@ -33,7 +33,7 @@ from sjepa.train.step import train_step
 
 
 class PlainEncoder(nn.Module):
-    """Hugging Face's layers in the order of ours."""
+    """Hugging Face's HubertModel with the interface of our encoder."""
 
     def __init__(self, encoder: Encoder):
         super().__init__()
@@ -53,7 +53,7 @@ class PlainEncoder(nn.Module):
 def train_curve(
     config: Config, data: str, plain: bool, precision: str, every: int, codebook: dict[str, Tensor]
 ) -> list[float]:
-    """Mean losses of `every` steps each. The first curve fits the mixture: another fit on a GPU is another mixture."""
+    """Train and return mean losses over `every` steps. The first call fits the mixture, which later calls reuse."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     train: dict[str, Any] = {"precision": precision, "compile": not plain}
     config = dataclasses.replace(config, train=dataclasses.replace(config.train, **train))
@@ -88,7 +88,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     config = load_preset(arguments.preset)
-    middle = config.batches.buckets[len(config.batches.buckets) // 2]  # one length, so that little is compiled
+    middle = config.batches.buckets[len(config.batches.buckets) // 2]  # one length, to compile less
     none: dict[str, Any] = {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0, "layerdrop": 0.0}
     config = dataclasses.replace(
         config,

@@ -1,9 +1,9 @@
-"""How far windows of `sjepa embed` are from the encoder on the whole recording, and whether joins can be seen.
+"""Compare windowed features of `sjepa embed` with the encoder on the whole recording, and measure the joins.
 
     python benchmarks/embed_windows.py RUN AUDIO
 
-Recordings of minutes are put together from the utterances in AUDIO: one voice (the first folder), all voices,
-all voices each at another level (0 to -30 dB), and all voices with pauses of up to 20 s.
+Recordings of several minutes are concatenated from the utterances in AUDIO: one voice (the first folder), all voices,
+all voices at random levels (0 to -30 dB), and all voices with pauses of up to 20 s.
 """
 
 import itertools
@@ -48,8 +48,8 @@ for kind in ("one voice", "all voices", "levels", "pauses"):
     joined = torch.cat(list(join(parts, config)))
     relative = (joined - whole).norm(dim=1) / whole.norm(dim=1)
     same = (network.posteriors(joined).argmax(1) == network.posteriors(whole).argmax(1)).float().mean()
-    # The change from a frame to the next, in the fades and at cuts in their middle, over that of the same frames of the
-    # whole recording: 1 is no seam.
+    # Change between neighbouring frames, in the fades and at hard cuts in their middle, relative to the same frames of
+    # the whole recording. 1 means no visible join.
     fades, cuts = [], []
     for (start, x), (following, y) in itertools.pairwise(parts):
         last = start + len(x) - MARGIN

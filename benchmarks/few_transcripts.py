@@ -1,9 +1,8 @@
-"""ASR-lite with transcripts of fewer speakers: what does a head owe to the encoder, what to what it is taught?
+"""ASR-lite with transcripts of fewer speakers, to separate the effect of the encoder from that of the labels.
 
-python benchmarks/few_transcripts.py ENCODER CORPORA SPEAKERS OUT   # the first 7 of ASR-lite's 28
+python benchmarks/few_transcripts.py ENCODER CORPORA SPEAKERS OUT   # for example the first 7 of 28 speakers
 
-ENCODER and CORPORA as for `sjepa superb asr --lite`, of which everything else stays: steps, rate, head, dev with its
-transcripts, and test.
+ENCODER and CORPORA are as for `sjepa superb asr --lite`. Steps, learning rate, head, dev and test do not change.
 """
 
 import sys

@@ -1,10 +1,10 @@
-"""Hand the program what a stranger might, thousands of times, and count what goes wrong.
+"""Run the program on random hostile input thousands of times and count failures.
 
     python benchmarks/fuzz.py --attempts 10000
 
-The attacks are those of tests/test_fuzz.py. Each must end with exit code 0, 1 or 2 and a line that says why, without a
-traceback, within two minutes, and with nothing touched outside of `--out`. Workers are processes, so that a crash of a
-library is a finding too. The counts go to benchmarks/results/fuzz.json.
+The attacks are those of tests/test_fuzz.py. Each must end within two minutes with exit code 0, 1 or 2 and a line with
+the reason, without a traceback, and without changes outside of `--out`. Workers are processes, to record crashes of
+libraries too. The counts go to benchmarks/results/fuzz.json.
 """
 
 import argparse
@@ -22,14 +22,14 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "fuzz.json"
 SHARES = {"audio": 0.2, "lists": 0.25, "files": 0.3, "weights": 0.1, "commands": 0.15}
-CHUNK = 250  # attempts of a worker
-PATIENCE = 600  # seconds without an attempt's end after which a worker hangs
+CHUNK = 250  # attempts per worker
+PATIENCE = 600  # seconds without progress after which a worker counts as hanging
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
-NAMED = 50  # findings that are written down in full
+NAMED = 50  # findings written in full
 
 
 def work(kind: str, seed: int, attempts: int, source: Path, journal: Path) -> None:
-    """Make attempts of one kind; each is a line in the journal when it begins, and another when it ends."""
+    """Make attempts of one kind. Each writes a line to the journal when it starts and when it ends."""
     sys.path.insert(0, str(ROOT / "tests"))
     import hypothesis
     import torch
@@ -65,7 +65,7 @@ def work(kind: str, seed: int, attempts: int, source: Path, journal: Path) -> No
 
 
 def make_workspace(folder: Path) -> Path:
-    """The inputs that workers copy, made once."""
+    """Make the inputs that workers copy."""
     program = "import sys; from pathlib import Path; from hostile import Workspace; Workspace(Path(sys.argv[1]))"
     environment = ENVIRONMENT | {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT / 'tests'}"}
     subprocess.run([sys.executable, "-c", program, folder], env=environment, check=True, stdout=subprocess.DEVNULL)
@@ -73,26 +73,26 @@ def make_workspace(folder: Path) -> Path:
 
 
 def run_worker(kind: str, seed: int, attempts: int, source: Path, journal: Path) -> str:
-    """Run a worker to its end; how it failed, or nothing."""
+    """Run a worker. Return how it failed, or an empty string."""
     call = [sys.executable, __file__, "--worker", kind, str(seed), str(attempts), str(source), str(journal)]
     environment = ENVIRONMENT | {"PYTHONPATH": str(ROOT / "src")}
     journal.touch()
-    with tempfile.TemporaryFile() as said:
-        # Decoders write to the standard error by themselves; it counts only where the worker itself fails.
-        process = subprocess.Popen(call, env=environment, stdout=subprocess.DEVNULL, stderr=said)
+    with tempfile.TemporaryFile() as errors:
+        # Decoders write to stderr too, so it matters only if the worker itself fails.
+        process = subprocess.Popen(call, env=environment, stdout=subprocess.DEVNULL, stderr=errors)
         while process.poll() is None:
             time.sleep(0.5)
             if time.time() - journal.stat().st_mtime > PATIENCE:
                 process.kill()
                 process.wait()
                 return f"hangs: nothing for {PATIENCE} s"
-        said.seek(0)
-        words = said.read()[-1000:].decode(errors="replace")
-    return "" if process.returncode == 0 else f"the process died with {process.returncode}: {words}"
+        errors.seek(0)
+        tail = errors.read()[-1000:].decode(errors="replace")
+    return "" if process.returncode == 0 else f"the process died with {process.returncode}: {tail}"
 
 
 def read_journal(journal: Path) -> tuple[int, list[dict[str, str]], str]:
-    """Attempts that ended, what they found, and the one that did not end."""
+    """Return the number of finished attempts, their findings, and the unfinished attempt."""
     count, findings, began = 0, [], ""
     for line in journal.read_text().splitlines():
         entry = json.loads(line)
@@ -135,7 +135,7 @@ def main() -> None:
 
 
 def write(out: Path, counts: Counter[str], findings: list[dict[str, str]], seconds: float) -> None:
-    """The counts so far, after every worker."""
+    """Write the counts so far."""
     tracebacks = sum("Traceback" in each["fault"] or "died" in each["fault"] for each in findings)
     hangs = sum("took more than" in each["fault"] or "hangs" in each["fault"] for each in findings)
     results = {

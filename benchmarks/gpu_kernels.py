@@ -1,4 +1,4 @@
-"""The GPU kernels against their plain twins: values, gradients, dropout rate. Run on a machine with a GPU.
+"""Compare the GPU kernels with plain PyTorch: values, gradients, dropout rate. Needs a GPU.
 
 python benchmarks/gpu_kernels.py
 """
@@ -37,9 +37,9 @@ def check_gelu_dropout(p: float = 0.1) -> None:
     x = torch.randn(1000, 3072, device="cuda", dtype=torch.bfloat16, requires_grad=True)
     ours = kernels.gelu_dropout(x, torch.tensor([123], device="cuda"), p)
     kept = ((ours != 0) | (x == 0)).float()
-    check("dropout rate away from p", abs(1 - float(kept.mean()) - p), 1e-3)
+    check("difference of the dropout rate from p", abs(1 - float(kept.mean()) - p), 1e-3)
     neighbours = torch.corrcoef(torch.stack([kept[:, :-1].flatten(), kept[:, 1:].flatten()]))[0, 1]
-    check("correlation of neighbours' masks", abs(float(neighbours)), 5e-3)
+    check("correlation of neighbouring masks", abs(float(neighbours)), 5e-3)
     reference = F.gelu(x.double()) / (1 - p) * kept
     check("GELU with dropout", relative_difference(ours, reference), 4e-3)
     upstream = torch.randn_like(ours)
@@ -53,4 +53,4 @@ if __name__ == "__main__":
     check_first_layer(torch.float32, (1e-6, 1e-6))
     check_first_layer(torch.bfloat16, (4e-3, 2e-3))
     check_gelu_dropout()
-    print("all kernels agree with their plain twins")
+    print("all kernels agree with plain PyTorch")

@@ -1,10 +1,9 @@
-"""Install the built wheel into empty environments and use it from another folder, for each Python and torch.
+"""Install the built wheel into empty environments and run it from another folder, for each Python and torch.
 
     python benchmarks/install_matrix.py --out benchmarks/results/install-matrix.json
 
-It takes the interpreters that are on the PATH (python3.11, python3.12, python3.13) and the torch versions that pip
-finds for them. What cannot be installed is listed with its reason. `--demo` runs all of `sjepa demo` instead of a few
-steps.
+It uses the interpreters on the PATH (python3.11, python3.12, python3.13) and the torch versions that pip finds for
+them. Failed installations are listed with the reason. `--demo` runs all of `sjepa demo` instead of a few steps.
 """
 
 import argparse
@@ -25,7 +24,7 @@ FEW_STEPS = ["--phase1.steps", "3", "--phase2.steps", "2", "--train.device", "cp
 
 
 def call(command: list[str], folder: Path, seconds: float = 3600) -> tuple[bool, str]:
-    """Whether a command succeeded, and the last line that it printed."""
+    """Run a command. Return whether it succeeded, and its last line of output."""
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=seconds)
     lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
     return done.returncode == 0, lines[-1][:300] if lines else ""
@@ -41,7 +40,7 @@ def build_wheel(folder: Path) -> Path:
 
 
 def try_environment(python: str, torch: str, wheel: Path, arguments: argparse.Namespace) -> dict[str, object]:
-    """One environment: install, use, and which extras pip can resolve there."""
+    """Install and run in one environment, and list the extras that pip can resolve there."""
     found = shutil.which(f"python{python}")
     facts: dict[str, object] = {"python": python, "torch": torch}
     if found is None:
@@ -89,7 +88,7 @@ def main() -> None:
     parser.add_argument("--torch", nargs="+", default=TORCHES)
     parser.add_argument("--index", default="", help="another package index, such as torch's CPU wheels")
     parser.add_argument("--demo", action="store_true", help="run all of `sjepa demo`")
-    parser.add_argument("--extras", action="store_true", help="also ask pip which extras exist there")
+    parser.add_argument("--extras", action="store_true", help="also check which extras pip can resolve")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     results = []

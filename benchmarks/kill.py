@@ -1,11 +1,11 @@
-"""Kill commands at random moments (SIGKILL), run them again, and compare with ones that were never stopped.
+"""Kill commands at random moments (SIGKILL), run them again, and compare with uninterrupted ones.
 
     python benchmarks/kill.py --kills 100
     python benchmarks/kill.py --kills 100 --world-size 2 --jobs pretrain
 
-A trial starts a command, kills it up to three times, lets it end, and compares every file with those of an unbroken
-command to the last bit; what only tells the time is left out. About half of the kills wait for a half-written file.
-Results go to benchmarks/results/kill.json, with two ranks to kill-2-ranks.json.
+A trial starts a command, kills it up to three times, lets it finish, and compares every file bit by bit with those of
+an uninterrupted command. Timings are ignored. About half of the kills wait for a partially written file. Results go to
+benchmarks/results/kill.json, or kill-2-ranks.json for two ranks.
 """
 
 import argparse
@@ -43,30 +43,30 @@ from sjepa.files import LEFTOVER, LOCK  # noqa: E402
 from sjepa.runs.events import select_events  # noqa: E402
 from sjepa.runs.folder import RunFolder  # noqa: E402
 
-PATIENCE = 300  # seconds for a command to end
-# Fields that tell the time, and files that are about the machine and not the work.
+PATIENCE = 300  # seconds to wait for a command
+# Fields with timings, and files that describe the machine.
 TIMES = ("audio_seconds_per_second", "speed", "log_bytes", "started", "seconds")
 IGNORED = ("run.json", "tensorboard", "_embed.json")
 
 
 @dataclass(frozen=True)
 class Job:
-    """A command that is killed."""
+    """A command to kill."""
 
     name: str
     arguments: Callable[[Path, bool], list[str]]
-    """For a folder to write, and whether this is another attempt."""
+    """Maps the output folder, and whether this is a repeated attempt, to arguments."""
 
 
 class Running:
-    """A command in a process group of its own."""
+    """A command in its own process group."""
 
     def __init__(self, arguments: list[str], world_size: int):
         self.code: int | None = None
         self.group = launch(arguments, world_size) if world_size > 1 else fork(arguments)
 
     def poll(self) -> int | None:
-        """The exit code, once it has one."""
+        """Return the exit code, or None if the command is still running."""
         if self.code is None:
             done, status = os.waitpid(self.group, os.WNOHANG)
             self.code = os.waitstatus_to_exitcode(status) if done else None
@@ -92,7 +92,7 @@ def launch(arguments: list[str], world_size: int) -> int:
 
 
 def fork(arguments: list[str]) -> int:
-    """Start a command in a copy of this process, which has loaded torch already."""
+    """Start a command in a fork of this process, which has already loaded torch."""
     pid = os.fork()
     if pid:
         return pid
@@ -110,14 +110,14 @@ def fork(arguments: list[str]) -> int:
 
 
 def is_writing(out: Path) -> bool:
-    """Whether something below or beside a folder is being written."""
+    """Return whether a file in a folder or its parent is being written."""
     names = [name for _, folders, files in os.walk(out) for name in (*folders, *files)]
     names += os.listdir(out.parent) if out.parent.is_dir() else []
     return any(LEFTOVER.fullmatch(name) for name in names)
 
 
 def find_stage(job: str, out: Path) -> str:
-    """Where a command is, by what it has written."""
+    """Return the stage of a command, according to its files."""
     if not out.is_dir():
         return f"{job}: start"
     if is_writing(out):
@@ -139,14 +139,14 @@ def find_stage(job: str, out: Path) -> str:
 
 
 def remove_times(value: Any) -> Any:
-    """A JSON value without what tells the time."""
+    """Remove timings from a JSON value."""
     if isinstance(value, dict):
         return {key: remove_times(inner) for key, inner in value.items() if key not in TIMES}
     return [remove_times(inner) for inner in value] if isinstance(value, list) else value
 
 
 def hash_content(path: Path) -> str:
-    """A hash of what a file says."""
+    """Return a hash of a file's contents without timings."""
     if path.suffix in (".json", ".jsonl"):
         lines = path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]
         data = json.dumps([remove_times(json.loads(line)) for line in lines]).encode()
@@ -165,20 +165,20 @@ def hash_files(out: Path) -> dict[str, str]:
 
 
 def find_leftovers(out: Path) -> list[str]:
-    """Locks and half-written files that stayed."""
+    """Return remaining locks and partially written files."""
     names = [name for _, folders, files in os.walk(out) for name in (*folders, *files)] + os.listdir(out.parent)
     return [name for name in names if LEFTOVER.fullmatch(name) or name.endswith(LOCK)]
 
 
 class Reference(NamedTuple):
-    """What an unbroken command wrote, and how long it took."""
+    """The files of an uninterrupted command, and its duration."""
 
     files: dict[str, str]
     seconds: float
 
 
 def run_trial(job: Job, reference: Reference, folder: Path, world_size: int, most: int) -> dict[str, Any]:
-    """Kill a command up to `most` times, let it end, compare."""
+    """Kill a command up to `most` times, let it finish, and compare."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     out, stages = folder / "out", []
@@ -193,7 +193,7 @@ def run_trial(job: Job, reference: Reference, folder: Path, world_size: int, mos
             time.sleep(0.001)
         if running.poll() is not None:
             break
-        running.signal(signal.SIGSTOP)  # so that the stage is that of the kill
+        running.signal(signal.SIGSTOP)  # the stage must not change before the kill
         stage = find_stage(job.name, out)
         running.signal(signal.SIGKILL)
         if running.wait() == -signal.SIGKILL:
@@ -252,7 +252,7 @@ def copy_once(run: Path, out: Path) -> Path:
 
 
 def run_unbroken(arguments: list[str], world_size: int = 1) -> float:
-    """Run a command unbroken; how long it took."""
+    """Run a command without interruption. Return its duration."""
     began = time.monotonic()
     code = Running(arguments, world_size).wait()
     if code != 0:
@@ -289,10 +289,10 @@ def main() -> None:
                 twice.append(hash_files(whole))
             if twice[0] != twice[1]:
                 differing = [file for file in twice[0] if twice[0][file] != twice[1].get(file)]
-                raise SystemExit(f"two unbroken {name} differ: {', '.join(differing)}")
+                raise SystemExit(f"two uninterrupted runs of {name} differ: {', '.join(differing)}")
             references[name] = Reference(twice[0], duration)
         while (done := sum(len(each["kills"]) for each in trials)) < given.kills:
-            # Half of the trials train: most of what can be lost is there.
+            # Half of the trials are training, which has the most state to lose.
             chosen = "pretrain" if "pretrain" in jobs and random.random() < 0.5 else random.choice(list(jobs))
             left = given.kills - done
             trials.append(run_trial(jobs[chosen], references[chosen], folder / "trial", given.world_size, left))

@@ -1,10 +1,10 @@
-"""Does a run that was killed and continued follow the curve of one that never stopped?
+"""Compare the loss curve of a killed and resumed run with an uninterrupted one.
 
 python benchmarks/resume.py --data AUDIO [--preset half-hour] [--steps 1000] [--out FILE]
 
-One run trains through both phases, of so many steps each. A copy of it goes back to the checkpoint in the middle of
-phase 1, is killed in the middle of phase 2 (SIGKILL) and continued. On a CPU both are the same to the last bit; a GPU
-adds in another order each time.
+One run trains both phases with `--steps` steps each. A copy resumes from the checkpoint in the middle of phase 1, is
+killed in the middle of phase 2 (SIGKILL) and resumed. On a CPU, both are identical bit by bit. On a GPU, sums differ in
+their order.
 """
 
 import argparse
@@ -51,10 +51,10 @@ def compare(data: str, preset: str, steps: int, folder: Path) -> dict[str, Any]:
         if step > steps // 2:
             shutil.rmtree(copy.checkpoint(step))
     running, killed_at = train(broken), 0
-    while killed_at <= steps * 3 // 2 or killed_at >= 2 * steps:  # lines of the copy are there until it begins
+    while killed_at <= steps * 3 // 2 or killed_at >= 2 * steps:  # until it starts, the copy still has its old log
         time.sleep(0.05)
         if running.poll() is not None:
-            raise SystemExit("the copy ended before it was killed: give more --steps")
+            raise SystemExit("the copy ended before it was killed: increase --steps")
         lines = read_curve(broken)
         killed_at = lines[-1]["step"] if lines else 0
     running.send_signal(signal.SIGKILL)
@@ -81,7 +81,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         found = compare(arguments.data, arguments.preset, arguments.steps, Path(folder))
     for name, value in found["largest_relative_difference"].items():
-        print(f"{name:<20} at most {value:.3%} apart after the checkpoint at step {arguments.steps // 2:,}")
+        print(f"{name:<20} differs by at most {value:.3%} after the checkpoint at step {arguments.steps // 2:,}")
     if arguments.out:
         facts = {"preset": arguments.preset, "steps of each phase": arguments.steps}
         write_whole(arguments.out, json.dumps(facts | found, indent=1) + "\n")

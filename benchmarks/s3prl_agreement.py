@@ -1,15 +1,15 @@
-"""Run s3prl's own downstream code beside ours, on the same corpora, features, head weights and batches.
+"""Compare our tasks with s3prl's downstream code on the same corpora, features, head weights and batches.
 
     python -m venv ENV
     ENV/bin/pip install -e '.[superb,demo]'
     ENV/bin/pip install --no-deps s3prl==0.4.18 'dtw-python>=1.5' h5py lxml editdistance pandas librosa lazy_loader \
         omegaconf antlr4-python3-runtime==4.9.3 catalyst sox tqdm joblib platformdirs pooch
     ENV/bin/python benchmarks/s3prl_agreement.py            # all ten tasks, into benchmarks/results
-    ENV/bin/python benchmarks/s3prl_agreement.py er sd      # some of them; results of the others stay
+    ENV/bin/python benchmarks/s3prl_agreement.py er sd      # some tasks; keeps the results of the others
 
-Corpora are those of the tests: small ones in the true layouts, spoken by the synthesiser. s3prl's datasets read them
-and make its labels; its experts compute losses, predictions and metrics; its optimizers take the steps. `benchmarks/
-s3prl_sides.py` says how both sides are set up and what is left out because it is random.
+The corpora are those of the tests: small synthetic ones in the original layouts. s3prl's datasets read them and make
+the labels, its experts compute losses, predictions and metrics, and its optimizers take the steps. `benchmarks/
+s3prl_sides.py` describes the setup and which random parts are disabled.
 """
 
 import contextlib
@@ -32,14 +32,14 @@ from sjepa.model.encoder import Encoder
 from sjepa.model.encoder_config import EncoderConfig
 
 STEPS = 50
-LOSS_TOLERANCE = 1e-3  # relative, of any of the first losses
-METRIC_TOLERANCE = 1e-2  # percent points
+LOSS_TOLERANCE = 1e-3  # relative, for each of the first losses
+METRIC_TOLERANCE = 1e-2  # percentage points
 RESULTS = Path(__file__).parent / "results" / "s3prl-agreement.json"
 
 
 @dataclass
 class Logger:
-    """What s3prl logs, by the last part of its name."""
+    """Collects the values that s3prl logs, by the last part of the name."""
 
     found: dict[str, float]
 
@@ -48,7 +48,7 @@ class Logger:
 
 
 def make_encoder(folder: Path) -> Upstream:
-    """Two layers with random weights: three hidden states, which is all that a head sees of an encoder."""
+    """Make an encoder with two random layers, so with three hidden states."""
     torch.manual_seed(0)
     config = EncoderConfig(32, 2, 2, 64, conv_channels=16, position_kernel=8, position_groups=2)
     Encoder(config).save_pretrained(folder)
@@ -56,14 +56,14 @@ def make_encoder(folder: Path) -> Upstream:
 
 
 def disable_dropout(module: torch.nn.Module) -> None:
-    """Without dropout, whose draws depend on the layout of a batch."""
+    """Disable dropout, whose random numbers depend on the batch layout."""
     for part in module.modules():
         if isinstance(part, torch.nn.Dropout):
             part.p = 0.0
 
 
 def compare(side: Side, upstream: Upstream, out: Path) -> dict[str, Any]:
-    """Losses of the first steps on both sides, and test metrics after them."""
+    """Compare the losses of the first steps and the test metrics after them."""
     task = side.task
     evaluation = Evaluation(task, upstream, out)
     evaluation.measure()
@@ -112,7 +112,7 @@ def compare(side: Side, upstream: Upstream, out: Path) -> dict[str, Any]:
 
 
 def save_result(task: str, result: dict[str, Any]) -> None:
-    """Write a task's result beside those of the others."""
+    """Add a task's result to the results file."""
     past = json.loads(RESULTS.read_text())["tasks"] if RESULTS.is_file() else {}
     about = {
         "what": "s3prl 0.4.18's downstream code and ours on the same corpora, features, head weights and batches",

@@ -1,4 +1,4 @@
-"""s3prl's side of each task for `s3prl_agreement.py`: a small corpus, s3prl's configuration, and its datasets."""
+"""The s3prl setup of each task for `s3prl_agreement.py`: a small corpus, configuration and datasets."""
 
 import importlib
 import itertools
@@ -29,7 +29,7 @@ from sjepa.evaluate.upstream import Upstream
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 import superb_corpora as corpora
 
-WIDTH = 64  # of recurrent heads, which are 1024 wide, and of the x-vector, which is 512 wide
+WIDTH = 64  # width of recurrent heads (instead of 1024) and of the x-vector (instead of 512)
 POOLED = {"projector_dim": 256, "select": "UtteranceLevel", "UtteranceLevel": {"pooling": "MeanPooling"}}
 RECURRENT = {
     "total_rate": -1,
@@ -42,7 +42,7 @@ RECURRENT = {
     "sample_rate": [1, 1],
     "sample_style": "concat",
 }
-# s3prl's dictionary of characters is ordered by how often they occur.
+# s3prl's characters, ordered by frequency.
 CHARACTERS = "|ETAONIHSRDLUMCWFGYPBVK'XJQZ"
 
 
@@ -105,7 +105,7 @@ def make_ic(place: Path, upstream: Upstream) -> Side:
 
 
 def make_sid(place: Path, upstream: Upstream) -> Side:
-    """As many speakers as VoxCeleb1 has, which s3prl's head is made for; each is a chord of two tones."""
+    """Use as many speakers as VoxCeleb1, because s3prl's head has a fixed size. A speaker is a chord of two tones."""
     root, lines = place / "data", []
     generator = np.random.default_rng(0)
     for speaker in range(1251):
@@ -201,13 +201,13 @@ def make_sf(place: Path, upstream: Upstream) -> Side:
     root = corpora.snips(place / "data", each=12)
     task = make_task("sf", root)
     assert isinstance(task, SequenceTask)
-    # A new voice is too much for a random encoder: without any slot found, metrics would say nothing.
+    # A random encoder does not generalise to new voices. Without any slot found, metrics would be meaningless.
     fold = replace(task.folds[0], test=task.folds[0].train[::2])
     task = shorten(replace(task, folds=[fold], recurrent=WIDTH, augment=None), 32, 1, 3e-3)
     marks = next(i for i, symbol in enumerate(task.symbols.symbols) if symbol.startswith("B-"))
     (place / "character.txt").write_text("".join(f"{symbol}\n" for symbol in task.symbols.symbols[3:marks]))
     lines = (root / "SNIPS" / "slots.txt").read_text().strip()
-    (place / "slots.txt").write_text(lines)  # s3prl takes an empty line at the end for a slot
+    (place / "slots.txt").write_text(lines)  # s3prl treats an empty last line as a slot
     text = {
         "mode": "character-slot",
         "vocab_file": str(place / "character.txt"),
@@ -235,7 +235,7 @@ def make_asv(place: Path, upstream: Upstream) -> Side:
     assert isinstance(task, VerificationTask)
     widths.WIDTH, widths.POOLED = WIDTH, 2 * WIDTH
     dataset = importlib.import_module("s3prl.downstream.sv_voxceleb1.dataset")
-    dataset.__file__ = str(place / "dataset.py")  # beside which it keeps lengths
+    dataset.__file__ = str(place / "dataset.py")  # it stores lengths in the same folder
     dataset.find_files = lambda folder: sorted(str(path) for path in Path(folder).rglob("*.wav"))
     dataset.Parallel = lambda n_jobs: list
     trials = root / "voxceleb1_test_v2.txt"
@@ -330,7 +330,7 @@ def make_sd(place: Path, upstream: Upstream) -> Side:
 
 
 def compare_queries(place: Path, upstream: Upstream) -> dict[str, Any]:
-    """Scores of all queries and documents at each layer, and the value of each list of detections."""
+    """Compare the scores of all queries and documents at each layer, and the resulting MTWV."""
     import xml.etree.ElementTree as ElementTree
 
     root = corpora.quesst(place / "data", documents=16)

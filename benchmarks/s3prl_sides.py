@@ -1,9 +1,9 @@
-"""How s3prl is set up for `s3prl_agreement.py`: its experts on the tests' corpora, with our weights and features.
+"""Setup of s3prl for `s3prl_agreement.py`: its experts on the tests' corpora, with our weights and features.
 
-Three things are replaced. torchaudio is not needed to train heads; a stand-in reads files and prepares waveforms.
-Features come from our encoder for both sides, so s3prl's weighted sum is applied to each utterance. What is random is
-left out on both sides: dropout, SpecAugment and the order of batches. s3prl's package lacks two datasets of `ctc` and
-the vocabularies; its tokenizers encode the transcripts, and the vocabularies are written from our symbols.
+Three parts are replaced. A substitute for torchaudio reads files and prepares waveforms. Both sides use features of our
+encoder, so s3prl's weighted sum is applied to each utterance. Random parts are disabled on both sides: dropout,
+SpecAugment and the order of batches. s3prl's package lacks two datasets of `ctc` and the vocabularies. Its tokenizers
+encode the transcripts, and the vocabularies are written from our symbols.
 """
 
 import importlib
@@ -30,7 +30,7 @@ from sjepa.evaluate.upstream import Upstream
 
 
 def replace_torchaudio() -> None:
-    """A module with the few functions that s3prl's datasets call."""
+    """Install a module with the functions of torchaudio that s3prl's datasets call."""
 
     def load(path: str) -> tuple[Tensor, int]:
         samples, rate = soundfile.read(str(path), dtype="float32", always_2d=True)
@@ -51,11 +51,11 @@ def replace_torchaudio() -> None:
     module.load = load  # type: ignore[attr-defined]
     sys.modules["torchaudio.sox_effects"].apply_effects_file = apply_effects_file  # type: ignore[attr-defined]
     sys.modules["torchaudio.transforms"].Resample = lambda *_: nn.Identity()  # type: ignore[attr-defined]
-    torch.Tensor.cuda = lambda self, *_: self  # type: ignore[method-assign, assignment]  # verification asks for it
+    torch.Tensor.cuda = lambda self, *_: self  # type: ignore[method-assign, assignment]  # verification calls it
 
 
 class DummyEncoder(nn.Module):
-    """An encoder for s3prl's featurizer, which looks at its hidden states once."""
+    """An encoder with zero features, from which s3prl's featurizer reads the shapes."""
 
     def __init__(self, upstream: Upstream):
         super().__init__()
@@ -71,27 +71,27 @@ class DummyEncoder(nn.Module):
 
 @dataclass
 class Side:
-    """s3prl's expert of a task, and all that ties it to ours."""
+    """s3prl's expert of a task, and its connection to ours."""
 
     task: Task
     upstream: Upstream
     expert: Any
     others: Callable[[str, Sequence[Utterance]], tuple[Any, ...]]
-    """What s3prl's dataset gives beside waveforms, for a mode and some utterances."""
+    """Returns the values of s3prl's dataset other than waveforms, for a mode and some utterances."""
     rename: dict[str, str]
-    """Metrics as s3prl logs them, and as we call them."""
+    """Maps s3prl's metric names to ours."""
     parts: dict[str, list[str]]
-    """Files of `train`, `dev` and `test` by s3prl's reader."""
+    """Files of `train`, `dev` and `test` according to s3prl's reader."""
     samples: Callable[[Utterance], np.ndarray | None]
-    """An utterance's waveform by s3prl's reader."""
+    """Returns an utterance's waveform from s3prl's reader."""
     order: list[int] | None = None
-    """Place of each of our outputs among s3prl's."""
+    """Index of each of our outputs among s3prl's."""
     percent: float = 100.0
     modes: dict[str, str] = field(default_factory=lambda: {"train": "train", "test": "test"})
     optimizer_config: dict[str, Any] = field(default_factory=lambda: {"name": "TorchOptim", "torch_optim_name": "Adam"})
     scaled_down: str = ""
     dtype: torch.dtype = torch.float32
-    """Of heads. Where rounding grows from step to step, fp64 tells it from a difference."""
+    """Precision of heads. If rounding errors grow with steps, fp64 separates them from real differences."""
 
     def __post_init__(self) -> None:
         from s3prl.upstream.interfaces import Featurizer
@@ -100,7 +100,7 @@ class Side:
         self.expert.to(self.dtype)
 
     def copy_weights(self, head: nn.Module) -> None:
-        """Our weights into s3prl's modules, which hold them in the same order; the speakers' vectors come last."""
+        """Copy our weights to s3prl's modules, which have the same order, except that speaker vectors are last."""
         ours = dict(head.named_parameters())
         if "speakers" in ours:
             ours["speakers"] = ours.pop("speakers")
@@ -129,7 +129,7 @@ class Side:
         return self.expert(self.modes[mode], features, *self.others(mode, utterances), records=records)
 
     def step(self, batches: Sequence[Any], optimizer: torch.optim.Optimizer) -> float:
-        """One step as s3prl's runner takes it."""
+        """Take one step like s3prl's runner."""
         losses = []
         for utterances, states, _ in batches:
             loss = self.forward("train", utterances, states, self.records()) / len(batches)
@@ -155,7 +155,7 @@ class Side:
         return {ours: self.percent * found[theirs] for theirs, ours in self.rename.items()}
 
     def same_parts(self) -> bool | None:
-        """Whether both readers put the same files into each part; nothing if s3prl's package has no reader."""
+        """Return whether both readers have the same files in each part, or None if s3prl's package has no reader."""
         if not self.parts:
             return None
         fold = self.task.folds[0]
@@ -165,7 +165,7 @@ class Side:
         )
 
     def sample_difference(self, store: FeatureStore) -> float | None:
-        """The largest difference of both sides' waveforms, of what is not cropped at random."""
+        """Return the largest difference of the waveforms of both sides, without random crops."""
         if not self.parts:
             return None
         fold = self.task.folds[0]
@@ -188,12 +188,12 @@ def make_expert(name: str, upstream: Upstream, place: Path, config: dict[str, An
 
 
 def shorten(task: Task, batch: int, accumulate: int, lr: float) -> Task:
-    """The task with a learning rate at which heads learn something in few steps, so that metrics say something."""
+    """Set 50 steps and a learning rate at which heads learn enough for meaningful metrics."""
     return replace(task, recipe=Recipe(50, lr, batch, accumulate, 50))
 
 
 def output_order(task: Task, theirs: Sequence[Sequence[str]]) -> list[int]:
-    """Place among s3prl's outputs of each of ours, by the names of the classes of each slot."""
+    """Return the index of each of our outputs among s3prl's, by class names of each slot."""
     assert isinstance(task, ClassTask)
     order, first = [], 0
     for ours, names in zip(task.classes, theirs, strict=True):
@@ -205,7 +205,7 @@ def output_order(task: Task, theirs: Sequence[Sequence[str]]) -> list[int]:
 def make_class_side(
     task: Task, upstream: Upstream, expert: Any, paths: dict[str, list[str]], sets: dict[str, Any], **more: Any
 ) -> Side:
-    """A side whose datasets give a waveform, a label and a name."""
+    """Make a side whose datasets return a waveform, a label and a name."""
     items = {(part, path): index for part, files in paths.items() for index, path in enumerate(files)}
 
     def others(mode: str, utterances: Sequence[Utterance]) -> tuple[Any, ...]:
@@ -225,7 +225,7 @@ def make_class_side(
 def make_sequence_side(
     task: Task, upstream: Upstream, expert: Any, encode: Callable[[Utterance], Any], rename: dict[str, str], **more: Any
 ) -> Side:
-    """A side whose labels are sequences of numbers."""
+    """Make a side whose labels are sequences of numbers."""
 
     def others(mode: str, utterances: Sequence[Utterance]) -> tuple[Any, ...]:
         return [np.asarray(encode(u)) for u in utterances], [u.path.stem for u in utterances]

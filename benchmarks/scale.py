@@ -1,9 +1,9 @@
-"""25 million utterances: an index of 83,000 hours is made, opened and planned for 64 ranks, and its figures written.
+"""Make, open and plan an index of 25 million utterances (83,000 hours) for 64 ranks, and measure it.
 
     python benchmarks/scale.py --out benchmarks/results/scale.json
 
-Only the audio itself is missing; the index is made by the same code as a real one. Durations are 15 s times Beta(4, 1),
-12 s on average, as cutting long recordings to at most 15 s gives.
+There is no audio, but the code is the same as for a real index. Durations are 15 s times Beta(4, 1), 12 s on average,
+as after cutting long recordings to at most 15 s.
 """
 
 import argparse
@@ -21,7 +21,7 @@ BATCH = {"seconds": 2880.0, "buckets": (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0,
 
 
 def write_index(folder: Path, utterances: int, part_rows: int = 250_000) -> None:
-    """Parts as `sjepa shard` would leave them, then the same merge."""
+    """Write index parts like `sjepa shard`, then merge them in the same way."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -50,7 +50,7 @@ def write_index(folder: Path, utterances: int, part_rows: int = 250_000) -> None
 
 
 def time_start(folder: str, block: int, epoch: int, index: int) -> dict[str, float]:
-    """What a rank does from start to its first batch plan, in a process of its own."""
+    """Time a rank from start to its first planned batch. Called in a separate process."""
     began = time.perf_counter()
     from sjepa.data.opening import open_corpus
     from sjepa.data.sampler import BatchPlan
@@ -74,7 +74,7 @@ def time_start(folder: str, block: int, epoch: int, index: int) -> dict[str, flo
 
 
 def measure_epoch(folder: str, block: int) -> dict[str, float]:
-    """One epoch's plan for all ranks: how often each utterance comes, and how much audio each rank gets."""
+    """Plan one epoch for all ranks. Measure how often each utterance occurs, and the audio per rank."""
     from sjepa.data.opening import open_corpus
     from sjepa.data.sampler import BatchPlan
 
@@ -104,7 +104,9 @@ def measure_epoch(folder: str, block: int) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
     parser.add_argument("--utterances", type=int, default=25_000_000)
-    parser.add_argument("--folder", help="where to make the index, or find it; empty: a temporary folder")
+    parser.add_argument(
+        "--folder", help="folder of the index, made if it does not exist; by default a temporary folder"
+    )
     parser.add_argument("--out", type=Path)
     parser.add_argument("--start", nargs=4, help=argparse.SUPPRESS)
     given = parser.parse_args()

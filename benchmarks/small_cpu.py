@@ -1,9 +1,9 @@
-"""Size and CPU latency of an encoder as torch runs it, as ONNX, and as ONNX with weights of 8 bits.
+"""Size and CPU latency of an encoder in torch, in ONNX, and in ONNX with 8-bit weights.
 
     python benchmarks/small_cpu.py --out benchmarks/results/small-cpu.json
 
-All take turns in one process with one thread each, and the processor's time counts, so that other work on the machine
-matters little. Weights are random. `--run RUN --data LABELLED` measures what 8 bits cost a phone probe instead.
+Calls alternate in one process with one thread, and CPU time is measured, so other load has little effect. Weights are
+random. `--run RUN --data LABELLED` instead measures the effect of 8 bits on a phone probe.
 """
 
 import argparse
@@ -34,7 +34,7 @@ def make_session(path: Path) -> Any:
 
 
 def make_forms(encoder: Encoder, folder: Path) -> tuple[dict[str, Any], dict[str, float]]:
-    """Functions from a waveform to the last hidden state, and the size of each in MB."""
+    """Return functions from a waveform to the last hidden state, and their sizes in MB."""
     sizes = {"torch fp32": sum(p.numel() for p in encoder.parameters()) * 4 / 1e6}
     sessions = {}
     for name, write in {"ONNX fp32": [write_onnx], "ONNX int8": [write_onnx, write_int8]}.items():
@@ -67,7 +67,7 @@ def measure_latency(functions: dict[str, Any], seconds: float, rounds: int) -> d
 
 
 def probe_phones(functions: dict[str, Any], data: Path, frames: int) -> dict[str, dict[str, float]]:
-    """Linear phone accuracy on voices that the probe was not trained on."""
+    """Return linear phone accuracy on held-out speakers."""
     labels = [json.loads(line) for line in (data / "labels.jsonl").read_text("utf-8").splitlines()]
     lengths = [int(label["duration"] * 50) - 1 for label in labels]
     chosen = choose_utterances(lengths, frames, seed=0)

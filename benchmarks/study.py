@@ -1,8 +1,8 @@
-"""The half-hour study's numbers: keep what its runs wrote, and make the tables of its pages from what was kept.
+"""Numbers of the half-hour study: collect the results of its runs, and make the tables of its pages.
 
-python benchmarks/study.py collect runs/study     # recipes/half-hour.sh made them -> benchmarks/results/study/*.json
-python benchmarks/study.py tables                 # every table of docs/study.md and docs/study-trials.md, from the JSON
-python benchmarks/study_figures.py                # docs/study*.png, likewise
+python benchmarks/study.py collect runs/study     # runs of recipes/half-hour.sh -> benchmarks/results/study/*.json
+python benchmarks/study.py tables                 # update the tables of docs/study.md and docs/study-trials.md
+python benchmarks/study_figures.py                # draw docs/study*.png
 """
 
 import json
@@ -28,8 +28,8 @@ CURVE = (
     "predictor_entropy", "target_perplexity", "dead_components", "active_layer", "decay",
 )  # fmt: skip
 FACTS = ("corpus", "sjepa", "torch", "python", "world_size", "ranks")  # ranks: world_size in older runs
-POINTS = 100  # of a curve
-MARKS = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)  # of a table in a page
+POINTS = 100  # points per curve
+MARKS = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)  # a table in a page
 ORDER = (
     "headline", "soft", "softened", "hard", "hubert", "frozen", "best-rq", "fixed-layer", "hard-fixed-layer",
     "last-layer", "fixed-decay", "papers-decays", "masked-only", "long", "frozen-long", "regularised",
@@ -47,13 +47,13 @@ PAIRS = (
     ("papers-decays", "soft"), ("masked-only", "soft"),
 )  # fmt: skip
 Found = dict[str, Any]
-"""What is kept of a run, or of features without one."""
+"""Collected results of a run, or of features without one."""
 Row = Callable[[Found], float | None]
 
 
 def collect(out: Path) -> None:
     if not out.is_dir():
-        raise SystemExit(f"there is no {out}: recipes/half-hour.sh makes it")
+        raise SystemExit(f"there is no {out}: run recipes/half-hour.sh first")
     check_same_audio(out)
     for folder in sorted(path for path in out.iterdir() if path.is_dir()):
         results = {path.parent.name: read_json(path) for path in folder.glob("results/*/results.json")}
@@ -67,17 +67,19 @@ def collect(out: Path) -> None:
 
 
 def check_same_audio(out: Path) -> None:
-    """Seeds of one name are averaged, so all runs must have used the same audio."""
+    """Exit if runs used different audio. Seeds are averaged, so all must use the same."""
     corpora = {read_json(path).get("facts", {}).get("corpus"): path for path in RESULTS.glob("*.json")}
     for run in map(RunFolder, sorted(out.iterdir())):
         corpora.setdefault(run.facts.get("corpus"), run.facts_file)
     corpora.pop(None, None)
     if len(corpora) > 1:
-        raise SystemExit(f"not the same audio: {', '.join(map(str, corpora.values()))}; move the older results away")
+        raise SystemExit(
+            f"not the same audio: {', '.join(map(str, corpora.values()))}; move the older results elsewhere"
+        )
 
 
 def summarize_run(run: RunFolder) -> Found:
-    """Settings that differ from the preset, curves and the clock of a run."""
+    """Return settings that differ from the preset, curves and timings of a run."""
     preset, config = flatten(load_preset("half-hour")), flatten(run.config())
     events = run.events()
     lines = select_events(events, "train")
@@ -129,12 +131,12 @@ def read_result(task: str, *path: str) -> Row:
 
 
 def read_end(name: str) -> Row:
-    """Of training, over the last points of the curve."""
+    """Average a training metric over the last points of the curve."""
     return lambda found: statistics.mean(point[name] for point in found["curve"][-5:]) if "curve" in found else None
 
 
 def read_entropy(which: str) -> Row:
-    """Over whole utterances, at the end."""
+    """Read the mean entropy of whole utterances at the end."""
     return lambda found: ((found.get("entropy") or {}).get("distributions", {}).get(which) or {}).get("mean")
 
 
@@ -163,7 +165,7 @@ TABLES: dict[str, dict[str, Row]] = {
         "head on the encoder, nothing masked": read_entropy("visible"),
     },
     "cost": {
-        "hours heard": lambda found: found["audio_seconds"] / 3600 if "curve" in found else None,
+        "hours of audio": lambda found: found["audio_seconds"] / 3600 if "curve" in found else None,
         "minutes in steps": lambda found: found["seconds"] / 60 if "curve" in found else None,
         "audio s/s, phase 1": read_rate(1),
         "audio s/s, phase 2": read_rate(2),
@@ -179,7 +181,7 @@ TABLES: dict[str, dict[str, Row]] = {
 
 
 def load_systems() -> dict[str, list[Found]]:
-    """What was kept, seeds of one name together."""
+    """Load all collected results, with the seeds of a system grouped."""
     found: dict[str, list[Found]] = {}
     for path in sorted(RESULTS.glob("*.json")):
         kept = read_json(path)
@@ -193,7 +195,7 @@ def parse_seed(found: Found) -> tuple[str, int | None]:
 
 
 def make_tables() -> dict[str, str]:
-    """Markdown by the name that a page asks for."""
+    """Make all tables in Markdown, by name."""
     kept = load_systems()
     made = {}
     for name, columns in TABLES.items():
@@ -209,13 +211,13 @@ def to_markdown(columns: Sequence[str], rows: Mapping[str, Sequence[str]]) -> st
 
 
 def fill_tables(page: str) -> str:
-    """A page with each table anew between its marks."""
+    """Replace the tables between the marks of a page."""
     made = make_tables()
     return MARKS.sub(lambda mark: f"{mark[1]}\n{made[mark[2]]}\n\n{mark[3]}", page)
 
 
 def compare_pairs(kept: dict[str, list[Found]]) -> str:
-    """Between runs of one seed: the same first weights, the same batches, the same splits of the probe."""
+    """Compare pairs of systems by seed: same initial weights, batches and probe splits."""
     columns = {"linear": phones, "MLP": read_probe("phoneme mlp, held-out speakers")}
     rows = {}
     for one, other in PAIRS:
@@ -231,7 +233,7 @@ def compare_pairs(kept: dict[str, list[Found]]) -> str:
 
 
 def format_cell(read: Row, runs: list[Found]) -> str:
-    """Mean over seeds, with half their range where there are several."""
+    """Format the mean over seeds, with half their range if there are several."""
     values = [value for found in runs if (value := read(found)) is not None]
     if not values:
         return ""
@@ -241,13 +243,13 @@ def format_cell(read: Row, runs: list[Found]) -> str:
 
 
 def format_number(value: float, digits: int = 1, sign: str = "") -> str:
-    """Rounded with halves up, as a reader of the JSON would; what a float falls short of a half does not count."""
+    """Round half up, ignoring floating-point error."""
     exact = Decimal(f"{value:.6f}").quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP)
     return f"{exact:{sign},}"
 
 
 def make_trials_table() -> str:
-    """What was tried before the study, in that order."""
+    """Make the table of trials before the study, in order."""
     kept = read_json(TRIALS)
     columns = ("settings", "after phase 1, last layer", "layer below", "at the end, last layer", "layer below")
     rows = {}
@@ -266,6 +268,6 @@ if __name__ == "__main__":
     elif sys.argv[1:] == ["tables"]:
         for page in sorted(DOCS.glob("study*.md")):
             page.write_text(fill_tables(page.read_text()))
-            print(f"{page}: its tables are those of {RESULTS}")
+            print(f"{page}: updated its tables from {RESULTS}")
     else:
         raise SystemExit(__doc__)

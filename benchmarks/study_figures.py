@@ -1,4 +1,4 @@
-"""The half-hour study's figures, from what study.py kept: python benchmarks/study_figures.py -> docs/study*.png"""
+"""Draw the figures of the half-hour study: python benchmarks/study_figures.py -> docs/study*.png"""
 
 import statistics
 from pathlib import Path
@@ -9,11 +9,11 @@ from sjepa.analysis.style import GRID, INK, MASKED, MUTED, PREDICTOR, RULE, TARG
 
 MEASURE = "phones, linear probe, held-out speakers (%)"
 COLOURS = {"headline": INK, "soft": TARGET, "hard": MASKED, "hubert": VISIBLE, "frozen": PREDICTOR}
-"""Runs whose curves are drawn: variants lie on each other."""
+"""Runs whose curves are drawn. Curves of their variants would overlap."""
 
 
 def draw_dots(kept: dict[str, list[Found]], stem: Path) -> None:
-    """Every system's phone accuracy: each seed a dot, their mean in figures; open after phase 1, grey untrained."""
+    """Draw the phone accuracy of every system: one dot per seed, open after phase 1, grey if untrained."""
     scores = {name: [score for run in runs if (score := phones(run)) is not None] for name, runs in kept.items()}
     order = sorted((name for name in scores if scores[name]), key=lambda name: statistics.mean(scores[name]))
     with figure(7.2, 0.6 + 0.25 * len(order), stem) as fig:
@@ -33,7 +33,7 @@ def draw_dots(kept: dict[str, list[Found]], stem: Path) -> None:
 
 
 def draw_curves(kept: dict[str, list[Found]], stem: Path) -> None:
-    """How runs went: what is predicted, how evenly components are used, and the layers' effective ranks."""
+    """Draw masked accuracy and target perplexity over training, and the effective ranks of the layers."""
     trained = {name: kept[name][0] for name in COLOURS if name in kept}
     with figure(11, 3.4, stem) as fig:
         accuracy, perplexity, ranks = fig.subplots(1, 3)
@@ -61,9 +61,9 @@ def draw_curves(kept: dict[str, list[Found]], stem: Path) -> None:
 
 
 def draw_entropies(kept: dict[str, list[Found]], stem: Path) -> None:
-    """Shares of frames by entropy, nothing masked: of the targets, and of the head on the encoder's output.
+    """Draw the distribution of entropy over unmasked frames, of the targets and of the head on the encoder.
 
-    Of each recipe the first seed that has them.
+    Each recipe uses its first seed that has the data.
     """
     measured = {name: [run["entropy"] for run in runs if run.get("entropy")] for name, runs in kept.items()}
     parts = [(name, found[0]) for name, found in measured.items() if found]

@@ -1,11 +1,12 @@
-"""A small word model for ASR-lite, which has no text but its training part's: what is spelled wrong, and what misheard?
+"""A small word model for ASR-lite, to separate spelling errors from recognition errors.
 
 pip install wordfreq
 python benchmarks/word_model.py CORPORA words.arpa
-sjepa superb asr --lite --encoder ENCODER --data CORPORA --language-model words.arpa   # after a run without it, too
+sjepa superb asr --lite --encoder ENCODER --data CORPORA --language-model words.arpa   # also after a run without it
 
-Bigrams of the transcripts that ASR-lite trains on, less a discount of 0.75 each, backed off to single words, half by
-their share of those transcripts and half by wordfreq's, whose 50,000 most frequent English words also have entries.
+Bigrams of ASR-lite's training transcripts with an absolute discount of 0.75, backed off to unigrams. Unigrams are the
+average of the frequencies in these transcripts and in wordfreq, for the 50,000 most frequent English words of wordfreq
+and all words of the transcripts.
 """
 
 import math
@@ -36,7 +37,7 @@ def main() -> None:
 
 
 def estimate_unigrams(sentences: list[list[str]]) -> dict[str, float]:
-    """Probability of every word, and of the end; together 1."""
+    """Return the probabilities of all words and of the sentence end, which sum to 1."""
     counts = Counter(word for sentence in sentences for word in sentence[1:])
     letters = set(Characters().symbols[5:])
     frequent = {word.upper() for word in top_n_list("en", WORDS)}
@@ -49,14 +50,14 @@ def estimate_unigrams(sentences: list[list[str]]) -> dict[str, float]:
 
 
 def estimate_bigrams(sentences: list[list[str]]) -> dict[tuple[str, str], float]:
-    """Discounted probability of a word after another."""
+    """Return the discounted probability of each word pair."""
     pairs = Counter(pair for sentence in sentences for pair in pairwise(sentence))
     before = Counter(word for sentence in sentences for word in sentence[:-1])
     return {(a, b): (count - DISCOUNT) / before[a] for (a, b), count in pairs.items()}
 
 
 def compute_backoffs(single: dict[str, float], double: dict[tuple[str, str], float]) -> dict[str, float]:
-    """What single words are multiplied with after a word, so that all that may follow it sums to 1."""
+    """Return the backoff weight of each word, which makes the probabilities after it sum to 1."""
     left, covered = Counter[str](), Counter[str]()
     for (a, b), probability in double.items():
         left[a] += probability

@@ -1,4 +1,4 @@
-"""The study's pages say what its kept results say."""
+"""The tables of the study pages match the collected results."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.parametrize("page", ["study.md", "study-trials.md"])
-def test_tables_of_a_page_are_made_from_the_kept_results(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_of_a_page_match_the_collected_results(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     import study
 

@@ -14,6 +14,7 @@ from sjepa.analysis.style import Found, file_name, read_found, write_formats
 from sjepa.analysis.utterance import draw_utterance
 from sjepa.errors import UserError
 from sjepa.evaluate.metric import SectionKind
+from sjepa.evaluate.tabular import to_latex, to_markdown
 from sjepa.evaluate.table import build_sections, find_results
 from sjepa.fields import refuse_surprises
 from sjepa.files import write_whole
@@ -114,7 +115,7 @@ def write_tables(folders: Sequence[Path], run: Path, out: Path, made: Made) -> N
     for kind, name in TABLES.items():
         chosen = [section for section in sections if section.place.kind is kind]
         if chosen:
-            for suffix, write in (("tex", latex), ("md", markdown)):
+            for suffix, write in (("tex", to_latex), ("md", to_markdown)):
                 write_whole(out / f"table-{name}.{suffix}", write(chosen))
                 made.files.append(out / f"table-{name}.{suffix}")
     where = shlex.quote(str(run))
