@@ -3,11 +3,20 @@
 #
 #     sh examples/continue_pretraining.sh ENCODER AUDIO OUT [PRESET] [more options of `sjepa pretrain`]
 #
-# ENCODER is a run, a Hugging Face HuBERT folder, or a file of weights of fairseq or torchaudio; its size must be the
-# preset's (`--encoder.layers 12` for a released HuBERT Base). The learning rate is half the paper's first one.
+# ENCODER is a run, an exported or Hugging Face HuBERT folder, a file of weights of fairseq or torchaudio, or the name of
+# an encoder that ships with sjepa. Its size must be the preset's (`--encoder.layers 12` for a released HuBERT Base). The
+# learning rate is half the paper's first one.
 set -eu
 if [ $# -lt 3 ]; then
     echo 'usage: sh continue_pretraining.sh ENCODER AUDIO OUT [PRESET] [more options of `sjepa pretrain`]' >&2
+    exit 2
+fi
+if ! command -v sjepa > /dev/null; then
+    echo 'continue_pretraining.sh needs the command sjepa: install it, or activate the environment that has it' >&2
+    exit 2
+fi
+if [ ! -e "$2" ]; then
+    echo "usage: sh continue_pretraining.sh ENCODER AUDIO OUT [PRESET]: there is no audio $2" >&2
     exit 2
 fi
 encoder=$1 audio=$2 out=$3 preset=${4:-half-hour}

@@ -1,19 +1,26 @@
-"""Fine-tune an exported encoder for speech recognition with Hugging Face's Trainer.
+"""Fine-tune an encoder for speech recognition with Hugging Face's Trainer.
 
     sjepa export RUN --to hf ENCODER
     python examples/ctc_finetune.py ENCODER CORPUS MODEL [STEPS] [RATE]
 
-The corpus has `labels.jsonl` with `path` and `text` a line. Characters are the targets of CTC.
+ENCODER is an exported folder, in fp32 or fp16, or `RUN/encoder`. The corpus has `labels.jsonl` with one JSON object per
+line: `path` and `text`. Characters are the targets of CTC. Every tenth recording is held out; the script prints the
+loss, the character error rate and the word error rate on those.
 """
 
 import argparse
 import json
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import torch
 import transformers
 from transformers import Wav2Vec2CTCTokenizer, Wav2Vec2FeatureExtractor, Wav2Vec2Processor
 
-from sjepa.audio.io import read_audio
+from sjepa.audio.io import BadAudioError, read_audio
+from sjepa.evaluate.superb.metrics import edit_distance
+from sjepa.progress import bar, track
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 for name in ("encoder", "corpus", "model"):
@@ -22,12 +29,23 @@ parser.add_argument("steps", type=int, nargs="?", default=2000)
 parser.add_argument("rate", type=float, nargs="?", default=1e-4)
 given = parser.parse_args()
 encoder, corpus, out, steps, rate = given.encoder, given.corpus, given.model, given.steps, given.rate
-for needed in (encoder / "config.json", corpus / "labels.jsonl"):
+for needed in (encoder / "config.json", encoder / "preprocessor_config.json", corpus / "labels.jsonl"):
     if not needed.is_file():
         parser.error(f"there is no {needed}")
 
-rows = [json.loads(line) for line in (corpus / "labels.jsonl").read_text(encoding="utf-8").splitlines()]
-texts = ["".join(c for c in row["text"].lower() if c.isalpha() or c in " '") for row in rows]
+try:
+    rows = [json.loads(line) for line in (corpus / "labels.jsonl").read_text(encoding="utf-8").splitlines()]
+    texts = ["".join(c for c in row["text"].lower() if c.isalpha() or c in " '") for row in rows]
+    paths = [corpus / row["path"] for row in rows]
+except (ValueError, KeyError, TypeError, AttributeError) as error:
+    parser.error(f"{corpus / 'labels.jsonl'} should have a JSON object with path and text on each line ({error!r})")
+if len(rows) < 10:
+    parser.error(f"{corpus / 'labels.jsonl'} has {len(rows)} recordings: at least 10 are needed, one of them held out")
+try:
+    audio = [read_audio(path) for path in track(paths, "Reading audio")]
+except (OSError, BadAudioError) as error:
+    parser.error(str(error))
+
 characters = sorted(set("".join(texts)) - {" "})
 out.mkdir(parents=True, exist_ok=True)
 vocabulary = {token: index for index, token in enumerate(["<pad>", "<unk>", "|", *characters])}  # <pad> is the blank
@@ -36,10 +54,8 @@ tokenizer = Wav2Vec2CTCTokenizer(
     str(out / "vocab.json"), pad_token="<pad>", unk_token="<unk>", word_delimiter_token="|"
 )
 processor = Wav2Vec2Processor(Wav2Vec2FeatureExtractor.from_pretrained(encoder), tokenizer)
-
 examples = [
-    {"input_values": read_audio(corpus / row["path"]), "labels": tokenizer(text).input_ids}
-    for row, text in zip(rows, texts, strict=True)
+    {"input_values": samples, "labels": tokenizer(text).input_ids} for samples, text in zip(audio, texts, strict=True)
 ]
 training, held_out = [e for i, e in enumerate(examples) if i % 10], examples[::10]
 
@@ -52,8 +68,35 @@ def collate(batch: list[dict]) -> dict:
     return dict(inputs)
 
 
+class Progress(transformers.TrainerCallback):
+    """The steps in our progress bar."""
+
+    def on_step_end(self, *_: Any, **__: Any) -> None:
+        progress.advance()
+
+    def on_log(self, *_: Any, logs: dict | None = None, **__: Any) -> None:
+        if logs and "loss" in logs:
+            progress.advance(0, note=f"loss {logs['loss']:.3f}")
+
+
+@torch.no_grad()
+def error_rates() -> tuple[float, float]:
+    """Character and word error rate of greedy decoding on the held-out recordings, one by one."""
+    edits, lengths = np.zeros(2), np.zeros(2)
+    model.eval()
+    for example, text in zip(track(held_out, "Decoding"), texts[::10], strict=True):
+        inputs = processor(example["input_values"], sampling_rate=16_000, return_tensors="pt").to(model.device)
+        found = processor.batch_decode(model(**inputs).logits.argmax(-1))[0]
+        wanted = " ".join(text.split())
+        edits += edit_distance(found, wanted), edit_distance(found.split(), wanted.split())
+        lengths += len(wanted), len(wanted.split())
+    characters, words = edits / np.maximum(lengths, 1)
+    return float(characters), float(words)
+
+
 model = transformers.HubertForCTC.from_pretrained(
     encoder,
+    dtype=torch.float32,  # also from weights in fp16, which cannot be trained as they are
     vocab_size=len(vocabulary),
     pad_token_id=vocabulary["<pad>"],
     ctc_loss_reduction="mean",
@@ -78,10 +121,15 @@ trainer = transformers.Trainer(
     data_collator=collate,
     train_dataset=training,
     eval_dataset=held_out,
+    callbacks=[Progress()],
 )
+trainer.remove_callback(transformers.PrinterCallback)
 before = trainer.evaluate()["eval_loss"]
-trainer.train()
+with bar("Training", steps) as progress:
+    trainer.train()
 after = trainer.evaluate()["eval_loss"]
 trainer.save_model(str(out))
 processor.save_pretrained(out)
+cer, wer = error_rates()
 print(f"CTC loss on held-out recordings: {before:.2f} before, {after:.2f} after {steps} steps; the model is in {out}")
+print(f"Greedy decoding of {len(held_out)} held-out recordings: CER {cer:.1%}, WER {wer:.1%}")

@@ -14,10 +14,13 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import StratifiedKFold, cross_val_score
+from sklearn.model_selection import StratifiedKFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from sjepa.progress import track
+
+FOLDS = 5
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("features", type=Path)
 parser.add_argument("labels", type=Path)
@@ -32,8 +35,13 @@ try:
     table = pyarrow.parquet.read_table(features, columns=["file", "features"]).to_pydict()
 except pyarrow.ArrowInvalid:
     parser.error(f"{features} holds no features as Parquet: make them with sjepa embed --pool mean --format parquet")
-rows = [json.loads(line) for line in labels.read_text(encoding="utf-8").splitlines()]
-wanted = {row["path"]: row[what] for row in rows if what in row}
+except KeyError:
+    parser.error(f"{features} has no column features of one layer: leave out --layer all")
+try:
+    rows = [json.loads(line) for line in labels.read_text(encoding="utf-8").splitlines()]
+    wanted = {row["path"]: row[what] for row in rows if what in row}
+except (ValueError, KeyError, TypeError) as error:
+    parser.error(f"{labels} should have a JSON object with path on each line ({error!r})")
 unlabelled = [file for file in table["file"] if file not in wanted]
 if unlabelled:
     known = ", ".join(sorted({name for row in rows for name in row}))
@@ -41,8 +49,20 @@ if unlabelled:
 x = np.array(table["features"])
 y = np.array([wanted[file] for file in table["file"]])
 
+counts = Counter(y.tolist()).most_common()
+if len(counts) < 2 or counts[-1][1] < FOLDS:
+    parser.error(
+        f"{what} has {len(counts)} values, the rarest ({counts[-1][0]}) in {counts[-1][1]} recordings: "
+        f"at least 2 values with {FOLDS} recordings each are needed"
+    )
+
 probe = make_pipeline(StandardScaler(), LogisticRegression(max_iter=2000))
-folds = StratifiedKFold(5, shuffle=True, random_state=0)
-accuracy = cross_val_score(probe, x, y, cv=folds)
-chance = Counter(y.tolist()).most_common(1)[0][1] / len(y)
-print(f"{what}: accuracy {accuracy.mean():.3f} over 5 folds, chance {chance:.3f}; {len(y)} recordings")
+folds = StratifiedKFold(FOLDS, shuffle=True, random_state=0)
+accuracy = np.array(
+    [
+        probe.fit(x[training], y[training]).score(x[testing], y[testing])
+        for training, testing in track(folds.split(x, y), "Folds", FOLDS)
+    ]
+)
+chance = counts[0][1] / len(y)
+print(f"{what}: accuracy {accuracy.mean():.3f} over {FOLDS} folds, chance {chance:.3f}; {len(y)} recordings")

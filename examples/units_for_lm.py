@@ -1,10 +1,10 @@
-"""Discrete units for a speech language model: a line of tokens a recording, and a small model that predicts the next.
+"""Discrete units for a speech language model: one line of tokens per recording, and a small model of them.
 
     sjepa embed CORPUS --encoder RUN --what units --deduplicate --out UNITS
     python examples/units_for_lm.py UNITS units.txt [STEPS]
 
-`units.txt` is what text tools expect: one recording a line, units as words (u17 u3 ...). Any trainer of language models
-can go on from there; the recurrent model here shows that there is something to learn.
+`units.txt` is what text tools expect: one recording per line, units as words (u17 u3 ...). Any trainer of language
+models can go on from there; the recurrent model here shows that there is something to learn.
 """
 
 import argparse
@@ -26,6 +26,10 @@ out, steps = given.out, given.steps
 files = sorted(given.units.rglob("*.npz"))
 if not files or "units" not in np.load(files[0]):
     parser.error(f"{given.units} holds no units: make them with sjepa embed --what units")
+if len(files) < 5:
+    parser.error(f"{given.units} has {len(files)} recordings: at least 5 are needed, one of them held out")
+if out.is_dir() or not out.absolute().parent.is_dir():
+    parser.error(f"{out} cannot be written: it is a folder, or its folder does not exist")
 recordings = [torch.from_numpy(np.load(file)["units"]).long() for file in track(files, "Reading units")]
 out.write_text("".join(" ".join(f"u{unit}" for unit in units.tolist()) + "\n" for units in recordings))
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jiwer
 import numpy as np
 import pyarrow.parquet
 import pytest
@@ -16,6 +17,7 @@ import transformers
 from conftest import micro_config
 
 from sjepa import Encoder
+from sjepa.audio.io import read_audio
 from sjepa.config import to_toml
 from sjepa.data.synthetic import synthesise_corpus
 from sjepa.train.loop import pretrain
@@ -72,6 +74,11 @@ def numbers(pattern: str, printed: str) -> list[float]:
             ["frozen_features.py", "features", "labels.jsonl", "speakr"],
             "has no speakr for 2 recordings, first a.wav; it",
         ),
+        (["frozen_features.py", "features", "labels.jsonl", "speaker"], "speaker has 1 values, the rarest (amy) in 2"),
+        (["frozen_features.py", "features", "broken.jsonl", "speaker"], "should have a JSON object with path"),
+        (["ctc_finetune.py", "encoder", "corpus", "out"], "has 2 recordings: at least 10 are needed"),
+        (["units_for_lm.py", "units", "units.txt"], "units has 1 recordings: at least 5 are needed"),
+        (["continue_pretraining.sh", "encoder", "nowhere", "out"], "there is no audio nowhere"),
         (["frozen_features.py", "corpus", "labels.jsonl", "speaker"], "corpus holds no features as Parquet: make them"),
         (["units_for_lm.py", "corpus", "units.txt"], "corpus holds no units: make them with sjepa embed --what units"),
         (["continue_pretraining.sh", "encoder", "corpus"], "continue_pretraining.sh ENCODER AUDIO OUT [PRESET]"),
@@ -82,11 +89,20 @@ def test_wrong_arguments_get_a_line_and_the_usage(call: list[str], words: str, t
     np.savez(tmp_path / "corpus" / "a.wav.npz", features=np.zeros((1, 3)))
     rows = [{"path": name, "speaker": "amy"} for name in ("a.wav", "b.wav")]
     (tmp_path / "labels.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (tmp_path / "broken.jsonl").write_text("words")
+    (tmp_path / "corpus" / "labels.jsonl").write_text('{"path": "a.wav", "text": "a"}\n' * 2)
+    for folder in ("encoder", "units"):
+        (tmp_path / folder).mkdir()
+    for name in ("config.json", "preprocessor_config.json"):
+        (tmp_path / "encoder" / name).write_text("{}")
+    np.savez(tmp_path / "units" / "a.wav.npz", units=np.zeros(3, np.int32))
     table = pyarrow.table({"file": ["a.wav", "b.wav"], "features": [[0.0], [1.0]]})
     pyarrow.parquet.write_table(table, tmp_path / "features")
     script = ROOT / "examples" / call[0]
     program = "sh" if script.suffix == ".sh" else sys.executable
-    done = subprocess.run([program, script, *call[1:]], cwd=tmp_path, capture_output=True, text=True)
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    call = [program, str(script), *call[1:]]
+    done = subprocess.run(call, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 2
     assert done.stderr.startswith("usage: ")
     assert words in done.stderr
@@ -94,13 +110,25 @@ def test_wrong_arguments_get_a_line_and_the_usage(call: list[str], words: str, t
 
 
 def test_ctc_fine_tuning_lowers_the_loss_on_held_out_recordings(kitchen: Path) -> None:
-    printed = cook(kitchen, "Fine-tune for speech recognition", **{"models/asr": "models/asr 20 2e-3"})
+    printed = cook(
+        kitchen, "Fine-tune for speech recognition", **{"models/asr": "models/asr 20 2e-3", "hf": "hf --half"}
+    )
     before, after = numbers(r"held-out recordings: ([\d.]+) before, ([\d.]+) after", printed)
     assert after < 0.9 * before
     model = transformers.HubertForCTC.from_pretrained(kitchen / "models" / "asr")
     processor = transformers.Wav2Vec2Processor.from_pretrained(kitchen / "models" / "asr")
     inputs = processor(np.zeros(8_000, np.float32), sampling_rate=16_000, return_tensors="pt")
     assert model(**inputs).logits.shape[-1] == len(json.loads((kitchen / "models" / "asr" / "vocab.json").read_text()))
+    assert re.search(r"Training .*20/20 ", printed)
+    cer, wer = numbers(r"4 held-out recordings: CER ([\d.]+)%, WER ([\d.]+)%", printed)
+    rows = [json.loads(line) for line in (kitchen / "corpus" / "labels.jsonl").read_text().splitlines()][::10]
+    wanted, found = [], []
+    for row in rows:
+        inputs = processor(read_audio(kitchen / "corpus" / row["path"]), sampling_rate=16_000, return_tensors="pt")
+        found.append(processor.batch_decode(model(**inputs).logits.argmax(-1))[0])
+        wanted.append("".join(c for c in row["text"].lower() if c.isalpha() or c in " '"))
+    assert cer == pytest.approx(100 * jiwer.cer(wanted, found), abs=0.06)
+    assert wer == pytest.approx(100 * jiwer.wer(wanted, found), abs=0.06)
 
 
 def test_frozen_features_tell_voices_apart_in_scikit_learn(kitchen: Path) -> None:

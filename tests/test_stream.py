@@ -61,8 +61,9 @@ def by_windows(encoder: Encoder, samples: np.ndarray, chunk: int, ahead: int, co
         count, end = (total - done, total) if last else (chunk, end)
         heard = samples if last else samples[: samples_of(end)]
         start = convolved.shape[1]
-        new = samples[320 * start : samples_of(end)]
-        convolved = torch.cat([convolved, front_end(encoder, new, heard)], dim=1)
+        if end > start:
+            new = samples[320 * start : samples_of(end)]
+            convolved = torch.cat([convolved, front_end(encoder, new, heard)], dim=1)
         first = max(0, done - context)
         states = encoder.transform(convolved[:, first:end]).last[0]
         out.append(states[done - first : done - first + count])
@@ -105,6 +106,12 @@ def test_frames_do_not_depend_on_the_blocks_in_which_audio_arrives(cuts: list[in
     )
     assert len(whole) == frame_count(end)
     torch.testing.assert_close(parts, whole, atol=1e-5, rtol=1e-4)
+
+
+def test_a_stream_may_end_where_its_look_ahead_ends(encoder: Encoder, recording: np.ndarray) -> None:
+    samples = recording[: samples_of(35)]
+    found = torch.cat(list(encoder.stream(0.5, 0.2, 1.0).feed([samples])))
+    torch.testing.assert_close(found, by_windows(encoder, samples, 25, 10, 50), atol=1e-4, rtol=1e-3)
 
 
 def test_a_longer_look_ahead_is_closer_to_the_whole_recording(encoder: Encoder, recording: np.ndarray) -> None:

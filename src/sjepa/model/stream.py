@@ -101,12 +101,14 @@ class FeatureStream:
     @torch.inference_mode()
     def emit(self, count: int, end: int) -> Tensor:
         """The next frames, which see frames up to `end`."""
-        device = next(self.encoder.parameters()).device
         new = end - self.convolved
-        waveform = torch.from_numpy(self.heard[: samples_of(new)])[None].to(device)
-        convolved = self.encoder.convolve(waveform, moments=self.moments.read(device))
-        self.heard, self.convolved = self.heard[new * STRIDE :], end
-        window = convolved if self.features is None else torch.cat([self.features, convolved], dim=1)
+        parts = [] if self.features is None else [self.features]
+        if new:  # none at the end of a stream whose last frame the look-ahead has reached
+            device = next(self.encoder.parameters()).device
+            waveform = torch.from_numpy(self.heard[: samples_of(new)])[None].to(device)
+            parts.append(self.encoder.convolve(waveform, moments=self.moments.read(device)))
+            self.heard, self.convolved = self.heard[new * STRIDE :], end
+        window = torch.cat(parts, dim=1)
         hidden = self.encoder.transform(window, until=max(self.states) - 1).hidden_states
         first = end - window.shape[1]  # frame of the recording at which the window starts
         place = slice(self.done - first, self.done - first + count)
