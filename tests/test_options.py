@@ -71,6 +71,7 @@ NEEDED: dict[str, tuple[str, ...]] = {
     "report": ("{}",),
     "shard": ("{}", "--out", "{}/out"),
     "superb": ("asr", "--encoder", "mfcc", "--data", "{}"),
+    "sweep": ("{}",),
     "units": ("--encoder", "mfcc", "--data", "{}"),
     "watch": ("{}",),
 }

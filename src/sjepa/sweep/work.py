@@ -131,8 +131,8 @@ def measure(sweep: Sweep, item: Item) -> None:
             raise FailedError
         if not evaluation.result(item).is_file():
             raise UserError(
-                f"{sweep.file}: evaluate.{evaluation.name}: the command has not written {evaluation.result(item)}, "
-                "which makes says"
+                f"{sweep.file}: evaluate.{evaluation.name}.makes: the command has ended, and there is no "
+                f"{evaluation.result(item)}; give the path of the file that it writes"
             )
 
 
