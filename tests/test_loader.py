@@ -147,6 +147,27 @@ def test_a_run_lists_all_that_it_left_out_once_with_the_reason(
     assert met > 2  # in several epochs
 
 
+def test_the_list_of_what_was_left_out_is_read_once(
+    corpus: Path, tmp_path: Path, micro: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have hundreds of thousands of lines, and training looks at it with every line of its log."""
+    folder, run = damaged_copy(corpus, tmp_path / "audio", 2), tmp_path / "run"
+    config = micro(batches={"cache": "none", "workers": 0, "bad_share": 0.5})
+    read: list[Path] = []
+    plain = Path.read_text
+
+    def read_text(path: Path, *arguments: Any, **options: Any) -> str:
+        read.extend([path] if path.name == "refused.txt" else [])
+        return plain(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "read_text", read_text)
+    for _ in range(2):
+        assert pretrain(config, folder, run, show=False)
+        shutil.rmtree(RunFolder(run).checkpoint(12))
+    assert len(read) == 1  # by the second process of the run; the first found no list
+    assert len(set(plain(run / "refused.txt").splitlines())) == len(plain(run / "refused.txt").splitlines()) > 0
+
+
 def test_crop_loss_is_the_share_of_audio_that_the_crops_left_out(
     corpus: Path, tmp_path: Path, micro: Callable[..., Config]
 ) -> None:
