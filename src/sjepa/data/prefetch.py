@@ -3,21 +3,25 @@
 import os
 import sys
 import time
+from collections import deque
 from collections.abc import Hashable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from itertools import pairwise
+from itertools import islice, pairwise
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from sjepa.audio.io import BadAudioError
+from sjepa.data.sampler import BatchSpec
 from sjepa.data.storage import CutShortError, Place, ahead, fetch, is_url
 
 GAP = 65_536  # bytes between two stretches that are cheaper to fetch than a request of their own
 REQUESTS = 16  # at a time, in each process that reads
 OUTAGE = 300.0  # seconds that a run waits for a server that does not answer; below the timeout of collectives
 QUIET = 60.0  # seconds between two reports of an outage
+AHEAD = 3  # batches whose audio each process fetches while it makes another
 
 
 class Prefetch:
@@ -89,3 +93,18 @@ def join_neighbours(places: list[Place]) -> list[Place]:
             stop = max(place.offset + place.size for place in places[first:end])
             joined.append(Place(places[first].path, places[first].offset, stop - places[first].offset))
     return joined
+
+
+class Order(NamedTuple):
+    """A batch to make, and those that the same process makes next."""
+
+    spec: BatchSpec
+    following: tuple[BatchSpec, ...]
+
+
+def place_orders(specs: Iterator[BatchSpec], processes: int) -> Iterator[Order]:
+    """Orders for processes that take turns."""
+    window = deque(islice(specs, processes * AHEAD))
+    for last in specs:
+        window.append(last)
+        yield Order(window.popleft(), tuple(islice(window, processes - 1, None, processes)))
