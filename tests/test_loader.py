@@ -1,6 +1,7 @@
 """The loader in worker processes: deaths and damage are named, and too much damage ends the run."""
 
 import json
+import multiprocessing
 import os
 import shutil
 import signal
@@ -52,6 +53,7 @@ def test_a_worker_that_dies_is_reported_with_the_file_it_was_reading(corpus: Pat
     ) as raised:
         list(deadly_stream(corpus))
     assert "ended with SIGKILL" in str(raised.value)
+    assert not multiprocessing.active_children()  # the process would wait for them when it exits
 
 
 class Terminated(Deadly):

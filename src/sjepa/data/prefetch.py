@@ -1,7 +1,6 @@
 """Audio behind URLs, fetched before it is read, with several requests at a time."""
 
 import os
-import sys
 import time
 from collections import deque
 from collections.abc import Hashable, Iterable, Iterator
@@ -19,7 +18,7 @@ from sjepa.data.storage import CutShortError, Place, ahead, fetch, is_url
 
 GAP = 65_536  # bytes between two stretches that are cheaper to fetch than a request of their own
 REQUESTS = 16  # at a time, in each process that reads
-OUTAGE = 300.0  # seconds that a run waits for a server that does not answer; below the timeout of collectives
+OUTAGE = 180.0  # seconds that a run waits for a server that does not answer: less than a scheduler's warning
 QUIET = 60.0  # seconds between two reports of an outage
 AHEAD = 3  # batches whose audio each process fetches while it makes another
 
@@ -77,7 +76,7 @@ class Prefetch:
         now = time.monotonic()
         if self.reports and (worker is None or worker.id == 0) and now - self.reported >= QUIET:
             self.reported = now
-            os.write(sys.stderr.fileno(), f"\nsjepa: {line}\n".encode())
+            os.write(2, f"\nsjepa: {line}\n".encode())
 
 
 def join_neighbours(places: list[Place]) -> list[Place]:
