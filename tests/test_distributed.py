@@ -1,23 +1,32 @@
 """Several ranks: the same data and results on any number of them, and nothing lost whatever happens to one."""
 
+import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from conftest import NO_DROPOUT
+from conftest import NO_DROPOUT, micro_config
+from ranks import start_ranks, wait_for
 from test_training import command, environment, lines, one_batch
 
 from sjepa.config import Config
 from sjepa.distributed import agree_on_prefix, first_host, slurm_variables
+from sjepa.runs import checkpoint
 from sjepa.runs.folder import RunFolder
-from sjepa.train.step import train_step
+from sjepa.train import agreement
+from sjepa.train.loop import pretrain
+from sjepa.train.step import PATTERNS, layers_kept, train_step
 
 Make = Callable[..., Config]
 
@@ -34,15 +43,27 @@ def plain(micro: Make, **sections: object) -> Config:
         phase1={"lr": 1e-4} | first,
         phase2={"lr": 1e-4} | second,
         batches={"seconds": 4.8, "buckets": (1.0, 1.2), "max_seconds": 2.0},
-        **{"train": {"masked_path": "both"}, **sections},  # type: ignore[dict-item]
+        # Lines do not come with checkpoints: sums since the last line are saved, and those of all ranks.
+        **{"train": {"masked_path": "both", "log_every": 2}, **sections},  # type: ignore[dict-item]
     )
 
 
-def train(config: Config, corpus: Path, run: Path, folder: Path, world_size: int = 1) -> str:
-    call = command(config, corpus, run, folder, world_size)
-    done = subprocess.run(call, env=environment(), capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout + done.stderr
+def train_in_ranks(
+    world_size: int, config: Config, corpus: Path, run: Path, folder: Path, before: Callable[[], None] = lambda: None
+) -> tuple[list[int | None], str]:
+    """Train in so many ranks; returns their exit codes and what they printed."""
+    output = folder / f"output-{uuid.uuid4().hex}.txt"
+    call = command(config, corpus, run, folder)[3:]
+    codes = wait_for(start_ranks(world_size, call, output, before))
+    return codes, output.read_text()
+
+
+@pytest.fixture(scope="module")
+def one_rank(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An unbroken run of the plain config in one process; tests only read it."""
+    run = tmp_path_factory.mktemp("one") / "run"
+    assert pretrain(plain(micro_config), corpus, run, show=False)
+    return run
 
 
 def assert_same_curve(a: Path, b: Path) -> None:
@@ -74,125 +95,144 @@ def test_accumulated_parts_equal_the_whole_batch(corpus: Path, micro: Make, phas
             torch.testing.assert_close(found[parts][name], value, rtol=0, atol=5e-4 * scale, msg=name)
 
 
-def test_a_run_moves_between_numbers_of_ranks_and_stays_the_same(corpus: Path, tmp_path: Path, micro: Make) -> None:
+@pytest.mark.parametrize("layers", [6, 12, 24])
+def test_layerdrop_of_a_deep_encoder_draws_from_few_patterns(micro: Make, layers: int) -> None:
+    """Each is a CUDA graph, and graphs are kept for 512 kinds of step."""
+    config = micro(encoder={"layers": layers, "layerdrop": 0.1})
+    drawn = [layers_kept(config, step) for step in range(3000)]
+    assert len(set(drawn)) <= PATTERNS
+    assert np.mean(drawn) == pytest.approx(0.9, abs=0.03)
+
+
+def stop_at(step: int) -> Callable[[], None]:
+    """Makes a process stop after a step."""
+
+    def patch() -> None:
+        agreement.StopAgreement.reached = lambda self: self.run.step == step  # type: ignore[method-assign]
+
+    return patch
+
+
+def test_a_run_moves_between_numbers_of_ranks_and_stays_the_same(
+    corpus: Path, tmp_path: Path, micro: Make, one_rank: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """1, then 2, then 4, then 1 rank, each stopped by a shorter schedule than it has, against 1 rank throughout."""
-    config = plain(micro, train={"checkpoint_every": 3, "masked_path": "both"})
-    train(config, corpus, tmp_path / "one", tmp_path)
-    moving = tmp_path / "moving"
-    for world_size, until in ((1, 3), (2, 6), (4, 9), (1, 12)):
-        call = command(config, corpus, moving, tmp_path, world_size)
-        call = with_script(call, tmp_path, STOP_AT.format(until=until))
-        done = subprocess.run(call, env=environment(), capture_output=True, text=True)
-        assert RunFolder(moving).step == until, done.stderr
-    assert_same_curve(tmp_path / "one", moving)
-    share = [[line["share"] for line in lines(run, "clusters")] for run in (tmp_path / "one", moving)]
+    config, moving = plain(micro), tmp_path / "moving"
+    with monkeypatch.context() as patched:
+        patched.setattr(agreement.StopAgreement, "reached", lambda self: self.run.step == 3)
+        assert not pretrain(config, corpus, moving, show=False)
+    for world_size, until in ((2, 6), (4, 9)):
+        assert RunFolder(moving).step == until - 3
+        codes, said = train_in_ranks(world_size, config, corpus, moving, tmp_path, stop_at(until))
+        assert codes == [0] * world_size, said
+        assert RunFolder(moving).step == until
+    assert pretrain(config, corpus, moving, show=False)
+    assert RunFolder(moving).step == 12
+    assert_same_curve(one_rank, moving)
+    share = [[line["share"] for line in lines(run, "clusters")] for run in (one_rank, moving)]
     assert len(share[0]) == len(share[1])
 
 
-STOP_AT = """
-import sys
-from sjepa.train import agreement
-reached = agreement.StopAgreement.reached
-agreement.StopAgreement.reached = lambda self: self.run.step == {until} or reached(self)
-from sjepa.cli import main
-main()
-"""
-
-HIDDEN = """
-import os
-from sjepa.runs import checkpoint
-load = checkpoint.load
-def hidden(folder):
-    if os.environ["RANK"] == "1" and folder.name == "step-00000006":
-        raise checkpoint.DamagedError("no such file")
-    return load(folder)
-checkpoint.load = hidden
-from sjepa.cli import main
-main()
-"""
-
-SCATTERED = """
-import os, sys
-if os.environ["RANK"] == "1":
-    sys.argv[sys.argv.index("--out") + 1] += "-elsewhere"
-from sjepa.train import agreement
-agreement.PATIENCE = 0.5
-from sjepa.cli import main
-main()
-"""
-
-
-def with_script(call: list[str], folder: Path, script: str) -> list[str]:
-    """A command that runs a script in place of `-m sjepa`."""
-    (folder / "script.py").write_text(script)
-    at = call.index("sjepa")
-    return [*call[: at - 1], str(folder / "script.py"), *call[at + 1 :]]
-
-
 def test_a_rank_that_cannot_load_the_checkpoint_stops_all_with_one_line(
-    corpus: Path, tmp_path: Path, micro: Make
+    corpus: Path, tmp_path: Path, micro: Make, one_rank: Path
 ) -> None:
-    config = plain(micro, train={"checkpoint_every": 3})
-    call = with_script(command(config, corpus, tmp_path / "run", tmp_path), tmp_path, STOP_AT.format(until=6))
-    subprocess.run(call, env=environment(), capture_output=True)
-    assert RunFolder(tmp_path / "run").step == 6
-    call = with_script(command(config, corpus, tmp_path / "run", tmp_path, world_size=2), tmp_path, HIDDEN)
-    done = subprocess.run(call, env=environment(), capture_output=True, text=True, timeout=120)
-    assert done.returncode != 0
-    assert "rank 1 on" in done.stderr
-    assert "which the main rank can (no such file)" in done.stderr
-    assert "sjepa/train" not in done.stderr  # the launcher has a traceback, we have none
-    assert RunFolder(tmp_path / "run").step == 6
+    run = tmp_path / "run"
+    shutil.copytree(one_rank, run)
+    shutil.rmtree(RunFolder(run).checkpoint(12))
+    newest, load = RunFolder(run).step, checkpoint.load
+
+    def hide_from_rank_1() -> None:
+        def hidden(folder: Path) -> Any:
+            if os.environ["RANK"] == "1" and folder.name.endswith(str(newest)):
+                raise checkpoint.DamagedError("no such file")
+            return load(folder)
+
+        checkpoint.load = hidden
+
+    codes, said = train_in_ranks(2, plain(micro), corpus, run, tmp_path, hide_from_rank_1)
+    assert codes == [2, 2]
+    assert said.count("rank 1 on") == 2  # each rank's one line
+    assert "which the main rank can (no such file)" in said
+    assert "Traceback" not in said
+    assert RunFolder(run).step == newest
 
 
 def test_a_folder_that_is_not_shared_is_refused_before_training(corpus: Path, tmp_path: Path, micro: Make) -> None:
-    call = with_script(command(plain(micro), corpus, tmp_path / "run", tmp_path, world_size=2), tmp_path, SCATTERED)
-    done = subprocess.run(call, env=environment(), capture_output=True, text=True, timeout=120)
-    assert done.returncode != 0
-    assert "must be on a disk that all machines share" in done.stderr
+    def scatter() -> None:
+        agreement.PATIENCE = 0.2
+        if os.environ["RANK"] == "1":
+            os.makedirs(tmp_path / "elsewhere")
+            os.chdir(tmp_path / "elsewhere")
+
+    with contextlib.chdir(tmp_path):
+        codes, said = train_in_ranks(2, plain(micro), corpus, Path("run"), tmp_path, scatter)
+    assert codes == [2, 2]
+    assert "must be on a disk that all machines share" in said
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
-def test_a_signal_to_the_whole_group_saves_once_and_continues(
-    corpus: Path, tmp_path: Path, micro: Make, number: signal.Signals
-) -> None:
-    """Launcher, ranks and the ranks' loader workers all receive it, twice, as under a scheduler."""
-    config = plain(micro, phase1={"steps": 400}, train={"checkpoint_every": 1000, "log_every": 50})
-    run = tmp_path / "run"
-    call = [*command(config, corpus, run, tmp_path, world_size=2), "--batches.cache", "none", "--batches.workers", "1"]
-    process = subprocess.Popen(
-        call, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
+def wait_for_line(run: Path) -> None:
     while not (run / "metrics.jsonl").exists() or "train" not in (run / "metrics.jsonl").read_text():
-        time.sleep(0.05)
-    ranks = subprocess.run(["ps", "-o", "pid=", "--ppid", str(process.pid)], capture_output=True, text=True).stdout
-    targets = [int(pid) for pid in ranks.split()] if number == signal.SIGUSR1 else [-process.pid]
-    for _ in range(2):
-        for target in targets:
-            os.killpg(process.pid, number) if target < 0 else os.kill(target, number)
         time.sleep(0.02)
-    output, errors = process.communicate(timeout=120)
-    assert "stopping after this step" in errors
-    assert "the same command continues" in output, errors
-    assert "audio" not in errors.lower()
+
+
+def assert_stopped_once(run: Path, said: str) -> None:
+    assert said.count("stopping after this step") == 1
+    assert said.count("the same command continues") == 1
+    assert "audio" not in said.lower().replace("hours of audio", "")
     stopped = RunFolder(run).step
     assert 0 < stopped < 400
     assert lines(run, "stopped") == [{"event": "stopped", "step": stopped}]
 
 
+def test_a_signal_to_the_whole_group_saves_once_and_continues(corpus: Path, tmp_path: Path, micro: Make) -> None:
+    """Launcher, ranks and the ranks' loader workers all receive SIGTERM, twice, as under a scheduler."""
+    config = plain(micro, phase1={"steps": 400}, train={"checkpoint_every": 1000, "log_every": 5})
+    run = tmp_path / "run"
+    call = [*command(config, corpus, run, tmp_path, world_size=2), "--batches.cache", "none", "--batches.workers", "1"]
+    process = subprocess.Popen(
+        call, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    wait_for_line(run)
+    for _ in range(2):
+        os.killpg(process.pid, signal.SIGTERM)
+        time.sleep(0.02)
+    output, errors = process.communicate(timeout=120)
+    ours = [line for line in errors.splitlines() if "torch/distributed" not in line and "elastic" not in line.lower()]
+    assert_stopped_once(run, output + "\n".join(line for line in ours if "sjepa" in line))
+
+
+@pytest.mark.parametrize("ranks", [(0, 1), (1,)])
+def test_schedulers_warning_to_all_ranks_or_one_stops_all_after_the_same_step(
+    corpus: Path, tmp_path: Path, micro: Make, ranks: tuple[int, ...]
+) -> None:
+    config = plain(micro, phase1={"steps": 400}, train={"checkpoint_every": 1000, "log_every": 5})
+    run, output = tmp_path / "run", tmp_path / "output.txt"
+    call = [*command(config, corpus, run, tmp_path)[3:], "--batches.cache", "none", "--batches.workers", "1"]
+    processes = start_ranks(2, call, output)
+    wait_for_line(run)
+    for rank in ranks * 2:
+        os.kill(processes[rank].pid or 0, signal.SIGUSR1)
+        time.sleep(0.02)
+    assert wait_for(processes) == [0, 0]  # launchers take other codes for failures
+    if 0 in ranks:
+        assert_stopped_once(run, output.read_text())
+    assert lines(run, "stopped") == [{"event": "stopped", "step": RunFolder(run).step}]
+
+
 def test_a_rank_killed_under_torchrun_restarts_and_ends_as_if_nothing_had_happened(
     corpus: Path, tmp_path: Path, micro: Make
 ) -> None:
-    config = plain(micro, phase2={"steps": 60}, train={"checkpoint_every": 2})
-    train(config, corpus, tmp_path / "whole", tmp_path, world_size=2)
+    config = plain(micro, phase2={"steps": 24}, train={"checkpoint_every": 2})
+    codes, said = train_in_ranks(2, config, corpus, tmp_path / "whole", tmp_path)
+    assert codes == [0, 0], said
     run = tmp_path / "killed"
     call = command(config, corpus, run, tmp_path, world_size=2)
     call.insert(call.index("--nproc-per-node"), "--max-restarts=5")
     output = tmp_path / "output.txt"
     with output.open("w") as file:
         process = subprocess.Popen(call, env=environment(), stdout=file, stderr=file)
-    for after in (8, 20, 40):
+    for after in (4, 13):
         while RunFolder(run).step < after and process.poll() is None:
             time.sleep(0.02)
         ranks = subprocess.run(["ps", "-o", "pid=", "--ppid", str(process.pid)], capture_output=True, text=True).stdout
@@ -212,9 +252,8 @@ def test_a_restart_ignores_what_earlier_processes_left_in_the_store() -> None:
         assert set(pool.map(lambda rank: agree_on_prefix(store, rank, 3), (0, 1, 2))).isdisjoint(prefixes)
 
 
-def test_two_agents_with_a_rendezvous_are_one_run(corpus: Path, tmp_path: Path, micro: Make) -> None:
+def test_two_agents_with_a_rendezvous_are_one_run(corpus: Path, tmp_path: Path, micro: Make, one_rank: Path) -> None:
     config = plain(micro)
-    train(config, corpus, tmp_path / "one", tmp_path)
     port = 20_000 + (os.getpid() + 7) % 20_000
     rendezvous = ["--nnodes", "2", "--nproc-per-node", "1", "--rdzv-backend", "c10d", "--rdzv-id", "test"]
     launch = ["-m", "torch.distributed.run", *rendezvous, "--rdzv-endpoint", f"localhost:{port}"]
@@ -224,7 +263,7 @@ def test_two_agents_with_a_rendezvous_are_one_run(corpus: Path, tmp_path: Path, 
     for agent in agents:
         _, errors = agent.communicate(timeout=180)
         assert agent.returncode == 0, errors
-    assert_same_curve(tmp_path / "one", tmp_path / "two")
+    assert_same_curve(one_rank, tmp_path / "two")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The loader in worker processes: deaths and damage are named, and too much damage ends the run."""
 
 import json
+import multiprocessing
 import os
 import shutil
 import signal
@@ -52,6 +53,7 @@ def test_a_worker_that_dies_is_reported_with_the_file_it_was_reading(corpus: Pat
     ) as raised:
         list(deadly_stream(corpus))
     assert "ended with SIGKILL" in str(raised.value)
+    assert not multiprocessing.active_children()  # the process would wait for them when it exits
 
 
 class Terminated(Deadly):
@@ -145,6 +147,27 @@ def test_a_run_lists_all_that_it_left_out_once_with_the_reason(
     assert sorted(silent) == (expected if cache == "memory" else expected[1:])  # these few batches lack the other
     met = json.loads((RunFolder(run).checkpoint(12) / "state.json").read_text())["bad_utterances"]
     assert met > 2  # in several epochs
+
+
+def test_the_list_of_what_was_left_out_is_read_once(
+    corpus: Path, tmp_path: Path, micro: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have hundreds of thousands of lines, and training looks at it with every line of its log."""
+    folder, run = damaged_copy(corpus, tmp_path / "audio", 2), tmp_path / "run"
+    config = micro(batches={"cache": "none", "workers": 0, "bad_share": 0.5})
+    read: list[Path] = []
+    plain = Path.read_text
+
+    def read_text(path: Path, *arguments: Any, **options: Any) -> str:
+        read.extend([path] if path.name == "refused.txt" else [])
+        return plain(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "read_text", read_text)
+    for _ in range(2):
+        assert pretrain(config, folder, run, show=False)
+        shutil.rmtree(RunFolder(run).checkpoint(12))
+    assert len(read) == 1  # by the second process of the run; the first found no list
+    assert len(set(plain(run / "refused.txt").splitlines())) == len(plain(run / "refused.txt").splitlines()) > 0
 
 
 def test_crop_loss_is_the_share_of_audio_that_the_crops_left_out(

@@ -1,5 +1,7 @@
 """Two commands on one folder: the second is refused, and what a kill leaves does not stand in the way."""
 
+import fcntl
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -73,6 +75,27 @@ def test_a_file_system_without_locks_is_said(
     with lock_folder(tmp_path / "out"):
         pass
     assert "no file locks (this system has none)" in capsys.readouterr().err
+
+
+def test_a_lock_holds_on_a_disk_that_locks_only_files_open_for_writing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As NFS does."""
+    lock = fcntl.flock
+
+    def lock_like_nfs(handle: int, operation: int) -> None:
+        if fcntl.fcntl(handle, fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDWR:
+            raise OSError(9, "Bad file descriptor")
+        lock(handle, operation)
+
+    monkeypatch.setattr("fcntl.flock", lock_like_nfs)
+    with (
+        lock_folder(tmp_path / "out"),
+        pytest.raises(UserError, match="another process"),
+        lock_folder(tmp_path / "out"),
+    ):
+        pass
+    assert not capsys.readouterr().err
 
 
 @pytest.fixture(scope="module")

@@ -18,8 +18,9 @@ from sjepa import UserError
 from sjepa.audio.io import BadAudioError
 from sjepa.data import prefetch, shard_cache, storage
 from sjepa.data.index import open_index, read_labels
-from sjepa.data.loader import load, place_orders
+from sjepa.data.loader import load
 from sjepa.data.opening import open_corpus
+from sjepa.data.prefetch import place_orders
 from sjepa.data.sampler import BatchSpec
 from sjepa.data.shard_cache import ShardCache
 from sjepa.data.storage import Place, UnreachableError, fetch

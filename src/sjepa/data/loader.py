@@ -4,13 +4,11 @@ import copy
 import os
 import queue
 import threading
-from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from itertools import islice
 from multiprocessing.process import BaseProcess
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
@@ -22,7 +20,7 @@ from sjepa.bounds import GIGABYTES, NOT_NEGATIVE, POSITIVE, SHARE, WORKERS
 from sjepa.data.corpus import Corpus
 from sjepa.data.corpus_mix import CorpusMix
 from sjepa.data.masking import MaskConfig, block_mask
-from sjepa.data.prefetch import Prefetch
+from sjepa.data.prefetch import Order, Prefetch, place_orders
 from sjepa.data.sampler import BatchPlan, BatchSpec, split_evenly
 from sjepa.data.storage import Place
 from sjepa.data.workers import choose_workers, describe_end, find_ended, ignore_stop_signals, record_processes
@@ -30,7 +28,6 @@ from sjepa.errors import UserError
 from sjepa.model.frontend import frame_count
 from sjepa.torch_private import end_workers
 
-AHEAD = 3  # batches whose audio each process fetches from URLs while it makes another
 OTHERS = 20  # utterances tried in place of a batch that is damaged as a whole
 
 
@@ -193,21 +190,6 @@ class BatchReader(torch.utils.data.Dataset):
         numbers = [process.pid for process in dead]
         names = [self.corpus.name(utterance) for process, utterance in rows if process in numbers]
         return ", ".join(names) or "the first file"
-
-
-class Order(NamedTuple):
-    """A batch to make, and those that the same process makes next."""
-
-    spec: BatchSpec
-    following: tuple[BatchSpec, ...]
-
-
-def place_orders(specs: Iterator[BatchSpec], processes: int) -> Iterator[Order]:
-    """Orders for processes that take turns."""
-    window = deque(islice(specs, processes * AHEAD))
-    for last in specs:
-        window.append(last)
-        yield Order(window.popleft(), tuple(islice(window, processes - 1, None, processes)))
 
 
 class Messages(torch.utils.data.Dataset):

@@ -1,23 +1,26 @@
 """Audio behind URLs, fetched before it is read, with several requests at a time."""
 
 import os
-import sys
 import time
+from collections import deque
 from collections.abc import Hashable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from itertools import pairwise
+from itertools import islice, pairwise
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from sjepa.audio.io import BadAudioError
+from sjepa.data.sampler import BatchSpec
 from sjepa.data.storage import CutShortError, Place, ahead, fetch, is_url
 
 GAP = 65_536  # bytes between two stretches that are cheaper to fetch than a request of their own
 REQUESTS = 16  # at a time, in each process that reads
-OUTAGE = 300.0  # seconds that a run waits for a server that does not answer; below the timeout of collectives
+OUTAGE = 180.0  # seconds that a run waits for a server that does not answer: less than a scheduler's warning
 QUIET = 60.0  # seconds between two reports of an outage
+AHEAD = 3  # batches whose audio each process fetches while it makes another
 
 
 class Prefetch:
@@ -73,7 +76,7 @@ class Prefetch:
         now = time.monotonic()
         if self.reports and (worker is None or worker.id == 0) and now - self.reported >= QUIET:
             self.reported = now
-            os.write(sys.stderr.fileno(), f"\nsjepa: {line}\n".encode())
+            os.write(2, f"\nsjepa: {line}\n".encode())
 
 
 def join_neighbours(places: list[Place]) -> list[Place]:
@@ -89,3 +92,18 @@ def join_neighbours(places: list[Place]) -> list[Place]:
             stop = max(place.offset + place.size for place in places[first:end])
             joined.append(Place(places[first].path, places[first].offset, stop - places[first].offset))
     return joined
+
+
+class Order(NamedTuple):
+    """A batch to make, and those that the same process makes next."""
+
+    spec: BatchSpec
+    following: tuple[BatchSpec, ...]
+
+
+def place_orders(specs: Iterator[BatchSpec], processes: int) -> Iterator[Order]:
+    """Orders for processes that take turns."""
+    window = deque(islice(specs, processes * AHEAD))
+    for last in specs:
+        window.append(last)
+        yield Order(window.popleft(), tuple(islice(window, processes - 1, None, processes)))

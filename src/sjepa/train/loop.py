@@ -367,9 +367,11 @@ def count_bad(run: Run, corpus: Corpus | CorpusMix, folder: RunFolder) -> None:
     found = [line for lines in distributed.gather_objects(run.bad) for line in lines]
     run.bad = []
     if distributed.is_main():
-        if run.listed is None:
+        candidates = found
+        if run.listed is None:  # the first time, also what was refused when the corpus was opened
             run.listed = set(folder.refused.read_text("utf-8").split("\n")) if folder.refused.exists() else set()
-        new = [line for line in dict.fromkeys([*corpus.refused, *found]) if line not in run.listed]
+            candidates = [*corpus.refused, *found]
+        new = [line for line in dict.fromkeys(candidates) if line not in run.listed]
         if new:
             run.listed.update(new)
             with folder.refused.open("a", encoding="utf-8") as file:
