@@ -133,6 +133,18 @@ def test_what_cannot_be_looked_at_is_refused(tmp_path: Path) -> None:
         choose(tmp_path / "empty", [], 3, "")
 
 
+def test_words_of_the_figure_come_from_alignments(tmp_path: Path) -> None:
+    """Instead of the corpus's own; times are cut to the stretch that is shown."""
+    rows = ["utterance,start,end,word", "speaker1-01,0.1,0.6,hello", "speaker1-01,0.7,1.1,world"]
+    (tmp_path / "words.csv").write_text("\n".join(rows) + "\n")
+    ((path, label),) = choose(corpus(), [], 3, "", tmp_path / "words.csv")
+    assert path.stem == "speaker1-01"
+    speech = read_speech(path, label, 0.5, 0.6)
+    assert [word for word in speech.words if word[2]] == [(0.0, 0.1, "hello"), (0.2, 0.6, "world")]
+    with pytest.raises(UserError, match="of which corpus"):
+        choose(None, [path], 3, "", tmp_path / "words.csv")
+
+
 def test_a_folder_without_labels_gives_utterances_without_labels(tmp_path: Path) -> None:
     for index in range(5):
         write(tmp_path / f"{index}.wav", 0.1 * np.random.default_rng(index).normal(size=16_000))

@@ -385,7 +385,8 @@ def test_a_comparison_is_a_line_of_config(corpus: Path, tmp_path: Path, micro: M
     if settings.get("targets") == "encoder-kmeans":  # fitted on one layer, it stays there whatever the ranks say
         checks = [check for check in lines(run, "layers") if check["step"] >= 6]
         assert len({tuple(check["smoothed"]) for check in checks}) == 1
-        assert len({tuple(check["effective_ranks"]) for check in checks}) == len(checks)
+        # The target encoder does not move, and ranks are measured on the same utterances: they do not move either.
+        assert len({tuple(check["effective_ranks"]) for check in checks}) == 1
     if settings.get("targets") == "same":
         assert [p["k"] for p in lines(run, "phase")] == [8, 8]
         entropy = [line["target_entropy"] for line in lines(run, "train")]

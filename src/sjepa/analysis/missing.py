@@ -27,7 +27,7 @@ def analyse_missing(
         restored = Restored(run, device)
         chosen = choose(data, [], utterances, subset)
         analysed = [
-            analyse_utterance(restored, read_speech(path, label, 0.0, SECONDS), SECONDS)
+            analyse_utterance(restored, read_speech(path, label, 0.0, SECONDS))
             for path, label in track(chosen, "Utterances", len(chosen))
         ]
         for found in analysed:  # only now, because after an interruption one that is there stands for all
