@@ -27,8 +27,8 @@ from sjepa.progress import track
 
 USUAL = StreamConfig()
 LOOK_AHEADS = [StreamConfig(look_ahead=seconds) for seconds in (0.0, 0.16, 0.32, 0.64, 1.28, 2.56)]
-CONTEXTS = [StreamConfig(context=seconds) for seconds in (1.0, 2.0, 8.0, 16.0)]
-CHUNKS = [StreamConfig(chunk=seconds) for seconds in (0.16, 0.32, 1.28)]
+CONTEXTS = [StreamConfig(context=seconds) for seconds in (1.0, 4.0, 8.0)]
+CHUNKS = [StreamConfig(chunk=seconds) for seconds in (0.32, 0.64)]
 
 
 @torch.inference_mode()
@@ -36,9 +36,11 @@ def closeness(encoder: Encoder, data: Path, utterances: int, seconds: float) -> 
     """Differences from the whole recording for every setting, over the first long enough utterance of each folder."""
     chosen: dict[Path, np.ndarray] = {}
     for file in sorted(path for path in data.rglob("*") if path.suffix in (".flac", ".opus", ".wav")):
+        if len(chosen) == utterances:
+            break
         if file.parents[1] not in chosen and len(samples := read_audio(file)) >= seconds * SAMPLE_RATE:
             chosen[file.parents[1]] = samples
-    recordings = list(chosen.values())[:utterances]
+    recordings = list(chosen.values())
     last, clusters = encoder.config.layers, encoder.clusters
     whole = [encoder(torch.from_numpy(samples)[None]).hidden_states[last][0] for samples in recordings]
     units = [clusters.head_posteriors(x).argmax(-1) for x in whole]
@@ -67,9 +69,7 @@ def speed(encoder: Encoder, seconds: float, rounds: int) -> list[dict[str, Any]]
     """Time per second of audio, once the context is full."""
     samples = (0.1 * np.random.default_rng(0).standard_normal(round(seconds * SAMPLE_RATE))).astype(np.float32)
     rows = []
-    for config in track(
-        [USUAL, StreamConfig(context=2.0), StreamConfig(chunk=1.28), StreamConfig(chunk=0.32)], "Settings"
-    ):
+    for config in track([USUAL, StreamConfig(chunk=0.64), StreamConfig(context=4.0)], "Settings"):
         taken, clock = [], []
         for _ in range(rounds):
             stream = FeatureStream(encoder, config, (encoder.config.layers,))

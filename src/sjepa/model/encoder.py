@@ -150,7 +150,7 @@ class Encoder(nn.Module):
         return EncoderOutput(hidden_states, frames)
 
     def stream(
-        self, chunk: float = 0.64, look_ahead: float = 0.64, context: float = 4.0, layer: int | None = None
+        self, chunk: float = 1.28, look_ahead: float = 0.64, context: float = 2.0, layer: int | None = None
     ) -> FeatureStream:
         """Features of a live stream at 16 kHz, in chunks: of a layer from 0, or of the last one. Times are in seconds.
 

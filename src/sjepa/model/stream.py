@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 class StreamConfig:
     """What a live stream's frames see, in seconds; they are multiples of 20 ms."""
 
-    chunk: Annotated[float, INTERVAL] = 0.64
+    chunk: Annotated[float, INTERVAL] = 1.28
     """Audio whose frames come out together. Short chunks cost more computation."""
     look_ahead: Annotated[float, START] = 0.64
     """Audio after a chunk that its frames see. Longer is closer to the features of the whole recording."""
-    context: Annotated[float, START] = 4.0
+    context: Annotated[float, START] = 2.0
     """Audio before a chunk that its frames see."""
 
     def __post_init__(self) -> None:
