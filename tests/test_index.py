@@ -148,6 +148,15 @@ def test_librilight_is_cut_by_its_voice_activity(tmp_path: Path) -> None:
     assert facts["refused"] == 1
 
 
+@pytest.mark.parametrize("seconds", [0.1, 0.5, 1.0, 15.0])
+def test_a_recording_just_longer_than_the_limit_is_cut_too(seconds: float) -> None:
+    limit = round(16_000 * seconds)
+    for samples in (limit + 1, limit + 100, limit + 5000):
+        stretches = cut_at_silences(np.ones(samples // 160), 0, samples, limit)
+        assert sum(length for _, length in stretches) == samples
+        assert all(0 < length <= limit for _, length in stretches)
+
+
 def test_cuts_fall_into_silence() -> None:
     power = np.ones(6000)  # a minute of 10 ms
     pauses = (1000, 1730, 2600, 3900, 4700, 5500)

@@ -38,7 +38,7 @@ def cut_at_silences(power: np.ndarray, start: int, samples: int, limit: int) -> 
     at, end = 0, samples
     while end - at > limit:
         earliest, latest = (at + limit // 2) // HOP, min(at + limit, end - SAMPLE_RATE // 2) // HOP
-        window = smooth[earliest:latest]
+        window = smooth[earliest : max(latest, earliest + 1)]
         # In the middle of the quiet: a recording's silence may be one value for a second.
         quietest = np.flatnonzero(window <= window.min())
         cut = (earliest + int(quietest[len(quietest) // 2])) * HOP
