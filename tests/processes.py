@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 context = multiprocessing.get_context("forkserver")
@@ -17,11 +18,20 @@ context.set_forkserver_preload(
 
 
 class Command:
-    """A command that runs, with its output in a file."""
+    """A command that runs, with its output in a file.
 
-    def __init__(self, arguments: list[str], output: Path, environment: dict[str, str] | None = None):
+    The process calls `before` first, which must be a function of a module, or a partial of one.
+    """
+
+    def __init__(
+        self,
+        arguments: list[str],
+        output: Path,
+        environment: dict[str, str] | None = None,
+        before: Callable[[], None] | None = None,
+    ):
         self.output = output
-        self.process = context.Process(target=call, args=(arguments, str(output), environment or {}))
+        self.process = context.Process(target=call, args=(arguments, str(output), environment or {}, before))
         self.process.start()
 
     @property
@@ -57,18 +67,18 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def start_ranks(arguments: list[str], output: Path, world_size: int) -> list[Command]:
+def start_ranks(
+    arguments: list[str], output: Path, world_size: int, before: Callable[[], None] | None = None
+) -> list[Command]:
     """The same command on several ranks, as torchrun would start them; on one, a plain process."""
     if world_size == 1:
-        return [Command(arguments, output)]
+        return [Command(arguments, output, before=before)]
     shared = {"WORLD_SIZE": str(world_size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    return [
-        Command(arguments, output.with_suffix(f".{rank}"), shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
-        for rank in range(world_size)
-    ]
+    ranks = [shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(world_size)]
+    return [Command(arguments, output.with_suffix(f".{each['RANK']}"), each, before) for each in ranks]
 
 
-def call(arguments: list[str], output: str, environment: dict[str, str]) -> None:
+def call(arguments: list[str], output: str, environment: dict[str, str], before: Callable[[], None] | None) -> None:
     """In the new process: its own session, its output in a file, then the command."""
     os.setsid()
     os.environ.update(environment)
@@ -81,6 +91,8 @@ def call(arguments: list[str], output: str, environment: dict[str, str]) -> None
     from sjepa import cli
 
     torch.set_num_threads(1)
+    if before is not None:
+        before()
     try:
         cli.main(arguments)
     finally:

@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,8 @@ import numpy as np
 import pytest
 import torch
 from conftest import NO_DROPOUT, micro_config
-from ranks import start_ranks, wait_for
-from test_training import command, environment, lines, one_batch
+from processes import start_ranks
+from test_training import arguments, command, environment, lines, one_batch
 
 from sjepa.config import Config
 from sjepa.distributed import agree_on_prefix, first_host, slurm_variables
@@ -49,13 +50,17 @@ def plain(micro: Make, **sections: object) -> Config:
 
 
 def train_in_ranks(
-    world_size: int, config: Config, corpus: Path, run: Path, folder: Path, before: Callable[[], None] = lambda: None
-) -> tuple[list[int | None], str]:
-    """Train in so many ranks; returns their exit codes and what they printed."""
+    world_size: int,
+    config: Config,
+    corpus: Path,
+    run: Path,
+    folder: Path,
+    before: Callable[[], None] | None = None,
+) -> tuple[list[int], str]:
+    """Train in so many ranks, each of which calls `before` first; returns their exit codes and what they printed."""
     output = folder / f"output-{uuid.uuid4().hex}.txt"
-    call = command(config, corpus, run, folder)[3:]
-    codes = wait_for(start_ranks(world_size, call, output, before))
-    return codes, output.read_text()
+    ranks = start_ranks(arguments(config, corpus, run, folder), output, world_size, before)
+    return [rank.wait() for rank in ranks], "".join(rank.text for rank in ranks)
 
 
 @pytest.fixture(scope="module")
@@ -104,13 +109,9 @@ def test_layerdrop_of_a_deep_encoder_draws_from_few_patterns(micro: Make, layers
     assert np.mean(drawn) == pytest.approx(0.9, abs=0.03)
 
 
-def stop_at(step: int) -> Callable[[], None]:
-    """Makes a process stop after a step."""
-
-    def patch() -> None:
-        agreement.StopAgreement.reached = lambda self: self.run.step == step  # type: ignore[method-assign]
-
-    return patch
+def stop_at(step: int) -> None:
+    """Make this process stop after a step."""
+    agreement.StopAgreement.reached = lambda self: self.run.step == step  # type: ignore[method-assign]
 
 
 def test_a_run_moves_between_numbers_of_ranks_and_stays_the_same(
@@ -123,7 +124,7 @@ def test_a_run_moves_between_numbers_of_ranks_and_stays_the_same(
         assert not pretrain(config, corpus, moving, show=False)
     for world_size, until in ((2, 6), (4, 9)):
         assert RunFolder(moving).step == until - 3
-        codes, said = train_in_ranks(world_size, config, corpus, moving, tmp_path, stop_at(until))
+        codes, said = train_in_ranks(world_size, config, corpus, moving, tmp_path, partial(stop_at, until))
         assert codes == [0] * world_size, said
         assert RunFolder(moving).step == until
     assert pretrain(config, corpus, moving, show=False)
@@ -133,23 +134,26 @@ def test_a_run_moves_between_numbers_of_ranks_and_stays_the_same(
     assert len(share[0]) == len(share[1])
 
 
+def hide_from_rank_1(step: int) -> None:
+    """Make the checkpoint of a step unreadable if this process is rank 1."""
+    load = checkpoint.load
+
+    def hidden(folder: Path) -> Any:
+        if os.environ["RANK"] == "1" and folder.name.endswith(str(step)):
+            raise checkpoint.DamagedError("no such file")
+        return load(folder)
+
+    checkpoint.load = hidden
+
+
 def test_a_rank_that_cannot_load_the_checkpoint_stops_all_with_one_line(
     corpus: Path, tmp_path: Path, micro: Make, one_rank: Path
 ) -> None:
     run = tmp_path / "run"
     shutil.copytree(one_rank, run)
     shutil.rmtree(RunFolder(run).checkpoint(12))
-    newest, load = RunFolder(run).step, checkpoint.load
-
-    def hide_from_rank_1() -> None:
-        def hidden(folder: Path) -> Any:
-            if os.environ["RANK"] == "1" and folder.name.endswith(str(newest)):
-                raise checkpoint.DamagedError("no such file")
-            return load(folder)
-
-        checkpoint.load = hidden
-
-    codes, said = train_in_ranks(2, plain(micro), corpus, run, tmp_path, hide_from_rank_1)
+    newest = RunFolder(run).step
+    codes, said = train_in_ranks(2, plain(micro), corpus, run, tmp_path, partial(hide_from_rank_1, newest))
     assert codes == [2, 2]
     assert said.count("rank 1 on") == 2  # each rank's one line
     assert "which the main rank can (no such file)" in said
@@ -157,15 +161,18 @@ def test_a_rank_that_cannot_load_the_checkpoint_stops_all_with_one_line(
     assert RunFolder(run).step == newest
 
 
-def test_a_folder_that_is_not_shared_is_refused_before_training(corpus: Path, tmp_path: Path, micro: Make) -> None:
-    def scatter() -> None:
-        agreement.PATIENCE = 0.2
-        if os.environ["RANK"] == "1":
-            os.makedirs(tmp_path / "elsewhere")
-            os.chdir(tmp_path / "elsewhere")
+def scatter(folder: Path) -> None:
+    """Give rank 1 another working folder."""
+    agreement.PATIENCE = 0.2
+    if os.environ["RANK"] == "1":
+        os.makedirs(folder)
+        os.chdir(folder)
 
+
+def test_a_folder_that_is_not_shared_is_refused_before_training(corpus: Path, tmp_path: Path, micro: Make) -> None:
+    elsewhere = partial(scatter, tmp_path / "elsewhere")
     with contextlib.chdir(tmp_path):
-        codes, said = train_in_ranks(2, plain(micro), corpus, Path("run"), tmp_path, scatter)
+        codes, said = train_in_ranks(2, plain(micro), corpus, Path("run"), tmp_path, elsewhere)
     assert codes == [2, 2]
     assert "must be on a disk that all machines share" in said
     assert not (tmp_path / "run").exists()
@@ -207,16 +214,16 @@ def test_schedulers_warning_to_all_ranks_or_one_stops_all_after_the_same_step(
     corpus: Path, tmp_path: Path, micro: Make, ranks: tuple[int, ...]
 ) -> None:
     config = plain(micro, phase1={"steps": 400}, train={"checkpoint_every": 1000, "log_every": 5})
-    run, output = tmp_path / "run", tmp_path / "output.txt"
-    call = [*command(config, corpus, run, tmp_path)[3:], "--batches.cache", "none", "--batches.workers", "1"]
-    processes = start_ranks(2, call, output)
+    run = tmp_path / "run"
+    call = [*arguments(config, corpus, run, tmp_path), "--batches.cache", "none", "--batches.workers", "1"]
+    processes = start_ranks(call, tmp_path / "output.txt", 2)
     wait_for_line(run)
     for rank in ranks * 2:
-        os.kill(processes[rank].pid or 0, signal.SIGUSR1)
+        processes[rank].send(signal.SIGUSR1)
         time.sleep(0.02)
-    assert wait_for(processes) == [0, 0]  # launchers take other codes for failures
+    assert [process.wait() for process in processes] == [0, 0]  # launchers take other codes for failures
     if 0 in ranks:
-        assert_stopped_once(run, output.read_text())
+        assert_stopped_once(run, "".join(process.text for process in processes))
     assert lines(run, "stopped") == [{"event": "stopped", "step": RunFolder(run).step}]
 
 
