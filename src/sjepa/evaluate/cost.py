@@ -15,7 +15,7 @@ from sjepa.audio.io import SAMPLE_RATE
 from sjepa.errors import UserError
 from sjepa.evaluate.upstream import Upstream, describe_encoder
 from sjepa.files import read_json
-from sjepa.model.encoder import Encoder
+from sjepa.runs.encoder import Encoder
 from sjepa.speed.timing import count_operations
 
 FILE = "cost.json"

@@ -125,7 +125,8 @@ def read_scores(run: RunFolder) -> dict[str, float]:
     """Results of evaluations in the run."""
     if not run.results.is_dir() or not any(run.results.rglob("results.json")):
         return {}
-    from sjepa.evaluate.table import find_results, read_scores  # needs numpy, and most lists do without
+    from sjepa.evaluate.results import find_results
+    from sjepa.evaluate.table import read_scores  # needs numpy, and most lists do without
 
     return {score.column: score.value for result in find_results([run.results]) for score in read_scores(result)}
 
