@@ -15,6 +15,7 @@ The public names, which stay as they are between minor versions:
 from typing import TYPE_CHECKING, Any
 
 from sjepa.errors import UserError
+from sjepa.version import __version__
 
 if TYPE_CHECKING:
     from sjepa.model.encoder_config import EncoderConfig
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from sjepa.targets.gmm import DiagonalGMM
     from sjepa.train.loop import pretrain
 
-__version__ = "0.1.0"
 __all__ = [
     "Clusters",
     "DiagonalGMM",

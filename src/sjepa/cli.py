@@ -23,7 +23,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT)  # a disk or a quota; what could not be writ
 
 def dispatch(arguments: list[str]) -> None:
     if arguments[:1] == ["--version"]:
-        from sjepa import __version__
+        from sjepa.version import __version__
 
         print(__version__)
     else:

@@ -276,7 +276,8 @@ class RunFolder:
         """Make the directory of a new run on this audio; `corpus` is its fingerprint."""
         import torch
 
-        from sjepa import __version__, distributed
+        from sjepa import distributed
+        from sjepa.version import __version__
 
         self.path.mkdir(parents=True, exist_ok=True)
         versions = {"sjepa": __version__, "torch": torch.__version__, "python": platform.python_version()}

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sjepa import __version__, distributed
+from sjepa import distributed
 from sjepa.audio.io import SAMPLE_RATE
 from sjepa.config import Config, all_differences, differences
 from sjepa.data.corpus import Corpus
@@ -41,6 +41,7 @@ from sjepa.train.reference_set import draw_reference_set
 from sjepa.train.reporting import count_bad, describe_plan, write_line
 from sjepa.train.run import Run
 from sjepa.train.step import train_step
+from sjepa.version import __version__
 
 DATA_SINCE = "data_since"  # in run.json: the step from which on the run has its audio; absent for 0
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from sjepa import __version__, distributed
+from sjepa import distributed
 from sjepa.audio.io import SAMPLE_RATE
 from sjepa.errors import UserError
 from sjepa.evaluate.results import write_results
@@ -25,6 +25,7 @@ from sjepa.evaluate.superb.state import check_identity
 from sjepa.evaluate.superb.task import Task
 from sjepa.evaluate.upstream import Upstream, check_unchanged, describe_encoder
 from sjepa.progress import say, track
+from sjepa.version import __version__
 
 
 @dataclass
