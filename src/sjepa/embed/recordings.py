@@ -19,7 +19,7 @@ from sjepa.embed.windows import WindowConfig, cut, join
 from sjepa.embed.writing import Format, write_table
 from sjepa.errors import UserError
 from sjepa.model.frontend import STRIDE, frame_count
-from sjepa.model.moments import moments_of
+from sjepa.model.moments import measure_moments
 from sjepa.progress import Bar, bar, track
 
 T = TypeVar("T")
@@ -186,7 +186,7 @@ def frames_of(recording: Recording, plan: Embedding, clock: Clock) -> Iterator[T
     """Frames of a long recording, in pieces: decoded, encoded and joined as they come."""
     name = shown(os.path.basename(recording.name))
     clock.progress.advance(0, note=f"first pass  {name}")
-    moments = moments_of(stream_audio(recording.path))
+    moments = measure_moments(stream_audio(recording.path))
     clock.progress.advance(0, note=name)
 
     def encoded() -> Iterator[tuple[int, Tensor]]:
