@@ -43,7 +43,7 @@ from sjepa.files import LEFTOVER, LOCK  # noqa: E402
 from sjepa.runs.events import select_events  # noqa: E402
 from sjepa.runs.folder import RunFolder  # noqa: E402
 
-PATIENCE = 300  # seconds to wait for a command
+PATIENCE = 1800  # seconds to wait for a command, which is slow on a busy machine
 # Fields with timings, and files that describe the machine.
 TIMES = ("audio_seconds_per_second", "speed", "log_bytes", "started", "seconds")
 IGNORED = ("run.json", "tensorboard", "_embed.json")
