@@ -21,6 +21,7 @@ from typing import Any
 import soundfile
 from calls import Ended, sjepa
 from conftest import babble, micro_config
+from hostile_inputs import COST, INPUTS, make_inputs
 from hypothesis import strategies as st
 from test_options import option_classes
 
@@ -54,6 +55,8 @@ class Workspace:
             self.make()
         else:
             shutil.copytree(source / "inputs", self.inputs)
+            settings = self.inputs / "features" / "_embed.json"  # it names the encoder
+            settings.write_text(settings.read_text().replace(str(source), str(folder)))
 
     def make(self) -> None:
         """Make a corpus, a run, an index, analyses and results."""
@@ -62,7 +65,7 @@ class Workspace:
             soundfile.write(self.corpus / f"{number}.wav", babble(1.0 + 0.1 * number, number), 16_000)
         shutil.copytree(self.corpus, self.inputs / "labelled")
         labels = [
-            {"path": f"{n}.wav", "speaker": f"s{n % 2}", "text": "one two", "gender": "F"}
+            {"path": f"{n}.wav", "speaker": f"s{n % 3}", "text": "one two", "gender": "FM"[n % 2]}
             | {"phones": [[0.0, 0.3, "a"], [0.3, 0.6, "b"], [0.6, 2.0, "c"]], "words": [[0.0, 0.5, "one"]]}
             for n in range(4)
         ]
@@ -79,6 +82,7 @@ class Workspace:
         audio = (self.corpus / "0.wav",)
         assert sjepa("analyze", "utterance", self.run, *audio).status == 0
         next((self.run / "analysis").glob("utterance-*.json")).rename(self.run / "analysis" / "utterance-0.json")
+        make_inputs(self.inputs, self.corpus, self.run, self.preset)
 
     def fresh(self) -> None:
         """Empty the scratch folder."""
@@ -292,10 +296,17 @@ TABLES = st.lists(st.lists(CELLS, max_size=5).map(",".join), min_size=1, max_siz
 LABELLED = ("--encoder", "mfcc", "--data", "{scratch}/labelled", "--out", "{scratch}/out")
 FILES: dict[str, list[tuple[str, ...]]] = {
     "run/config.toml": [("report", "{scratch}/run", "--out", "{scratch}/out"), ("pretrain", "--out", "{scratch}/run")],
-    "run/run.json": [("report", "{scratch}/run", "--out", "{scratch}/out"), ("pretrain", "--out", "{scratch}/run")],
+    "run/run.json": [
+        ("report", "{scratch}/run", "--out", "{scratch}/out"),
+        ("pretrain", "--out", "{scratch}/run"),
+        ("runs", "{scratch}/run"),
+        ("runs", "{scratch}", "--format", "json"),
+    ],
     "run/metrics.jsonl": [
         ("report", "{scratch}/run", "--out", "{scratch}/out"),
         ("watch", "{scratch}/run", "--once"),
+        ("runs", "{scratch}/run"),
+        ("figures", "{scratch}/run", "--out", "{scratch}/out"),
         ("analyze", "erank", "{scratch}/run", "--out", "{scratch}/out"),
         ("analyze", "clusters", "{scratch}/run", "--out", "{scratch}/out"),
         ("export", "{scratch}/run", "{scratch}/out", "--to", "hf"),
@@ -306,8 +317,8 @@ FILES: dict[str, list[tuple[str, ...]]] = {
     ],
     "run/encoder/config.json": [
         ("embed", "{corpus}", "--encoder", "{scratch}/run", "--out", "{scratch}/out"),
-        ("probe", "--encoder", "{scratch}/run", "--data", "{corpus}", "--out", "{scratch}/out"),
-        ("units", "--encoder", "untrained:{scratch}/run", "--data", "{corpus}", "--out", "{scratch}/out"),
+        ("cost", "--encoder", "{scratch}/run", *COST),
+        ("units", "--encoder", "untrained:{scratch}/run", *LABELLED[2:], "--units", "kmeans", "--clusters", "2"),
     ],
     "run/results/results.json": [
         ("table", "{scratch}/run"),
@@ -326,7 +337,7 @@ FILES: dict[str, list[tuple[str, ...]]] = {
     "labelled/labels.jsonl": [
         ("units", *LABELLED, "--units", "kmeans", "--clusters", "2"),
         ("probe", *LABELLED),
-        ("superb", "pr", *LABELLED, "--lite", "--steps", "1"),
+        ("superb", "asr", *LABELLED, "--lite", "--steps", "1"),
         ("analyze", "clusters", "{run}", "--data", "{scratch}/labelled", "--out", "{scratch}/out"),
     ],
     "index/index.json": [
@@ -339,7 +350,7 @@ FILES: dict[str, list[tuple[str, ...]]] = {
         ("config", "--preset", "{scratch}/micro.toml"),
         ("plan", "--hours", "1", "--preset", "{scratch}/micro.toml"),
     ],
-}
+} | INPUTS
 
 
 def replace_node(value: Any, path: list[int], new: Any) -> Any:
@@ -379,7 +390,7 @@ def file_attacks(draw: st.DrawFn) -> Attack:
     name = draw(st.sampled_from(list(FILES)))
     arguments = draw(st.sampled_from(FILES[name]))
     kind = name.rpartition(".")[2]
-    by_node = kind != "arrow" and draw(st.integers(0, 3)) > 0
+    by_node = kind in ("json", "jsonl", "toml") and draw(st.integers(0, 3)) > 0
     path, new, edits = (
         draw(st.lists(st.integers(0, 200), min_size=1, max_size=5)),
         draw(NESTED | st.just(...)),
@@ -388,9 +399,9 @@ def file_attacks(draw: st.DrawFn) -> Attack:
     deep = draw(st.integers(0, 40)) == 0
 
     def prepare(workspace: Workspace) -> None:
-        part = name.split("/")[0]
-        source, target = workspace.inputs / part, workspace.scratch / part
-        shutil.copytree(source, target) if source.is_dir() else shutil.copy(source, target)
+        for part in {name.split("/")[0]} | ({"labelled"} if "{scratch}/labelled" in arguments else set()):
+            source, target = workspace.inputs / part, workspace.scratch / part
+            shutil.copytree(source, target) if source.is_dir() else shutil.copy(source, target)
         file = workspace.scratch / name
         if deep:
             file.write_text("[" * 50_000)
@@ -402,8 +413,8 @@ def file_attacks(draw: st.DrawFn) -> Attack:
     writes = "{scratch}/out"
     if arguments[0] == "pretrain" or "--redraw" in arguments:
         writes = "{scratch}/run"
-    elif arguments[0] == "index":
-        writes = "{scratch}/index"
+    elif "--out" in arguments:
+        writes = arguments[arguments.index("--out") + 1]
     return Attack(f"{name} changed", arguments, prepare, writes)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import safetensors.torch
 import soundfile
@@ -21,7 +22,9 @@ from sjepa.audio.stream import stream_audio
 from sjepa.config import Config
 from sjepa.data import storage
 from sjepa.data.build import build_index
+from sjepa.data.layouts.hugging_face import class_names
 from sjepa.errors import UserError
+from sjepa.evaluate.superb.own import read_items
 from sjepa.evaluate.upstream import load_upstream
 from sjepa.train.loop import pretrain
 
@@ -192,6 +195,45 @@ def test_a_bad_line_of_a_list_is_refused_and_the_rest_goes_on(tmp_path: Path) ->
     facts, refused = index(tmp_path / "list.csv", tmp_path / "of-csv")
     assert facts["utterances"] == 1
     assert "line 2: not valid CSV (field larger than field limit" in refused
+
+
+RECORDING = {"id": "r", "sources": [{"type": "file", "source": "a.wav", "channels": [0]}], "sampling_rate": 16000}
+CUT = {"id": "c", "type": "MonoCut", "start": 0.0, "duration": 1.0, "recording": RECORDING, "supervisions": []}
+BAD_CUTS = [
+    {"supervisions": "x"},
+    {"supervisions": [3]},
+    {"supervisions": [3, 4]},
+    {"start": 10**400},
+    {"start": "nan"},
+    {"duration": "inf"},
+    {"recording": RECORDING | {"sources": 3}},
+    {"recording": RECORDING | {"sources": [None]}},
+    {"recording": RECORDING | {"sources": [{"type": "file", "source": "a.wav", "channels": [0, "a"]}]}},
+]
+
+
+def test_a_bad_line_of_a_lhotse_manifest_is_refused_and_the_rest_goes_on(tmp_path: Path) -> None:
+    write_float(tmp_path / "a.wav", babble(2.0, 0))
+    lines = [json.dumps(CUT | changed) for changed in BAD_CUTS]
+    (tmp_path / "cuts.jsonl").write_text("\n".join([*lines, json.dumps(CUT)]) + "\n")
+    facts, refused = index(tmp_path / "cuts.jsonl", tmp_path / "index")
+    assert facts["utterances"] == 1
+    assert len(refused.splitlines()) == len(BAD_CUTS)
+    assert len(read_items(tmp_path / "cuts.jsonl")) == 1
+
+
+def test_labels_nested_without_end_are_left_out(tmp_path: Path) -> None:
+    write_float(tmp_path / "a.wav", babble(2.0, 0))
+    (tmp_path / "list.jsonl").write_text(json.dumps({"path": "a.wav", "labels": '{"a":' * 50_000}) + "\n")
+    assert index(tmp_path / "list.jsonl", tmp_path / "index")[0]["utterances"] == 1
+
+
+@pytest.mark.parametrize(
+    "info", ["[" * 100_000, '{"features": 3}', '{"features": {"mood": {"_type": "ClassLabel", "names": 3}}}']
+)
+def test_class_names_of_other_values_are_left_out(tmp_path: Path, info: str) -> None:
+    (tmp_path / "dataset_info.json").write_text(info)
+    assert class_names(pa.schema([]), str(tmp_path / "data-00000-of-00001.arrow")) == {}
 
 
 def test_voice_activity_that_is_not_finite_is_refused(tmp_path: Path) -> None:

@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.torch
 import torch
 from calls import Ended, sjepa
 
 from sjepa.config import Config
+from sjepa.errors import UserError
+from sjepa.evaluate.superb.state import TrainingState
 from sjepa.runs.folder import RunFolder
 from sjepa.train.loop import pretrain
 
@@ -277,3 +280,51 @@ def test_analyses_of_other_values_are_one_line(run: Path) -> None:
         (analysis / f"{name}.json").unlink()
     (analysis / "utterance-a.json").write_text('{"name": 3}')
     refused(sjepa("report", run), "analysis")
+
+
+@pytest.mark.parametrize(
+    ("facts", "field"),
+    [
+        ({"batch": "x", "seconds": []}, "batch"),
+        ({"batch": 0, "seconds": 15}, "batch"),
+        ({"phase1": 3}, "phase1"),
+        ({"phase2": {"audio_per_second": "fast"}}, "phase2: audio_per_second"),
+    ],
+    ids=str,
+)
+def test_a_benchmark_file_of_other_values_is_refused_by_field(
+    tmp_path: Path, facts: dict[str, Any], field: str
+) -> None:
+    file = tmp_path / "step.json"
+    file.write_text(json.dumps({"audio_per_second": 100.0} | facts))
+    refused(sjepa("plan", "--hours", "1", "--throughput", file), f"{file}: {field} should be")
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{"cpu_ms": "x"}, {"seconds": 10**400}, {"macs_per_second": 10**400}, {"threads": []}, {"encoder": {"name": 3}}],
+    ids=lambda values: next(iter(values)),
+)
+def test_costs_of_other_values_are_refused_by_field(tmp_path: Path, values: dict[str, Any]) -> None:
+    (tmp_path / "results.json").write_text(json.dumps(RESULT))
+    cost = {"macs_per_second": None, "threads": 1, "seconds": 10, "cpu_ms": 3.0, "encoder": {}} | values
+    (tmp_path / "cost.json").write_text(json.dumps(cost))
+    refused(sjepa("table", tmp_path), "cost.json", "should be")
+
+
+@pytest.mark.parametrize(
+    "about",
+    ["3", DEEP, '{"step": 1}', '{"identity": 3}', '{"identity": {}, "step": "x"}', '{"identity": {}, "step": -1}'],
+)
+def test_a_damaged_head_is_refused_by_name(tmp_path: Path, about: str) -> None:
+    head = torch.nn.Linear(2, 2)
+    file = tmp_path / "head.safetensors"
+    safetensors.torch.save_file(head.state_dict(), file, metadata={"about": about})
+    with pytest.raises(UserError, match=r"head\.safetensors"):
+        TrainingState.open(file, {}, head, torch.optim.Adam(head.parameters()))
+
+
+def test_a_launch_without_its_closing_quote_is_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "sweep.toml"
+    file.write_text('[sweep]\ndata = "a"\npreset = "tiny"\nlaunch = "a \'b"\n[runs.one]\n')
+    refused(sjepa("sweep", file, "--list"), "sweep.launch: No closing quotation")

@@ -1,6 +1,7 @@
 """`sjepa plan`: estimate what a run would take."""
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,10 +11,13 @@ from sjepa.bounds import AMOUNT, SHARD_HOURS
 from sjepa.config import Config, load_preset
 from sjepa.data.plan import H200, Machine, PhaseWork, StepTime, Work, table
 from sjepa.errors import UserError
+from sjepa.fields import TABLE, Kind, require
+from sjepa.files import read_json
 from sjepa.model.encoder_config import EncoderConfig
 from sjepa.subcommands import parse
 
 ANY_SIZE = 360.0  # seconds of audio for which a rate is entered that holds for all
+MEASURED = Kind("a number above 0", lambda value: type(value) in (int, float) and AMOUNT.accepts(value))
 
 
 @dataclass(frozen=True)
@@ -101,9 +105,13 @@ def read_times(given: Sequence[str]) -> list[StepTime]:
     found = []
     for each in given:
         rate = rate_of(each, "--throughput", ("audio_per_second",))
-        facts = json.loads(Path(each).read_text()) if Path(each).is_file() else {}
-        audio = float(facts["batch"] * facts["seconds"]) if {"batch", "seconds"} <= set(facts) else ANY_SIZE
-        phases = [facts.get(name, {}).get("audio_per_second", rate) for name in ("phase1", "phase2")]
+        facts = read_json(Path(each)) if Path(each).is_file() else {}
+        audio, phases = ANY_SIZE, []
+        if {"batch", "seconds"} <= set(facts):
+            audio = float(math.prod(require(facts, name, MEASURED, each) for name in ("batch", "seconds")))
+        for name in ("phase1", "phase2"):
+            measured = require(facts, name, TABLE, each) if name in facts else {"audio_per_second": rate}
+            phases.append(require(measured, "audio_per_second", MEASURED, f"{each}: {name}"))
         found.append(StepTime(audio, *phases))
     if len({time.audio for time in found}) < len(found):
         raise UserError(f"--throughput {' '.join(given)}: give one rate for each size of a step")

@@ -139,7 +139,7 @@ def synthesise_corpus(
 def _read_settings(folder: Path) -> Any:
     try:
         return json.loads((folder / "corpus.json").read_text(encoding="utf-8"))
-    except (FileNotFoundError, json.JSONDecodeError):
+    except (FileNotFoundError, ValueError, RecursionError):
         return None
 
 

@@ -136,7 +136,7 @@ def read_sweep(file: Path, commands: Container[str], out: Path | None = None, da
     evaluations = tuple(
         read_evaluation(name, table, file, names, commands) for name, table in given.get("evaluate", {}).items()
     )
-    launch = tuple(shlex.split(expand(about.get("launch", ""), f"{where}.launch")))
+    launch = split_words(expand(about.get("launch", ""), f"{where}.launch"), f"{where}.launch")
     return Sweep(file, data, out, tuple(items), evaluations, launch)
 
 
@@ -226,11 +226,7 @@ def read_evaluation(name: str, table: Any, file: Path, names: Sequence[str], com
     check_name(name, table, where)
     check_keys(table, EVALUATION_KEYS, where)
     command = require(table, "command", TEXT, where)
-    try:
-        words = shlex.split(command)
-    except ValueError as error:
-        raise UserError(f"{where}.command: {error}") from error
-    words = [expand(word, f"{where}.command") for word in words]
+    words = [expand(word, f"{where}.command") for word in split_words(command, f"{where}.command")]
     words = words[1:] if words[:1] == ["sjepa"] else words
     for word in words:
         for placeholder in re.findall(r"\{(\w*)\}", word):
@@ -248,6 +244,13 @@ def read_evaluation(name: str, table: Any, file: Path, names: Sequence[str], com
         if not any(fnmatchcase(each, pattern) for each in names):
             raise UserError(f"{where}.on: there is no {pattern}{suggestion(pattern, names)}")
     return Evaluation(name, tuple(words), makes, tuple(on), expand(table.get("needs", ""), f"{where}.needs"))
+
+
+def split_words(text: str, where: str) -> tuple[str, ...]:
+    try:
+        return tuple(shlex.split(text))
+    except ValueError as error:
+        raise UserError(f"{where}: {error}") from error
 
 
 def check_name(name: str, table: Any, where: str) -> None:

@@ -29,6 +29,9 @@ else:
     Layout = Literal[("auto", *LAYOUTS)]
 
 
+LATEST = 1e9  # seconds: the end of the longest recording
+
+
 class Item(NamedTuple):
     """A recording, or a stretch of one, that a layout found. Unknown fields are empty."""
 
@@ -79,7 +82,18 @@ def find_items(sources: list[str], layout: Layout, unpacked: Path | None = None)
     root = os.path.commonpath([source if os.path.isdir(source) else os.path.dirname(source) for source in sources])
     for source in sources:
         name = layout if layout != "auto" else layout_of(source)
-        yield from find_layout(name).items(Source(source, root, (unpacked or cache_folder() / "unpacked").absolute()))
+        place = Source(source, root, (unpacked or cache_folder() / "unpacked").absolute())
+        for found in find_layout(name).items(place):
+            yield found if isinstance(found, str) or is_possible(found) else refuse_stretch(found)
+
+
+def is_possible(item: Item) -> bool:
+    """Whether the stretch of an item can be in a recording; NaN compares false."""
+    return 0 <= item.offset <= LATEST and (item.duration is None or 0 < item.duration <= LATEST)
+
+
+def refuse_stretch(item: Item) -> str:
+    return f"{shown(item.place.path)}: {item.id} starts at {item.offset} s and lasts {item.duration} s: not possible"
 
 
 def find_layout(name: str) -> Any:

@@ -38,7 +38,7 @@ def other_labels(line: dict[str, Any]) -> str:
     known = {str(key): value for key, value in line.items() if key not in ASIDE and value not in (None, "")}
     packed = known.get("labels")
     if isinstance(packed, str) and packed.startswith("{"):
-        with suppress(ValueError):
+        with suppress(ValueError, RecursionError):
             known = {key: value for key, value in known.items() if key != "labels"} | json.loads(packed)
     kept = {key: value for key, value in known.items() if is_plain(value)}
     return json.dumps(kept, ensure_ascii=True, sort_keys=True) if kept else ""
@@ -48,6 +48,6 @@ def is_plain(value: Any) -> bool:
     """Whether JSON can hold a value."""
     try:
         json.dumps(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RecursionError):
         return False
     return True

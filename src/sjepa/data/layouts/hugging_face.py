@@ -19,6 +19,7 @@ from sjepa.data.layouts.fields import NAMES, other_labels, text_field
 from sjepa.data.layouts.manifest import printable
 from sjepa.data.storage import Place
 from sjepa.errors import UserError
+from sjepa.fields import SURPRISES
 from sjepa.files import atomic_file
 
 DISK, DICTIONARY, PARQUET = "dataset_info.json", "dataset_dict.json", ".parquet"
@@ -160,13 +161,13 @@ def class_names(schema: Any, file: str) -> dict[str, list[str]]:
             features = json.loads(metadata)["info"]["features"]
         elif beside.is_file():
             features = json.loads(beside.read_text(encoding="utf-8"))["features"]
-    except (ValueError, KeyError, TypeError):
+        return {
+            name: [str(label) for label in kind["names"]]
+            for name, kind in features.items()
+            if isinstance(kind, dict) and kind.get("_type") == "ClassLabel" and kind.get("names")
+        }
+    except SURPRISES:  # the numbers of classes are labels too
         return {}
-    return {
-        name: [str(label) for label in kind["names"]]
-        for name, kind in features.items()
-        if isinstance(kind, dict) and kind.get("_type") == "ClassLabel" and kind.get("names")
-    }
 
 
 def addresses(content: Any, whole: Any) -> list[int] | None:

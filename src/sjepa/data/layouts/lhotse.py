@@ -12,6 +12,7 @@ from sjepa.data.layouts import Found, Item, Source, find_file
 from sjepa.data.layouts.manifest import lines, printable
 from sjepa.data.storage import Place
 from sjepa.errors import UserError
+from sjepa.fields import SURPRISES, brief
 
 ENDINGS = (".jsonl", ".jsonl.gz")
 # `librispeech_cuts_train-clean-100.jsonl.gz`: a corpus, a kind and a split.
@@ -91,6 +92,13 @@ def locate_refusal(path: str, number: int, found: list[Item] | str) -> Found:
 
 def read_cut(cut: dict[str, Any], split: str, path: str) -> list[Item] | str:
     """One item per supervision of a cut, or the cut itself if it has at most one."""
+    try:
+        return parse_cut(cut, split, path)
+    except SURPRISES as error:
+        return f"{cut.get('id')}: a field has another type than in lhotse's manifests ({brief(str(error))})"
+
+
+def parse_cut(cut: dict[str, Any], split: str, path: str) -> list[Item] | str:
     name, recording = cut.get("id"), cut.get("recording")
     if cut.get("type", "MonoCut") not in ("MonoCut", "MultiCut") or not isinstance(recording, dict):
         kind = cut.get("type", "cut")
@@ -111,7 +119,7 @@ def read_cut(cut: dict[str, Any], split: str, path: str) -> list[Item] | str:
             stretch = (start + float(part.get("start") or 0.0), float(part["duration"]))
             parts.append(add_labels(Item(place, printable(str(part.get("id"))), *stretch, split=split), part))
         return parts
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         return f"{name}: start or duration is not a number"
 
 

@@ -14,13 +14,12 @@ from typing import IO, Any, cast
 
 from sjepa.audio.io import one_line, printable, shown
 from sjepa.data.corpus import audio_files
-from sjepa.data.layouts import Found, Item, Source
+from sjepa.data.layouts import LATEST, Found, Item, Source
 from sjepa.data.layouts.fields import LABELS, NAMES, field, other_labels, text_field
 from sjepa.data.layouts.tars import members
 from sjepa.data.storage import Place, is_url
 from sjepa.errors import UserError
 
-LONGEST = 1e9  # seconds
 NAME = "manifest.jsonl"  # a list in the folder of its audio
 
 
@@ -128,7 +127,7 @@ def item_of(line: dict[str, Any], source: str, number: int) -> Item | str:
         duration = None if field(line, "duration") is None else float(field(line, "duration"))
     except (TypeError, ValueError, OverflowError):
         return f"{where}: offset or duration is not a number"
-    if not 0 <= offset <= LONGEST or not (duration is None or 0 < duration <= LONGEST):
+    if not 0 <= offset <= LATEST or not (duration is None or 0 < duration <= LATEST):
         return f"{where}: offset {offset} s, duration {duration} s: neither may be negative, nor the duration 0"
     place = tar_place(line["shard_id"], path, source) if "shard_id" in line else local_place(path, source)
     if isinstance(place, str):
