@@ -93,7 +93,7 @@ def log(file: IO[str], **values: str) -> None:
 
 def make_workspace(folder: Path) -> Path:
     """Make the inputs that workers copy."""
-    program = "import sys; from pathlib import Path; from hostile import Workspace; Workspace(Path(sys.argv[1]))"
+    program = "import sys; from pathlib import Path; from hostile import make_source; make_source(Path(sys.argv[1]))"
     environment = ENVIRONMENT | {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT / 'tests'}"}
     subprocess.run([sys.executable, "-c", program, folder], env=environment, check=True, stdout=subprocess.DEVNULL)
     return folder

@@ -58,6 +58,11 @@ class Workspace:
             settings = self.inputs / "features" / "_embed.json"  # it names the encoder
             settings.write_text(settings.read_text().replace(str(source), str(folder)))
 
+    @property
+    def names(self) -> dict[str, str]:
+        """The places that arguments name in braces."""
+        return {name: str(getattr(self, name)) for name in ("scratch", "corpus", "run", "index", "preset")}
+
     def make(self) -> None:
         """Make a corpus, a run, an index, analyses and results."""
         self.corpus.mkdir(parents=True)
@@ -100,6 +105,16 @@ class Workspace:
                     status = path.lstat()
                     found[str(path)] = status.st_size, status.st_mtime_ns
         return found
+
+
+def make_source(folder: Path) -> None:
+    """Make a workspace to copy. Every command must succeed on its sound inputs, or damage would go unnoticed."""
+    workspace = Workspace(folder)
+    for arguments in {arguments for calls in FILES.values() for arguments in calls}:
+        shutil.rmtree(workspace.scratch, ignore_errors=True)
+        shutil.copytree(workspace.inputs, workspace.scratch)
+        ended = sjepa(*(fill_in(argument, workspace.names) for argument in arguments))
+        assert ended.status == 0 or "already holds another index" in ended.said, (arguments, ended.said)
 
 
 RESULT: dict[str, Any] = {
@@ -157,8 +172,7 @@ def time_limit(cpu_seconds: float, wall_seconds: float) -> Iterator[None]:
 def attempt(attack: Attack, workspace: Workspace) -> str:
     """Run an attack; what is wrong with the outcome, or nothing."""
     workspace.fresh()
-    names = {name: str(getattr(workspace, name)) for name in ("scratch", "corpus", "run", "index", "preset")}
-    fill = partial(fill_in, names=names)
+    fill = partial(fill_in, names=workspace.names)
     attack.prepare(workspace)
     arguments = [fill(argument) for argument in attack.arguments]
     writes = Path(fill(attack.writes))

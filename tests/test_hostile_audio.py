@@ -284,6 +284,15 @@ def test_a_flag_allows_more_protocols(tmp_path: Path, monkeypatch: pytest.Monkey
     assert sjepa(*call, "--allow-protocols", "file,gs")[0] == 0
 
 
+def test_every_link_of_a_chain_must_be_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(storage.ALLOWED, "zip")
+    for url in ("zip://a.wav::http://host/b.zip", "zip://a.wav::/data/b.zip", "http://[::1]/a.wav"):
+        storage.check_protocol(url)
+    for url in ("zip://a.wav::ftp://host/b.zip", "zip://a::simplecache::http://b", "http://host/a::file:///etc/passwd"):
+        with pytest.raises(BadAudioError, match="--allow-protocols adds others"):
+            storage.check_protocol(url)
+
+
 def test_embedding_that_was_stopped_ends_with_the_same_bits(finished_run: Path, corpus: Path, tmp_path: Path) -> None:
     out, call = tmp_path / "out", ("embed", corpus, "--encoder", finished_run, "--out", tmp_path / "out")
     assert sjepa(*call).status == 0

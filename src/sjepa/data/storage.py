@@ -77,7 +77,9 @@ def check_protocol(url: str) -> None:
     """
     protocol = url.partition("://")[0]
     allowed = PROTOCOLS | set(filter(None, os.environ.get(ALLOWED, "").split(",")))
-    if protocol not in allowed:
+    links = url.split("::")  # to fsspec, zip://a.wav::ftp://b.zip is a chain; its last link may be a local path
+    named = {link.partition("://")[0] for place, link in enumerate(links, 1) if "://" in link or place < len(links)}
+    if not named <= allowed:
         known = ", ".join(sorted(allowed))
         reason = f"only {known} and local paths are read; --allow-protocols adds others"
         raise BadAudioError(f"{shown(url)}: cannot be opened: {reason}")
