@@ -1,7 +1,9 @@
 """Two commands on one folder: the second is refused, and what a kill leaves does not stand in the way."""
 
 import fcntl
+import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -109,6 +111,11 @@ def test_every_command_that_writes_a_folder_holds_it(
     corpus: Path, index: Path, finished_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out, encoder = tmp_path / "out", finished_run / "encoder"
+    names = sorted(path.name for path in corpus.glob("*.wav"))
+    rows = [{"path": name, "text": "one", "speaker": str(number % 3)} for number, name in enumerate(names)]
+    spoken = shutil.copytree(corpus, tmp_path / "spoken")
+    (spoken / "labels.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    labelled = ("--data", spoken)
     calls = {
         "index": ("index", corpus, "--out", out),
         "shard": ("shard", index, "--out", out, "--workers", 1),
@@ -116,6 +123,9 @@ def test_every_command_that_writes_a_folder_holds_it(
         "probe": ("probe", "--encoder", "mfcc", "--data", corpus, "--out", out),
         "units": ("units", "--encoder", "mfcc", "--units", "kmeans", "--data", corpus, "--out", out),
         "analyze": ("analyze", "erank", finished_run, "--out", out),
+        "figures": ("figures", finished_run, "--out", out),
+        "cost": ("cost", "--encoder", "mfcc", "--out", out),
+        "superb": ("superb", "asr", *labelled, "--encoder", "mfcc", "--lite", "--out", out),
         "demo": ("demo", "--out", out),
     }
     for call in calls.values():

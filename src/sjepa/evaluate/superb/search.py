@@ -116,7 +116,8 @@ class Search(ABC):
         check_identity(self.out, results, self.identity)
         dev = require(results, "dev", TABLE, str(file))
         tried = require(dev, f"by_{self.candidate_key}", table_of(NUMBER), f"{file}: dev")
-        require(results, "metrics", table_of(NUMBER), str(file))
+        for name in ("metrics", "chance"):
+            require(results, name, table_of(NUMBER), str(file))
         require(results, "decoded", table_of(table_of(NUMBER)), str(file))
         chosen = require(results, self.candidate_key, NUMBER, str(file))
         same = tried.keys() == {f"{candidate:g}" for candidate in candidates}
