@@ -16,6 +16,7 @@ from sjepa import UserError
 from sjepa.cli import dispatch
 from sjepa.config import Config, to_toml
 from sjepa.runs import history
+from sjepa.runs.audio import AudioSection, audio_sections, replace_audio
 from sjepa.runs.folder import RunFolder
 from sjepa.runs.history import describe_stop
 from sjepa.train import extend
@@ -159,6 +160,20 @@ def test_a_run_continues_on_other_audio_when_that_is_asked_for(
     assert [(line["step"], line["utterances"]) for line in lines(unbroken, "data")] == [(0, 12), (12, 6)]
     assert lines(unbroken, "train")[12]["epoch"] == lines(unbroken, "train")[11]["epoch"] + 1
     assert RunFolder(run.earlier(12)).data == str(corpus)
+    # The model card names both, and one of a checkpoint of before that one alone.
+    dispatch(["export", str(unbroken), str(tmp_path / "card"), "--to", "hf"])
+    dispatch(["export", str(tmp_path / "card"), str(tmp_path / "again"), "--to", "hf"])
+    dispatch(["export", str(unbroken), str(tmp_path / "before"), "--to", "hf", "--step", "12"])
+    card, again, before = ((tmp_path / name / "README.md").read_text("utf-8") for name in ("card", "again", "before"))
+    old, new = (f"{name} ({count} utterances, " for name, count in ((corpus, 12), (f"from step 12 on {other}", 6)))
+    for text, expected in ((card, True), (again, True), (before, False)):
+        assert old in text
+        assert (new in text) == expected
+    # A branch from the end of phase 1 goes on with the audio of phase 1.
+    dispatch(["pretrain", "--out", str(tmp_path / "branch"), "--branch-from", str(unbroken), "--phase2.k", "5"])
+    branched = RunFolder(tmp_path / "branch")
+    assert branched.is_complete
+    assert audio_sections(branched.facts) == audio_sections(RunFolder(run.earlier(12)).facts)
     # Stopped after the change and before a checkpoint, it goes on in the same way.
     assert pretrain(longer(micro), other, copied, show=False, replace_data=True)
     for step in (15, 16):
@@ -166,6 +181,20 @@ def test_a_run_continues_on_other_audio_when_that_is_asked_for(
     assert pretrain(longer(micro), other, copied, show=False)
     assert lines(copied) == lines(unbroken)
     assert same(copied / "encoder", unbroken / "encoder")
+
+
+def test_audio_is_known_section_by_section() -> None:
+    first = {"data": "a", "corpus": "1"}
+    second = first | replace_audio(first, "b", "2", 10)
+    third = second | replace_audio(second, "c", "3", 25)
+    assert first | replace_audio(first, "b", "2", 0) == {"data": "b", "corpus": "2"}  # no step was trained on a
+    assert third | replace_audio(third, "d", "4", 25) == second | replace_audio(second, "d", "4", 25)  # nor on c
+    sections = [AudioSection("a", "1", 0), AudioSection("b", "2", 10), AudioSection("c", "3", 25)]
+    assert audio_sections(json.loads(json.dumps(third))) == sections
+    assert [len(audio_sections(third, before=step)) for step in (0, 10, 11, 25, 26)] == [1, 1, 2, 2, 3]
+    for damaged in ({"data_since": 10}, {"earlier_data": [{"data": 3}]}, {"data_since": "x"}):
+        with pytest.raises(UserError, match=r"run\.json: "):
+            audio_sections(third | damaged)
 
 
 class Killed(BaseException):

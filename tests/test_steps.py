@@ -1,8 +1,10 @@
 """Any checkpoint: kept by `train.keep_every`, evaluated with `--step`, drawn over training."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ from sjepa.analysis.restored import Restored
 from sjepa.cli import dispatch
 from sjepa.config import Config
 from sjepa.errors import UserError
-from sjepa.evaluate.upstream import describe_encoder, load_upstream
+from sjepa.evaluate.upstream import Upstream, describe_encoder, load_upstream
 from sjepa.model.formats import fingerprint
 from sjepa.runs.folder import RunFolder
 from sjepa.train.loop import pretrain
@@ -91,7 +93,9 @@ def test_export_embed_units_and_analyses_take_a_step(run: Path, labelled: Path, 
     assert (run / "analysis" / "step-4" / "clusters.json").is_file()
 
 
-def test_progress_is_drawn_from_every_checkpoint(run: Path, labelled: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_is_drawn_from_every_checkpoint(
+    run: Path, labelled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("matplotlib")
     empty = ["analyze", "progress", str(run)]
     with pytest.raises(UserError, match="has no results of its checkpoints: give --data to probe them all"):
@@ -110,3 +114,17 @@ def test_progress_is_drawn_from_every_checkpoint(run: Path, labelled: Path, caps
     found = json.loads((run / "analysis" / "progress.json").read_text())
     errors = [c for c in found["curves"] if c["better"] == "lower"]
     assert [[step for step, _ in c["points"]] for c in errors] == [[8], [8]]
+    # Another corpus does not replace the results of the first one.
+    other, curves = shutil.copytree(labelled, tmp_path / "other"), len(found["curves"])
+
+    def fake_probes(upstream: Upstream, corpus: object, where: str, **_: object) -> dict[str, Any]:
+        layers = {"layer 1": {"phoneme linear, random frames": {"mean": 5.0, "deviation": 0.0}}}
+        return {"task": "probe", "corpus": where, "encoder": describe_encoder(upstream), "layers": layers}
+
+    with monkeypatch.context() as patch:
+        patch.setattr("sjepa.analysis.progress.run_probes", fake_probes)
+        dispatch([*empty, "--data", str(other), "--frames", "200"])
+    found = json.loads((run / "analysis" / "progress.json").read_text())
+    assert len(found["curves"]) == curves + 1
+    assert "phoneme linear, random frames, labelled speech (other): 5.0 at step 4" in capsys.readouterr().out
+    assert curve in found["curves"]

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sjepa.analysis.style import GRID, MUTED, SHADE, Found, figure, ramp
+from sjepa.analysis.style import GRID, MUTED, SHADE, Found, figure, file_name, ramp
 from sjepa.device import Device
 from sjepa.errors import UserError
 from sjepa.evaluate.labelled import corpus_name, read_labelled
@@ -32,8 +32,9 @@ def probe_checkpoints(
     where = corpus_name(data, subset)
     for step in sorted(folder.checkpoint_steps):
         upstream = load_upstream(str(run), device, step=step)
-        out = folder.results / "progress" / f"{upstream.name}-frames-{frames}-seed-{seed}"
-        if (out / "results.json").is_file() and any(found["corpus"] == where for found in find_results([out])):
+        out = folder.results / "progress" / file_name(where) / f"{upstream.name}-frames-{frames}-seed-{seed}"
+        probed = find_results([out]) if out.is_dir() else []
+        if any(found["encoder"]["fingerprint"] == upstream.fingerprint() for found in probed):
             say(f"step {step:,} was probed before: {out}")
             continue
         write_results(out, run_probes(upstream, corpus, where, layer="last", frames=frames, seed=seed))
@@ -75,6 +76,12 @@ def analyse_progress(run: Path, places: Sequence[Path] = ()) -> Found:
     }
 
 
+def name_curves(curves: Sequence[dict[str, Any]]) -> list[str]:
+    """What each curve is called next to the others: with its corpus, if there are several."""
+    several = len({curve["corpus"] for curve in curves if curve["corpus"]}) > 1
+    return [f"{c['name']}, {c['corpus']}" if several and c["corpus"] else c["name"] for c in curves]
+
+
 def draw_progress(found: Found, stem: Path) -> None:
     """Errors on the left, all that is better higher on the right, over the steps of training."""
     groups = {
@@ -93,9 +100,10 @@ def draw_curves(axes: Any, curves: Sequence[dict[str, Any]], phases: Sequence[Se
         if index % 2:
             axes.axvspan(start, end, color=SHADE, zorder=0)
         axes.text(start, 1.01, f"  Phase {number}", transform=axes.get_xaxis_transform(), color=MUTED)
-    for index, (curve, colour) in enumerate(zip(curves, ramp(len(curves)), strict=True)):
+    styles = zip(curves, name_curves(curves), ramp(len(curves)), strict=True)
+    for index, (curve, label, colour) in enumerate(styles):
         steps, values = zip(*curve["points"], strict=True)
-        axes.plot(steps, values, marker=MARKERS[index % len(MARKERS)], color=colour, ms=4, label=curve["name"])
+        axes.plot(steps, values, marker=MARKERS[index % len(MARKERS)], color=colour, ms=4, label=label)
     axes.set_xlabel("step")
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     axes.grid(color=GRID, lw=0.7)

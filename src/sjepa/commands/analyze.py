@@ -271,7 +271,7 @@ def clusters(command: Clusters, out: Path) -> None:
 
 def progress(command: Progress, out: Path) -> None:
     from sjepa.analysis import style
-    from sjepa.analysis.progress import analyse_progress, draw_progress, probe_checkpoints
+    from sjepa.analysis.progress import analyse_progress, draw_progress, name_curves, probe_checkpoints
 
     if command.redraw:
         return draw_progress(style.load(out / "progress.json"), out / "progress")
@@ -289,9 +289,9 @@ def progress(command: Progress, out: Path) -> None:
     style.refuse_other(out / "progress.json", made_from, command.force)
     found = analyse_progress(command.run, command.results) | {"made_from": made_from}
     style.keep(found, out, "progress", draw_progress)
-    for curve in found["curves"]:
+    for curve, name in zip(found["curves"], name_curves(found["curves"]), strict=True):
         steps = ", ".join(f"{value:.1f} at step {step:,}" for step, value in curve["points"])
-        print(f"{curve['name']}: {steps}")
+        print(f"{name}: {steps}")
     return None
 
 

@@ -58,15 +58,16 @@ def run(arguments: list[str]) -> None:
     if not command.preset and not known.exists:
         presets = " | ".join(preset_names())
         raise UserError(f"there is no run in {command.out}; to begin one, choose a preset: --preset {presets}")
-    data = command.data or known.data
-    if not data:
+    if not (command.data or known.data):
         raise UserError("say which audio to train on: --data FOLDER")
     config, last = from_command_line(command.config), command.stop_after_phase
     if last > len(config.phases):
         raise UserError(f"--stop-after-phase {last}: the run has {len(config.phases)} phases")
     from sjepa import distributed
+    from sjepa.train.branch import sections_at_branch
     from sjepa.train.loop import pretrain
 
+    data = command.data or (known.data if known is folder else sections_at_branch(known, config)[-1].data)
     choices = {"branch_from": command.branch_from, "replace_data": command.replace_data, "last_phase": last or None}
     if not pretrain(config, data, command.out, **choices):
         if distributed.world_size() == 1:  # torchrun would take it for a failure

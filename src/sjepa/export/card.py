@@ -134,11 +134,8 @@ def training_table(facts: TrainingFacts | None) -> str:
     """What is known of the training, as a table."""
     if facts is None:
         return "The folder that these weights come from says nothing of their training."
-    batches, hours = facts.config.batches, facts.data.get("hours")
-    amount = (
-        f"{facts.data['utterances']:,} utterances, {hours:,.1f} hours" if hours is not None else "length not logged"
-    )
-    known = {key: cell(facts.run.get(key, UNKNOWN)) for key in ("data", "corpus", "sjepa", "torch", "started")}
+    batches = facts.config.batches
+    known = {key: cell(facts.run.get(key, UNKNOWN)) for key in ("sjepa", "torch", "started")}
     processes = cell(facts.run.get("world_size", facts.run.get("ranks", UNKNOWN)))  # ranks: in an older run.json
     phases = "\n".join(
         f"| phase {n} | {phase(settings, facts.components.get(n))} |"
@@ -146,13 +143,25 @@ def training_table(facts: TrainingFacts | None) -> str:
     )
     return f"""| | |
 | --- | --- |
-| data | {known["data"]} ({amount}; fingerprint {known["corpus"]}) |
+| data | {describe_audio(facts)} |
 | start | {f"the encoder {cell(facts.config.init_from)}" if facts.config.init_from else "random weights"} |
 | steps | {facts.step:,} of {facts.config.steps:,} |
 {phases}
 | batches | {batches.seconds:,.0f} s of audio, utterances of at most {batches.max_seconds:g} s |
 | seed | {facts.config.seed} |
 | made with | sjepa {known["sjepa"]}, torch {known["torch"]}, processes: {processes}, started {known["started"]} |"""
+
+
+def describe_audio(facts: TrainingFacts) -> str:
+    """What the encoder was trained on; of a run that was given other audio, which steps used which."""
+    parts = []
+    for section, event in facts.audio:
+        hours = event.get("hours")
+        amount = f"{event['utterances']:,} utterances, {hours:,.1f} hours" if hours is not None else "length not logged"
+        since = f"from step {section.since:,} on " if section.since else ""
+        fingerprint = cell(section.corpus or UNKNOWN)
+        parts.append(f"{since}{cell(section.data or UNKNOWN)} ({amount}; fingerprint {fingerprint})")
+    return ", ".join(parts)
 
 
 def phase(settings: PhaseConfig, components: int | None) -> str:

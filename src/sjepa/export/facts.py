@@ -1,20 +1,21 @@
 """What is known of an encoder's training: from the run that wrote it, or from the export that it comes from."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sjepa.config import Config, from_toml, to_toml
 from sjepa.errors import UserError
-from sjepa.fields import TABLE, TEXT, WHOLE, require
+from sjepa.fields import TABLE, TEXT, WHOLE, list_of, require
 from sjepa.files import read_json, write_whole
+from sjepa.runs.audio import FIELDS, AudioSection, audio_sections
 from sjepa.runs.events import select_events
 from sjepa.runs.folder import RunFolder, find_run
 
 FACTS_FILE = "training.json"
-KEPT = ("data", "corpus", "sjepa", "torch", "started", "world_size", "ranks")  # ranks: world_size in an older run.json
+KEPT = (*FIELDS, "sjepa", "torch", "started", "world_size", "ranks")  # ranks: world_size in an older run.json
 
 
 @dataclass(frozen=True)
@@ -24,19 +25,28 @@ class TrainingFacts:
     config: Config
     run: Mapping[str, Any]
     """run.json: data and versions."""
-    data: Mapping[str, Any]
-    """Hours and utterances, from the log."""
+    data: Sequence[Mapping[str, Any]]
+    """Steps at which the run got audio, each with utterances and hours, from the log."""
     step: int
     """Of the checkpoint with which the encoder was written; of the last line where no checkpoint was kept."""
     components: Mapping[int, int]
     """Components of each phase's targets."""
+
+    @property
+    def audio(self) -> list[tuple[AudioSection, Mapping[str, Any]]]:
+        """What the encoder was trained on until its step, each with its event of the log, if there is one.
+
+        A run that is continued on other audio has several sections.
+        """
+        logged = {event.get("step", 0): event for event in self.data}
+        return [(each, logged.get(each.since, {})) for each in audio_sections(self.run, before=self.step)]
 
     def save(self, folder: Path) -> None:
         """Let a folder say it too, so that it can be exported again."""
         content = {
             "config": to_toml(self.config),
             "run": dict(self.run),
-            "data": dict(self.data),
+            "data": [dict(event) for event in self.data],
             "step": self.step,
             "components": {str(phase): count for phase, count in self.components.items()},
         }
@@ -56,7 +66,7 @@ def read_facts(source: Path) -> TrainingFacts | None:
     run = run or RunFolder(source)
     run.require(run.facts_file, run.log, run.encoder / "model.safetensors")
     events = run.events()
-    data: dict[str, Any] = next(iter(select_events(events, "data")), {})
+    data = select_events(events, "data")
     components = {event["phase"]: event["k"] for event in select_events(events, "phase")}
     facts = {key: value for key, value in run.facts.items() if key in KEPT}
     return TrainingFacts(run.config(), facts, data, run.step, components)
@@ -65,7 +75,9 @@ def read_facts(source: Path) -> TrainingFacts | None:
 def read_saved(file: Path) -> TrainingFacts:
     found, where = read_json(file), str(file)
     config = from_toml(require(found, "config", TEXT, where), where)
-    run, data, components = (require(found, name, TABLE, where) for name in ("run", "data", "components"))
+    run, components = (require(found, name, TABLE, where) for name in ("run", "components"))
+    # An older file has the one event of a run's start, or an empty object.
+    data = [found["data"]] if TABLE.accepts(found.get("data")) else require(found, "data", list_of(TABLE), where)
     try:
         counts = {int(phase): int(count) for phase, count in components.items()}
     except (ValueError, TypeError) as error:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from sjepa.errors import UserError
+from sjepa.fields import SURPRISES
 from sjepa.locks import is_locked
 from sjepa.runs.events import last_event
 from sjepa.runs.folder import RunFolder
@@ -23,6 +24,7 @@ from sjepa.runs.history import describe_stop
 DEPTH = 3  # folders below the one given in which runs are looked for
 SHOWN = 4  # results of a run in the table
 NOT_SET = "–"
+CLUSTERS_FILE = "clusters.safetensors"  # in an encoder folder; model/formats.py, which names it too, needs torch
 
 
 @dataclass
@@ -122,12 +124,25 @@ def state_of(run: RunFolder) -> str:
 
 
 def read_scores(run: RunFolder) -> dict[str, float]:
-    """Results of evaluations in the run."""
+    """Results of the run's encoder as it is now. Results of its phases and of before it was lengthened are left out."""
     if not run.results.is_dir() or not any(run.results.rglob("results.json")):
         return {}
     from sjepa.evaluate.table import find_results, read_scores  # needs numpy, and most lists do without
 
-    return {score.column: score.value for result in find_results([run.results]) for score in read_scores(result)}
+    weights = read_fingerprint(run.encoder / CLUSTERS_FILE)
+    results = [r for r in find_results([run.results]) if weights in ("", r["encoder"]["fingerprint"])]
+    return {score.column: score.value for result in results for score in read_scores(result)}
+
+
+def read_fingerprint(clusters: Path) -> str:
+    """The fingerprint of the encoder that a file of clusters belongs to; empty if it is not known."""
+    import safetensors
+
+    try:
+        with safetensors.safe_open(clusters, "np") as opened:
+            return str(json.loads((opened.metadata() or {})["clusters"])["encoder"])
+    except (OSError, safetensors.SafetensorError, *SURPRISES):
+        return ""
 
 
 def flatten(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:

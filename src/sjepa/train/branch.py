@@ -13,6 +13,7 @@ from sjepa.files import atomic_folder, is_used
 from sjepa.locks import lock_beside
 from sjepa.phases import PhaseConfig
 from sjepa.runs import checkpoint
+from sjepa.runs.audio import FIELDS, AudioSection, audio_sections, to_facts
 from sjepa.runs.folder import RunFolder, describe_process
 from sjepa.targets.kinds import KINDS
 from sjepa.train.extend import begun_phase, explain_obstacles, find_obstacles
@@ -81,6 +82,13 @@ def shared_phases(run: RunFolder, past: Config, config: Config) -> int:
     return max((n for n in finished if not unshared(past, config, n)), default=0)
 
 
+def sections_at_branch(source: RunFolder, config: Config) -> list[AudioSection]:
+    """The audio of a run up to where a branch with this config would leave it."""
+    past = source.config()
+    phases = shared_phases(source, past, config)
+    return audio_sections(source.facts, before=past.schedule()[phases - 1].end if phases else None)
+
+
 def branch(source: Path, out: Path, config: Config) -> None:
     """Make `out` a run that has just ended the phases it shares with `source`, with the state and log of that time."""
     first = RunFolder(source)
@@ -111,4 +119,6 @@ def branch(source: Path, out: Path, config: Config) -> None:
         shutil.copytree(new.phase_encoder(phases), new.encoder)
         with first.log.open("rb") as log:
             new.log.write_bytes(log.read(logged))
-        new.write_start(config, first.facts | {"branched_from": str(source)} | describe_process())
+        facts = {name: value for name, value in first.facts.items() if name not in FIELDS}
+        facts |= to_facts(sections_at_branch(first, config))
+        new.write_start(config, facts | {"branched_from": str(source)} | describe_process())

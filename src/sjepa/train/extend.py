@@ -52,7 +52,7 @@ def explain_obstacles(obstacles: list[Difference]) -> str:
     """Why a run cannot take on another number of steps, where that is all there is."""
     if not all(d.name.endswith(".steps") for d in obstacles):
         return ""
-    return "a run can get more steps in its last phase, or in one that has not ended, and further phases; never fewer. "
+    return "a run can get more steps in its last phase, or in one that has not ended, and further phases, never fewer; "
 
 
 def describe_extension(past: Config, config: Config, step: int) -> list[str]:

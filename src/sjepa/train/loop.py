@@ -25,6 +25,7 @@ from sjepa.phases import Phase
 from sjepa.progress import Bar, bar, say
 from sjepa.runs import checkpoint
 from sjepa.runs.alarms import find_alarms, select_new
+from sjepa.runs.audio import audio_sections, replace_audio
 from sjepa.runs.folder import RunFolder
 from sjepa.runs.history import finish_change, record_start, record_stop
 from sjepa.seeds import seed_from
@@ -43,7 +44,6 @@ from sjepa.train.run import Run
 from sjepa.train.step import train_step
 
 MUCH_CROPPED = 0.5  # share of an epoch's audio that crops may leave out before it is worth a word
-DATA_SINCE = "data_since"  # in run.json: the step from which on the run has its audio; absent for 0
 CLUSTERS_EVERY = 10  # logged lines between lines with every component's share
 
 
@@ -139,7 +139,7 @@ def run_to_end(order: Order, request: StopRequest, show: bool) -> bool:
             return True
         if distributed.is_main():
             holding.enter_context(record_stop(folder, run, config.steps, request.signal_name))
-        run.use_data_from(distributed.broadcast_object(folder.facts.get(DATA_SINCE, 0)))
+        run.use_data_from(distributed.broadcast_object(audio_sections(folder.facts)[-1].since))
         holding.callback(run.writer.join)  # nothing is being written when the lock goes
         log = holding.enter_context(closing(Log(folder, run.log_bytes, run.step, config.train.wandb)))
         progress = holding.enter_context(bar("Training", config.steps, done=run.step, show=show))
@@ -240,7 +240,7 @@ def open_folder(order: Order, corpus: str, run: Run) -> None:
         changed = [tuple(difference) for difference in all_differences(past, config)]
         if folder.facts.get("corpus") != corpus and order.replace_data:
             refuse_idle_change(folder, config, step)
-            facts = {"data": order.data, "corpus": corpus, DATA_SINCE: step}
+            facts = replace_audio(folder.facts, order.data, corpus, step)
             changed += [("data", folder.data, order.data), ("corpus", folder.facts.get("corpus"), corpus)]
             said.append(f"From step {step:,} on the audio is {order.data}; before it was {folder.data}")
         else:
@@ -392,5 +392,6 @@ def load_noise(config: Config, device: torch.device, show: bool) -> Tensor | Non
         return None
     say(f"Noise from {config.augment.noise}:")
     recordings = end_to_end(open_corpus(config.augment.noise, config.batches.max_seconds, "memory", 0.0, show))
-    longest = round(max(config.batches.buckets) * SAMPLE_RATE)  # shorter noise is repeated
+    buckets = [length for phase in config.phases for length in config.batches_in(phase).buckets]
+    longest = round(max(buckets) * SAMPLE_RATE)  # shorter noise is repeated
     return torch.from_numpy(np.tile(recordings, -(-longest // len(recordings)))).to(device)
