@@ -20,12 +20,13 @@ import torch
 from torch import Tensor, nn
 from transformers import HubertConfig, HubertModel
 
-from sjepa.config import Config, load_preset
+from sjepa.config import Config
 from sjepa.data.loader import BatchReader, load, plan_batches
 from sjepa.data.opening import open_corpus
-from sjepa.model.encoder import Encoder, EncoderOutput, ScaleGradient
+from sjepa.model.encoder import EncoderNetwork, EncoderOutput, ScaleGradient
 from sjepa.model.formats import to_hugging_face
 from sjepa.runs.folder import RunFolder
+from sjepa.settings_file import load_preset
 from sjepa.train.boundary import begin_phase
 from sjepa.train.metrics import Log
 from sjepa.train.run import Run, make_optimizer
@@ -35,7 +36,7 @@ from sjepa.train.step import train_step
 class PlainEncoder(nn.Module):
     """Hugging Face's HubertModel with the interface of our encoder."""
 
-    def __init__(self, encoder: Encoder):
+    def __init__(self, encoder: EncoderNetwork):
         super().__init__()
         self.config = encoder.config
         self.model = HubertModel(HubertConfig(**to_hugging_face(encoder.config)))

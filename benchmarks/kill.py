@@ -38,10 +38,10 @@ from conftest import babble, micro_config  # noqa: E402
 from processes import free_port  # noqa: E402
 
 from sjepa import cli  # noqa: E402
-from sjepa.config import to_toml  # noqa: E402
 from sjepa.files import LEFTOVER, LOCK  # noqa: E402
 from sjepa.runs.events import select_events  # noqa: E402
 from sjepa.runs.folder import RunFolder  # noqa: E402
+from sjepa.settings_file import to_toml  # noqa: E402
 
 PATIENCE = 1800  # seconds to wait for a command, which is slow on a busy machine
 # Fields with timings, and files that describe the machine.

@@ -28,8 +28,8 @@ from s3prl_sides import Side, replace_torchaudio
 
 from sjepa.evaluate.superb.protocol import Evaluation
 from sjepa.evaluate.upstream import Upstream, load_upstream
-from sjepa.model.encoder import Encoder
 from sjepa.model.encoder_config import EncoderConfig
+from sjepa.runs.encoder import Encoder
 
 STEPS = 50
 LOSS_TOLERANCE = 1e-3  # relative, for each of the first losses

@@ -20,11 +20,11 @@ import onnxruntime
 import torch
 
 from sjepa.audio.io import SAMPLE_RATE, read_audio
-from sjepa.config import load_preset
 from sjepa.evaluate.probes import choose_utterances, frame_labels, phone_probe
 from sjepa.export.graphs import ONNX_FILE, write_onnx
 from sjepa.export.int8 import write_int8
-from sjepa.model.encoder import Encoder
+from sjepa.runs.encoder import Encoder
+from sjepa.settings_file import load_preset
 
 
 def make_session(path: Path) -> Any:

@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from sjepa.analysis.style import read_found
-from sjepa.config import flatten, load_preset
+from sjepa.config import flatten
 from sjepa.files import read_json
 from sjepa.runs.events import select_events
 from sjepa.runs.folder import RunFolder
+from sjepa.settings_file import load_preset
 
 RESULTS = Path(__file__).parent / "results" / "study"
 TRIALS = RESULTS.parent / "study-trials.json"

@@ -83,7 +83,7 @@ def options_of(run: Callable[[list[str]], None], arguments: list[str]) -> type[A
 
 def all_commands() -> Iterator[tuple[str, str, type[Any]]]:
     """Each command's words, what it does in a line, and the dataclass of its options."""
-    from sjepa.cli import COMMANDS
+    from sjepa.commands import COMMANDS
 
     for name, what in COMMANDS.items():
         module = import_module(f"sjepa.commands.{name}")
@@ -217,9 +217,10 @@ def api_page() -> str:
 
 
 def members(owner: type[Any]) -> list[str]:
-    """The public methods and properties that a class defines itself."""
+    """The public methods and properties of a class, and those that it inherits from other classes of ours."""
     parts = []
-    for name, member in vars(owner).items():
+    ours = [base for base in owner.__mro__ if base.__module__.startswith("sjepa.")]
+    for name, member in {name: member for base in reversed(ours) for name, member in vars(base).items()}.items():
         function = member.fget if isinstance(member, property) else inspect.unwrap(getattr(owner, name))
         if name.startswith("_") or not inspect.isroutine(function) or not function.__doc__:
             continue

@@ -15,8 +15,8 @@ from sjepa.analysis.restored import Restored
 from sjepa.analysis.speech import choose, read_speech
 from sjepa.analysis.style import keep
 from sjepa.analysis.utterance import analyse_utterance
-from sjepa.config import from_toml
 from sjepa.evaluate.labelled import read_labelled
+from sjepa.settings_file import from_toml
 from sjepa.train.loop import pretrain
 
 CONFIG = """

@@ -25,8 +25,9 @@ from hostile_inputs import COST, INPUTS, make_inputs
 from hypothesis import strategies as st
 from test_options import option_classes
 
-from sjepa.config import to_toml, with_config
+from sjepa.config_options import with_config
 from sjepa.data.layouts.fields import NAMES
+from sjepa.settings_file import to_toml
 from sjepa.subcommands import option
 from sjepa.train.loop import pretrain
 

@@ -16,10 +16,11 @@ import soundfile
 from conftest import babble
 
 from sjepa import cli
-from sjepa.config import Config, from_toml, load_preset, to_toml
+from sjepa.config import Config
 from sjepa.device import choose_device
 from sjepa.errors import UserError
 from sjepa.runs.folder import RunFolder
+from sjepa.settings_file import from_toml, load_preset, to_toml
 from sjepa.train.loop import pretrain
 
 

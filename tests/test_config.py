@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from sjepa import UserError
-from sjepa.config import FREE, Config, differences, flatten, from_toml, load_preset, preset_names, to_toml
+from sjepa.config import FREE, Config, differences, flatten
+from sjepa.settings_file import from_toml, load_preset, preset_names, to_toml
 
 
 def test_every_preset_survives_printing_and_reading() -> None:

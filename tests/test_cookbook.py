@@ -18,8 +18,8 @@ from conftest import micro_config
 
 from sjepa import Encoder
 from sjepa.audio.io import read_audio
-from sjepa.config import to_toml
 from sjepa.data.synthetic import synthesise_corpus
+from sjepa.settings_file import to_toml
 from sjepa.train.loop import pretrain
 
 ROOT = Path(__file__).parents[1]

@@ -16,7 +16,7 @@ import sjepa.data.layouts
 from sjepa import cli, subcommands
 from sjepa.config import Config
 from sjepa.data.build import build_index
-from sjepa.evaluate.superb.tasks import make_task
+from sjepa.evaluate.superb.tasks import find_entry, make_task
 from sjepa.evaluate.upstream import load_upstream
 from sjepa.runs.folder import RunFolder
 from sjepa.targets.kinds import KINDS
@@ -125,7 +125,7 @@ def test_the_task_on_the_page_is_evaluated(tmp_path: Path, monkeypatch: pytest.M
         soundfile.write(path, babble(0.4, index), 16_000)
     add_module("sjepa.evaluate.superb.tasks.accent", example("evaluate/superb/tasks/accent.py"), monkeypatch)
     task = make_task("accent", tmp_path, lite=True, steps=2)
-    results = task.evaluation()(task, load_upstream("logmel", "cpu"), tmp_path / "out").run([1e-3])
+    results = find_entry("accent").search(task, load_upstream("logmel", "cpu"), tmp_path / "out").run([1e-3])
     assert results["task"] == "accent"
     assert 0 <= results["metrics"]["accuracy"] <= 100
 
@@ -150,7 +150,7 @@ def test_the_command_on_the_page_runs(
     corpus: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     add_module("sjepa.commands.duration", example("commands/duration.py"), monkeypatch)
-    line = eval("{" + example("cli.py, in COMMANDS") + "}")
+    line = eval("{" + example("commands/__init__.py, in COMMANDS") + "}")
     monkeypatch.setattr(cli, "COMMANDS", cli.COMMANDS | line)
     cli.dispatch(["duration", str(corpus)])
     assert capsys.readouterr().out.endswith("0.0043 hours in 12 pieces\n")

@@ -413,7 +413,7 @@ from sjepa.embed.network import Network
 from sjepa.embed.readout import Readout
 from sjepa.embed.recordings import Embedding, embed, find_recordings
 from sjepa.embed.windows import WindowConfig
-from sjepa.model.encoder import Encoder
+from sjepa.runs.encoder import Encoder
 network = Network(Encoder.from_pretrained(sys.argv[1]), (2,), torch.device("cpu"))
 plan = Embedding(network, Readout("features", False, False), WindowConfig(), "npz", 60.0, {})
 for path in sys.argv[2:]:

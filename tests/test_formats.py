@@ -12,6 +12,7 @@ from torch import Tensor
 from sjepa import Encoder, EncoderConfig, UserError
 from sjepa.model.foreign import infer_config_fields, rename_weights
 from sjepa.model.formats import read_encoder
+from sjepa.runs.locate import find_encoder
 
 # Small networks of fairseq's own code (as s3prl carries it) and of torchaudio 2.8, with a waveform and what they made
 # of it; norms and biases are not at their initial values.
@@ -101,10 +102,10 @@ def test_a_run_gives_its_encoder_and_one_without_says_what_makes_it(tmp_path: Pa
     (run / "encoder").mkdir(parents=True)
     (run / "config.toml").touch()
     with pytest.raises(UserError, match=r"sjepa pretrain --out .* continues it"):
-        read_encoder(run / "encoder" / "..")
+        find_encoder(run / "encoder" / "..")
     small = EncoderConfig(32, 2, 2, 64, conv_channels=16, position_kernel=16, position_groups=2)
     Encoder(small).save_pretrained(run / "encoder")
-    weights, fields = read_encoder(run)
+    weights, fields = read_encoder(find_encoder(run))
     assert fields["layers"] == 2
     assert weights.keys() == Encoder(small).state_dict().keys()
 

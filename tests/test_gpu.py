@@ -12,10 +12,10 @@ from conftest import NO_DROPOUT, change, micro_config
 from sjepa.audio.mfcc import MfccConfig, mfcc
 from sjepa.config import Config
 from sjepa.evaluate.probes import linear_probe, mlp_probe
-from sjepa.model.encoder import Encoder
 from sjepa.model.encoder_config import EncoderConfig
 from sjepa.model.sjepa import SJEPA
 from sjepa.runs import checkpoint
+from sjepa.runs.encoder import Encoder
 from sjepa.train.compute import compile_parts
 from sjepa.train.loop import pretrain
 from sjepa.train.metrics import Speed

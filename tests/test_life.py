@@ -14,11 +14,12 @@ from test_training import Make, lines
 
 from sjepa import UserError
 from sjepa.cli import dispatch
-from sjepa.config import Config, to_toml
+from sjepa.config import Config
 from sjepa.runs import history
 from sjepa.runs.audio import AudioSection, audio_sections, replace_audio
 from sjepa.runs.folder import RunFolder
 from sjepa.runs.history import describe_stop
+from sjepa.settings_file import to_toml
 from sjepa.train import extend
 from sjepa.train.branch import branch
 from sjepa.train.loop import pretrain

@@ -24,7 +24,8 @@ from sjepa.data.masking import MaskConfig
 from sjepa.data.opening import open_corpus
 from sjepa.data.sampler import BatchPlan
 from sjepa.runs.folder import RunFolder
-from sjepa.train.loop import against_crops, pretrain
+from sjepa.train.loop import pretrain
+from sjepa.train.reporting import against_crops
 
 
 class Deadly(Corpus):

@@ -171,7 +171,7 @@ def test_a_kill_before_the_config_is_written_leaves_a_folder_that_the_same_comma
         def fail(_: Config) -> str:
             raise KeyboardInterrupt  # where a kill would be
 
-        patched.setattr("sjepa.config.to_toml", fail)
+        patched.setattr("sjepa.settings_file.to_toml", fail)
         with pytest.raises(KeyboardInterrupt):
             pretrain(config, corpus, run, show=False)
     assert {path.name for path in run.iterdir()} == {"run.json", "README.txt"}

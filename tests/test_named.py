@@ -10,10 +10,12 @@ import torch
 
 from sjepa import Encoder, UserError
 from sjepa.cli import dispatch
-from sjepa.config import Config, load_preset
+from sjepa.config import Config
 from sjepa.evaluate.upstream import load_upstream
 from sjepa.model import named
-from sjepa.model.formats import fingerprint, read_encoder
+from sjepa.model.formats import fingerprint
+from sjepa.runs.locate import find_encoder
+from sjepa.settings_file import load_preset
 from sjepa.train.run import Run
 
 
@@ -48,7 +50,7 @@ def test_a_name_stands_for_its_folder_everywhere(
 
 def test_an_unknown_name_gets_the_list_and_a_path_comes_first(shipped: Path, finished_run: Path) -> None:
     words = "there is no encoder english-larg: .*ship with sjepa are english-compact, iban-compact"
-    for load in (Encoder.from_pretrained, load_upstream, read_encoder):
+    for load in (Encoder.from_pretrained, load_upstream, find_encoder):
         with pytest.raises(UserError, match=words):
             load("english-larg")  # type: ignore[operator]
     small = replace(Encoder.from_pretrained("english-compact").config, layers=1)

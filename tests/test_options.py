@@ -12,7 +12,7 @@ import pytest
 from calls import sjepa
 
 from sjepa.bounds import Bound
-from sjepa.cli import COMMANDS
+from sjepa.commands import COMMANDS
 from sjepa.commands.analyze import SUBJECTS as ANALYSES
 from sjepa.commands.bench import SUBJECTS as BENCHES
 from sjepa.config import Config

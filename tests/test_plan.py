@@ -9,7 +9,7 @@ import pytest
 
 from sjepa import UserError
 from sjepa.commands.plan import read_times, run, work_of
-from sjepa.config import Config, from_toml, load_preset
+from sjepa.config import Config
 from sjepa.data.plan import (
     Machine,
     PhaseWork,
@@ -22,6 +22,7 @@ from sjepa.data.plan import (
     step_cost,
     useful_gpus,
 )
+from sjepa.settings_file import from_toml, load_preset
 from sjepa.speed.data import format_table, measure
 from sjepa.train.loop import pretrain
 

@@ -5,10 +5,10 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from sjepa.model.encoder import Encoder
 from sjepa.model.encoder_config import EncoderConfig
 from sjepa.model.predictor import ClusterHead, Predictor, PredictorConfig
 from sjepa.model.sjepa import SJEPA
+from sjepa.runs.encoder import Encoder
 
 SMALL = EncoderConfig(
     hidden_size=32, layers=1, heads=2, inner_size=64, conv_channels=16, position_kernel=16, position_groups=2

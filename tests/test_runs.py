@@ -13,7 +13,8 @@ import pytest
 import sjepa
 from sjepa import UserError
 from sjepa.files import atomic_file, atomic_folder
-from sjepa.runs.folder import RunFolder, find_run, name_encoder, planned_steps
+from sjepa.runs.folder import RunFolder, planned_steps
+from sjepa.runs.locate import find_run, name_encoder
 
 SOURCE = Path(sjepa.__file__).parent
 NAMES = ("config.toml", "run.json", "metrics.jsonl", "encoder-phase", "gmm-phase")

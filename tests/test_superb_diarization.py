@@ -13,6 +13,7 @@ from sjepa.errors import UserError
 from sjepa.evaluate.superb.corpora.libri2mix import Turn, make_activity, read_activity, write_activity
 from sjepa.evaluate.superb.diarization import DiarizationHead, DiarizationTask, resample_outputs
 from sjepa.evaluate.superb.diarization_error import error_rate, error_time, find_turns, frame_errors
+from sjepa.evaluate.superb.protocol import Evaluation
 from sjepa.evaluate.superb.records import Fold, Utterance
 from sjepa.evaluate.superb.task import Recipe
 from sjepa.evaluate.superb.tasks import make_task
@@ -180,7 +181,7 @@ def test_long_recordings_are_cut_into_chunks(mixtures: Path, tmp_path: Path) -> 
 def test_diarization_learns_and_writes_what_the_board_expects(mixtures: Path, tmp_path: Path) -> None:
     h5py = pytest.importorskip("h5py")
     task = replace(make_task("sd", mixtures), recipe=Recipe(40, 1e-3, 6, 1, 20))
-    results = task.evaluation()(task, load_upstream("logmel"), tmp_path).run([1e-3])
+    results = Evaluation(task, load_upstream("logmel"), tmp_path).run([1e-3])
     assert results["metrics"]["der"] < 60
     assert set(results["folds"][0]["dev_curve"][0]) == {"step", "loss", "frame_der", "frame_accuracy"}
     with h5py.File(tmp_path / "scoring" / "predictions" / "mix-test-0.h5") as file:

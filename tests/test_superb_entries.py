@@ -57,10 +57,9 @@ def test_a_task_can_be_made_from_data(tmp_path: Path) -> None:
     entry = Entry("levels", "levels", SectionKind.OTHER, recipe, 2, metrics, build)
     task = entry.build(entry, entry.request(tmp_path))
     results = [
-        task.evaluation()(task, load_upstream(encoder), tmp_path / encoder).run([1e-2])
-        for encoder in ("mfcc", "logmel")
+        entry.search(task, load_upstream(encoder), tmp_path / encoder).run([1e-2]) for encoder in ("mfcc", "logmel")
     ]
-    assert task.evaluation() is Evaluation
+    assert entry.search is Evaluation
     assert (results[0]["section"], results[0]["better"]) == ("other", {"error": "lower"})
     (section,) = build_sections(results)
     assert section.place.kind is SectionKind.OTHER

@@ -17,12 +17,12 @@ from sjepa.errors import UserError
 from sjepa.evaluate.superb import warping
 from sjepa.evaluate.superb.corpora.quesst import Truth
 from sjepa.evaluate.superb.queries import LayerSearch, QueryTask
-from sjepa.evaluate.superb.tasks import make_task
+from sjepa.evaluate.superb.tasks import find_entry, make_task
 from sjepa.evaluate.superb.term_weighted_value import WEIGHT, maximum_term_weighted_value
 from sjepa.evaluate.superb.warping import score_documents, standardise, standardise_scores
 from sjepa.evaluate.upstream import load_upstream
-from sjepa.model.encoder import Encoder
 from sjepa.model.encoder_config import EncoderConfig
+from sjepa.runs.encoder import Encoder
 
 
 def match_slowly(query: np.ndarray, document: np.ndarray) -> float:
@@ -103,7 +103,7 @@ def quesst(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_english_is_looked_for_and_all_languages_count(quesst: Path) -> None:
     task = make_task("qbe", quesst)
     assert isinstance(task, QueryTask)
-    assert task.evaluation() is LayerSearch
+    assert find_entry("qbe").search is LayerSearch
     (fold,) = task.folds
     assert [len(part) for part in (fold.train, fold.dev, fold.test)] == [8, 4, 4]
     assert {u.sound for u in fold.utterances} == {"lowered"}
@@ -120,7 +120,7 @@ def test_the_layer_that_is_best_on_dev_is_tested(quesst: Path, tmp_path: Path) -
         tmp_path / "encoder"
     )
     task = make_task("qbe", quesst)
-    search = task.evaluation()(task, load_upstream(str(tmp_path / "encoder")), tmp_path / "out")
+    search = LayerSearch(task, load_upstream(str(tmp_path / "encoder")), tmp_path / "out")
     results = search.run(search.candidates(None, False))
     dev = results["dev"]["by_layer"]
     assert list(dev) == ["0", "1"]
@@ -132,7 +132,7 @@ def test_the_layer_that_is_best_on_dev_is_tested(quesst: Path, tmp_path: Path) -
         str(t.get("termid")): {str(d.get("file")): float(str(d.get("score"))) for d in t} for t in tree
     }  # the submitted list alone gives the result
     assert maximum_term_weighted_value(scores, task.truths["test"]) == pytest.approx(results["metrics"]["mtwv"])
-    again = task.evaluation()(task, load_upstream(str(tmp_path / "encoder")), tmp_path / "out")
+    again = LayerSearch(task, load_upstream(str(tmp_path / "encoder")), tmp_path / "out")
     assert again.run(again.candidates(None, False)) == results
 
 

@@ -31,9 +31,9 @@ from sjepa.evaluate.superb.task import Recipe, Task
 from sjepa.evaluate.superb.tasks import find_entry, make_task
 from sjepa.evaluate.superb.text import Phones
 from sjepa.evaluate.upstream import load_upstream
-from sjepa.model.encoder import Encoder
 from sjepa.model.encoder_config import EncoderConfig
 from sjepa.progress import Bar
+from sjepa.runs.encoder import Encoder
 
 pytest.importorskip("espeakng_loader")
 

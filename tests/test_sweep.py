@@ -14,9 +14,11 @@ from conftest import micro_config
 from test_training import lines
 
 from sjepa import UserError, __version__
-from sjepa.cli import COMMANDS, dispatch
-from sjepa.config import Config, flatten, load_preset, to_toml
+from sjepa.cli import dispatch
+from sjepa.commands import COMMANDS
+from sjepa.config import Config, flatten
 from sjepa.runs.folder import RunFolder
+from sjepa.settings_file import load_preset, to_toml
 from sjepa.sweep import work
 from sjepa.sweep.file import Sweep, nest, read_sweep
 

@@ -12,7 +12,8 @@ import pytest
 from sjepa.cli import dispatch
 from sjepa.errors import UserError
 from sjepa.evaluate.metric import SectionKind
-from sjepa.evaluate.table import TITLES, build_sections, find_results
+from sjepa.evaluate.results import find_results
+from sjepa.evaluate.table import TITLES, build_sections
 from sjepa.evaluate.tabular import to_csv, to_latex, to_markdown
 
 

@@ -18,10 +18,11 @@ from conftest import NO_DROPOUT, babble, change
 from processes import Command, start_ranks
 
 from sjepa import DiagonalGMM, Encoder, UserError
-from sjepa.config import Config, to_toml
+from sjepa.config import Config
 from sjepa.data.loader import Batch, BatchReader
 from sjepa.data.sampler import BatchPlan
 from sjepa.runs.folder import RunFolder
+from sjepa.settings_file import to_toml
 from sjepa.targets.targets import Targets
 from sjepa.train import loop, metrics
 from sjepa.train.loop import load_noise, pretrain

@@ -15,10 +15,10 @@ from sjepa.errors import UserError
 from sjepa.evaluate.superb.features import FeatureStore
 from sjepa.evaluate.superb.records import Utterance
 from sjepa.evaluate.upstream import load_upstream
-from sjepa.model.encoder import Encoder
 from sjepa.model.encoder_config import EncoderConfig
 from sjepa.model.formats import fingerprint
 from sjepa.model.frontend import frame_count
+from sjepa.runs.encoder import Encoder
 from sjepa.train.loop import pretrain
 from sjepa.train.run import Run
 

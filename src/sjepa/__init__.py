@@ -15,17 +15,17 @@ The public names, which stay as they are between minor versions:
 from typing import TYPE_CHECKING, Any
 
 from sjepa.errors import UserError
+from sjepa.version import __version__
 
 if TYPE_CHECKING:
-    from sjepa.config import load_preset
-    from sjepa.model.encoder import Encoder
     from sjepa.model.encoder_config import EncoderConfig
+    from sjepa.runs.encoder import Encoder
     from sjepa.runs.folder import RunFolder
+    from sjepa.settings_file import load_preset
     from sjepa.targets.clusters import Clusters
     from sjepa.targets.gmm import DiagonalGMM
     from sjepa.train.loop import pretrain
 
-__version__ = "0.1.0"
 __all__ = [
     "Clusters",
     "DiagonalGMM",
@@ -42,10 +42,10 @@ __all__ = [
 HOMES = {
     "Clusters": "targets.clusters",
     "DiagonalGMM": "targets.gmm",
-    "Encoder": "model.encoder",
+    "Encoder": "runs.encoder",
     "EncoderConfig": "model.encoder_config",
     "RunFolder": "runs.folder",
-    "load_preset": "config",
+    "load_preset": "settings_file",
     "pretrain": "train.loop",
 }
 

@@ -1,24 +1,15 @@
-"""Every setting of a run: typed, printable as TOML, with presets that state only differences."""
+"""Every setting of a run, typed and checked. `settings_file` reads and writes it as TOML."""
 
 import dataclasses
-import math
-import re
-import tomllib
-import types
-import typing
 from dataclasses import dataclass, field
-from importlib import resources
-from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
-
-import tomli_w
 
 from sjepa.audio.augment import AugmentConfig
 from sjepa.audio.mfcc import MfccConfig
 from sjepa.bounds import COUNT, INDEX, NOT_NEGATIVE, POSITIVE, SEED, SHARE, check_bounds
 from sjepa.data.loader import BatchConfig
 from sjepa.data.masking import MaskConfig
-from sjepa.errors import UserError, suggestion
+from sjepa.errors import UserError
 from sjepa.model.encoder_config import EncoderConfig
 from sjepa.model.predictor import PredictorConfig
 from sjepa.phases import Phase, PhaseConfig
@@ -170,11 +161,6 @@ def check_phases(config: Config) -> None:
             )
 
 
-EXTENDS = "extends"  # the key of a settings file that names what it builds on
-UNSET = "none"  # how TOML, which has no null, says that an optional field has no value
-PHASE_SECTION = re.compile(r"phase([1-9]\d{0,3})")
-
-
 def phase_name(number: int) -> str:
     """What a phase is called on the command line and in files."""
     return f"phase{number}"
@@ -198,124 +184,6 @@ FREE = frozenset(
         "batches.memory_gb",
     }
 )
-
-
-def preset_names() -> list[str]:
-    return sorted(
-        p.name.removesuffix(".toml") for p in resources.files("sjepa.presets").iterdir() if p.name.endswith(".toml")
-    )
-
-
-def load_preset(name: str) -> Config:
-    """A preset by its name, or a settings file by its path.
-
-    >>> from sjepa import load_preset
-    >>> load_preset("paper").phases[0].steps
-    400000
-    """
-    return load_settings(name, Path(), ())
-
-
-def load_settings(name: str, folder: Path, chain: tuple[str, ...]) -> Config:
-    """A preset by its name, or a settings file by its path from `folder`; `chain` holds the files that build on it."""
-    if name.endswith(".toml"):
-        path = folder / name
-        if not path.is_file():
-            wanted = f", which {chain[-1]} extends" if chain else ""
-            raise UserError(f"there is no config file {path}{wanted}")
-        try:
-            text = path.read_text(encoding="utf-8")
-        except UnicodeDecodeError as error:
-            raise UserError(f"{path} is not valid TOML: {error}") from error
-        return from_toml(text, str(path), path.parent, chain)
-    if name not in preset_names():
-        where = f"{chain[-1]}: extends = {name!r}: " if chain else ""
-        raise UserError(
-            f"{where}there is no preset {name!r}{suggestion(name, preset_names())}; presets are "
-            f"{', '.join(preset_names())}{', and a path to a file ends in .toml' if chain else ''}"
-        )
-    text = resources.files("sjepa.presets").joinpath(f"{name}.toml").read_text("utf-8")
-    return from_toml(text, f"preset {name}", Path(), chain)
-
-
-def from_toml(text: str, source: str, folder: Path = Path(), chain: tuple[str, ...] = ()) -> Config:
-    """The config that a text states; what it leaves out is as in what it extends, or as in the paper."""
-    try:
-        given = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{source} is not valid TOML: {error}") from error
-    base = given.pop(EXTENDS, None)
-    if base is None:
-        return change_config(Config(), given, source)
-    if not isinstance(base, str):
-        raise UserError(f"{source}: {EXTENDS} = {base!r} should be the name of a preset or the path of a TOML file")
-    if any(Path(other).resolve() == Path(source).resolve() for other in chain):
-        raise UserError(f"{source} extends itself: {' -> '.join([*chain, source])}")
-    return change_config(load_settings(base, folder, (*chain, source)), given, source)
-
-
-def change_config(config: Config, given: dict[str, Any], source: str) -> Config:
-    """A config with the values of TOML tables in place."""
-    phases = list(config.phases)
-    numbered = {int(found[1]): key for key in given if (found := PHASE_SECTION.fullmatch(key))}
-    for number, key in sorted(numbered.items()):
-        if number == len(phases) + 1:
-            phases.append(phases[-1])  # a further phase starts from the settings of the one before
-        elif number > len(phases):
-            raise UserError(f"{source}: there is a {key}, but no {phase_name(number - 1)}")
-        phases[number - 1] = build(PhaseConfig, given[key], phases[number - 1], source, key)
-    others = {key: value for key, value in given.items() if key not in numbered.values()}
-    past = Settings(**{f.name: getattr(config, f.name) for f in dataclasses.fields(Settings)})
-    shared = build(Settings, others, past, source, "")
-    return Config(**{f.name: getattr(shared, f.name) for f in dataclasses.fields(shared)}, phases=tuple(phases))
-
-
-def build(cls: type[Any], given: Any, default: Any, source: str, name: str) -> Any:
-    """`default` with the given values in place; unknown keys and wrong types are errors."""
-    if not isinstance(given, dict):
-        raise UserError(f"{source}: {name} is a section, not a value")
-    kinds = typing.get_type_hints(cls)
-    prefix = f"{name}." if name else ""
-    changes: dict[str, Any] = {}
-    for key, value in given.items():
-        if key not in kinds:
-            raise UserError(f"{source}: unknown key {prefix}{key}{suggestion(key, kinds)}")
-        if dataclasses.is_dataclass(kinds[key]):
-            changes[key] = build(kinds[key], value, getattr(default, key), source, prefix + key)
-        else:
-            changes[key] = convert(value, kinds[key], f"{source}: {prefix}{key}")
-    return dataclasses.replace(default, **changes)
-
-
-def convert(value: Any, kind: Any, name: str) -> Any:
-    """A TOML value as the field's type."""
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    names = [str(getattr(option, "__name__", option)) for option in arguments or (kind,)]
-    if origin is Literal:
-        if value not in arguments:
-            raise UserError(f"{name} = {value!r}{suggestion(str(value), names)}; one of {', '.join(names)}")
-        return value
-    if origin is tuple:
-        if not isinstance(value, list):
-            raise UserError(f"{name} = {value!r} should be a list")
-        return tuple(convert(item, arguments[0], name) for item in value)
-    if origin in (typing.Union, types.UnionType):
-        choices = {
-            a for option in arguments for a in (typing.get_args(option) if typing.get_origin(option) is Literal else ())
-        }
-        if choices:
-            return convert(value, Literal[tuple(sorted(choices))], name)
-        if value == UNSET and types.NoneType in arguments:
-            return None
-        if any(type(value) is option for option in arguments):
-            return value
-        if value == "none" and type(None) in arguments:  # TOML has no null
-            return None
-    elif kind is float and type(value) in (int, float):
-        return float(value) if abs(value) < 1e308 else math.inf  # which no bound accepts
-    elif type(value) is kind:
-        return value
-    raise UserError(f"{name} = {value!r} should be of type {' or '.join(names)}")
 
 
 def sections(config: Config) -> dict[str, Any]:
@@ -349,15 +217,6 @@ def flatten(config: Config) -> dict[str, Any]:
     }
 
 
-def to_toml(config: Config) -> str:
-    """All values; a field without one (None) is left out."""
-    plain = {
-        section: {name: list(v) if isinstance(v, tuple) else v for name, v in values.items() if v is not None}
-        for section, values in tables(config).items()
-    }
-    return tomli_w.dumps(plain.pop("") | plain)
-
-
 class Difference(NamedTuple):
     """A field in which two configs differ."""
 
@@ -379,35 +238,3 @@ def all_differences(old: Config, new: Config) -> list[Difference]:
 def differences(old: Config, new: Config) -> list[Difference]:
     """The same, without fields that change where and how a run is computed, not what."""
     return [difference for difference in all_differences(old, new) if difference.name not in FREE]
-
-
-def add_phases(config: Config, arguments: list[str]) -> Config:
-    """A config with the further phases that options name: `--phase3.steps 5` adds phase 3, like phase 2 otherwise."""
-    phases = list(config.phases)
-    named = {found[1] for argument in arguments if (found := re.match(r"--phase([1-9]\d{0,3})\.", argument))}
-    for number in sorted(int(name) for name in named):
-        if number == len(phases) + 1:
-            phases.append(phases[-1])
-        elif number > len(phases):
-            raise UserError(f"--{phase_name(number)}: there is no {phase_name(number - 1)}")
-    return dataclasses.replace(config, phases=tuple(phases))
-
-
-def with_config(command: type[Any], config: Config) -> type[Any]:
-    """A command's dataclass with every setting of a config as further options: --seed, --phase1.steps and so on."""
-    import tyro
-
-    phases = [(phase_name(n), PhaseConfig, field(default=phase)) for n, phase in enumerate(config.phases, 1)]
-    settings = dataclasses.make_dataclass("Settings", phases, bases=(Settings,), frozen=True)
-    default = settings(**{f.name: getattr(config, f.name) for f in dataclasses.fields(Settings)})
-    option = ("config", Annotated[settings, tyro.conf.arg(name="")], field(default=default))
-    extended = dataclasses.make_dataclass(command.__name__, [option], bases=(command,), frozen=True)
-    extended.__doc__ = command.__doc__
-    return extended
-
-
-def from_command_line(parsed: Any) -> Config:
-    """The config that a command was given in the options of `with_config`."""
-    values = {f.name: getattr(parsed, f.name) for f in dataclasses.fields(parsed)}
-    shared = {f.name: values.pop(f.name) for f in dataclasses.fields(Settings)}
-    return Config(**shared, phases=tuple(values.values()))

@@ -15,7 +15,7 @@ from sjepa.analysis.speech import choose, read_speech
 from sjepa.analysis.style import keep
 from sjepa.audio.io import read_audio
 from sjepa.audio.mfcc import MfccConfig, mfcc
-from sjepa.config import Config, differences, load_preset
+from sjepa.config import Config, differences
 from sjepa.data.synthetic import synthesise_corpus
 from sjepa.errors import UserError
 from sjepa.evaluate.probes import (
@@ -26,12 +26,14 @@ from sjepa.evaluate.probes import (
     phone_probe,
     utterance_probe,
 )
-from sjepa.model.encoder import Encoder
+from sjepa.model.encoder import EncoderNetwork
 from sjepa.progress import track
 from sjepa.report.page import write_page
 from sjepa.runs import checkpoint
+from sjepa.runs.encoder import Encoder
 from sjepa.runs.events import select_events
 from sjepa.runs.folder import RunFolder
+from sjepa.settings_file import load_preset
 from sjepa.train.loop import pretrain
 from sjepa.train.run import Run
 
@@ -167,7 +169,7 @@ def mfcc_features(config: MfccConfig) -> Features:
     return lambda samples: mfcc(torch.from_numpy(samples)[None], config)[0].numpy()
 
 
-def last_layer(encoder: Encoder) -> Features:
+def last_layer(encoder: EncoderNetwork) -> Features:
     @torch.inference_mode()
     def extract(samples: np.ndarray) -> np.ndarray:
         return encoder(torch.from_numpy(samples)[None]).last[0].numpy()

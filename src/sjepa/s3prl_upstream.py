@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sjepa.model.encoder import Encoder
 from sjepa.model.frontend import RECEPTIVE_FIELD, STRIDE
+from sjepa.runs.encoder import Encoder
 
 dependencies = ["torch", "sjepa"]  # for torch.hub
 

@@ -14,7 +14,8 @@ from sjepa.analysis.style import Found, file_name, read_found, write_formats
 from sjepa.analysis.utterance import draw_utterance
 from sjepa.errors import UserError
 from sjepa.evaluate.metric import SectionKind
-from sjepa.evaluate.table import build_sections, find_results
+from sjepa.evaluate.results import find_results
+from sjepa.evaluate.table import build_sections
 from sjepa.evaluate.tabular import to_latex, to_markdown
 from sjepa.fields import refuse_surprises
 from sjepa.files import write_whole

@@ -7,8 +7,9 @@ from typing import Any
 from sjepa.analysis.style import GRID, INK, MUTED, PLAIN, RULE, SKY, WARNING, Found, figure
 from sjepa.evaluate import reported
 from sjepa.evaluate.metric import SectionKind, column_name
+from sjepa.evaluate.results import find_results
 from sjepa.evaluate.superb.metrics import ACCURACY, WER
-from sjepa.evaluate.table import build_sections, find_results, find_section
+from sjepa.evaluate.table import build_sections, find_section
 
 TASKS = {
     column_name("asr", WER.name): {"title": "Speech recognition: WER (%), test-clean", "lower": WER.lower},

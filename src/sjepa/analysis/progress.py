@@ -11,8 +11,8 @@ from sjepa.errors import UserError
 from sjepa.evaluate.labelled import corpus_name, read_labelled
 from sjepa.evaluate.metric import Better
 from sjepa.evaluate.probing import run_probes
-from sjepa.evaluate.results import write_results
-from sjepa.evaluate.table import find_results, name_row, read_scores
+from sjepa.evaluate.results import find_results, write_results
+from sjepa.evaluate.table import name_row, read_scores
 from sjepa.evaluate.upstream import load_upstream
 from sjepa.progress import say
 from sjepa.runs.events import phase_spans

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from sjepa.config import add_phases, from_command_line, load_preset, to_toml, with_config
+from sjepa.config_options import add_phases, from_command_line, with_config
+from sjepa.settings_file import load_preset, to_toml
 from sjepa.subcommands import option, parse
 
 

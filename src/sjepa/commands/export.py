@@ -12,7 +12,7 @@ from sjepa.errors import UserError
 from sjepa.subcommands import parse
 
 if TYPE_CHECKING:
-    from sjepa.model.encoder import Encoder
+    from sjepa.runs.encoder import Encoder
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def run(arguments: list[str]) -> None:
 
 
 def load_encoder(source: Path, step: int | None, ema: bool) -> "Encoder":
-    from sjepa.model.encoder import Encoder
+    from sjepa.runs.encoder import Encoder
     from sjepa.runs.steps import encoder_at
 
     if step is None and not ema:
@@ -122,9 +122,10 @@ def write_graph(encoder: "Encoder", folder: Path, command: Export) -> str:
 
 def results_of(source: Path, weights: str, folders: tuple[Path, ...]) -> str:
     """Tables of what was measured on exactly these weights."""
-    from sjepa.evaluate.table import build_sections, find_results
+    from sjepa.evaluate.results import find_results
+    from sjepa.evaluate.table import build_sections
     from sjepa.evaluate.tabular import to_markdown
-    from sjepa.runs.folder import find_run
+    from sjepa.runs.locate import find_run
 
     run = find_run(source)
     near = source if run is None else run.path

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from sjepa.bounds import AMOUNT, SHARD_HOURS
-from sjepa.config import Config, load_preset
+from sjepa.config import Config
 from sjepa.data.plan import H200, Machine, PhaseWork, StepTime, Work, table
 from sjepa.errors import UserError
 from sjepa.fields import TABLE, Kind, require
 from sjepa.files import read_json
 from sjepa.model.encoder_config import EncoderConfig
+from sjepa.settings_file import load_preset
 from sjepa.subcommands import parse
 
 ANY_SIZE = 360.0  # seconds of audio for which a rate is entered that holds for all

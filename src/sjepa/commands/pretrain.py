@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import Annotated
 
 from sjepa.bounds import INDEX
-from sjepa.config import Config, add_phases, from_command_line, load_preset, preset_names, with_config
+from sjepa.config import Config
+from sjepa.config_options import add_phases, from_command_line, with_config
 from sjepa.errors import UserError
 from sjepa.runs.folder import RunFolder
+from sjepa.settings_file import load_preset, preset_names
 from sjepa.subcommands import option, parse
 
 

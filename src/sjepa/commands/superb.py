@@ -152,7 +152,7 @@ def evaluate(command: Superb, entry: "Entry", upstream: "Upstream", data: Path, 
     files = None
     if command.feature_cache is not None:
         files = FeatureFiles(command.feature_cache, int(command.feature_cache_gb * 2**30), upstream)
-    evaluation = task.evaluation()(task, upstream, out, command.seed, decoders, command.cache_gb, files)
+    evaluation = entry.search(task, upstream, out, command.seed, decoders, command.cache_gb, files)
     with ExitStack() as holding:
         distributed.in_main_rank(lambda: holding.enter_context(lock_folder(out)))
         results = evaluation.run(evaluation.candidates(command.lr, command.sweep))
@@ -177,9 +177,10 @@ def report(text: str) -> None:
 def evaluate_all(command: Superb, upstream: "Upstream", out: Path) -> None:
     """Every task whose corpus is there; then the table, and the archive for SUPERB's board."""
     from sjepa import distributed
+    from sjepa.evaluate.results import find_results
     from sjepa.evaluate.superb.submission import pack
     from sjepa.evaluate.superb.tasks import all_entries
-    from sjepa.evaluate.table import build_sections, find_results
+    from sjepa.evaluate.table import build_sections
     from sjepa.evaluate.tabular import to_markdown
 
     places = {entry.name: entry.corpus.find(command.data) for entry in all_entries() if entry.corpus is not None}

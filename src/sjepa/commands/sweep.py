@@ -40,7 +40,7 @@ class SweepCommand:
 
 def run(arguments: list[str]) -> None:
     command = parse(SweepCommand, "sjepa sweep", arguments)
-    from sjepa.cli import COMMANDS
+    from sjepa.commands import COMMANDS
     from sjepa.sweep.file import read_sweep
     from sjepa.sweep.work import StoppedError, do_all
 

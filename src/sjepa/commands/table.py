@@ -31,7 +31,8 @@ class Table:
 def run(arguments: list[str]) -> None:
     command = parse(Table, "sjepa table", arguments)
     from sjepa.evaluate.cost import find_costs
-    from sjepa.evaluate.table import build_sections, find_results
+    from sjepa.evaluate.results import find_results
+    from sjepa.evaluate.table import build_sections
     from sjepa.evaluate.tabular import to_csv, to_latex, to_markdown
 
     results = find_results(command.folders)

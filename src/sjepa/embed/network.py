@@ -11,10 +11,10 @@ from torch import Tensor
 
 from sjepa.errors import UserError
 from sjepa.evaluate.upstream import ARCHITECTURES
-from sjepa.model.encoder import Encoder
 from sjepa.model.formats import OtherNetworkError
 from sjepa.model.frontend import Moments
 from sjepa.model.utterances import encode
+from sjepa.runs.encoder import Encoder
 from sjepa.runs.steps import encoder_at
 
 ALL_LAYERS = "all"

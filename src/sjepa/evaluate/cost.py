@@ -16,7 +16,7 @@ from sjepa.errors import UserError
 from sjepa.evaluate.upstream import Upstream, describe_encoder
 from sjepa.fields import NUMBER, TABLE, TEXT, WHOLE, check_fields, optional, require
 from sjepa.files import read_json
-from sjepa.model.encoder import Encoder
+from sjepa.runs.encoder import Encoder
 from sjepa.speed.timing import count_operations
 
 FILE = "cost.json"

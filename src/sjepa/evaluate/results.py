@@ -1,15 +1,41 @@
-"""Folders and files for evaluation results."""
+"""Files of evaluation results: where they go, how they are written, read and checked."""
 
 import json
+from collections.abc import Iterable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from sjepa.files import refuse_file, write_whole
-from sjepa.runs.folder import find_run
+from sjepa.errors import UserError
+from sjepa.evaluate.metric import Better, SectionKind
+from sjepa.fields import NUMBER, TABLE, TEXT, WHOLE, Kind, check_fields, list_of, one_of, optional, require, table_of
+from sjepa.files import read_json, refuse_file, write_whole
+from sjepa.runs.locate import find_run
 
 # Options that are already part of the path, or do not change the result.
 IGNORED_OPTIONS = ("encoder", "data", "out", "device", "alignments", "items", "step")
+# Fields of `results.json`: those that each command must write, and the values that each may have.
+REQUIRED = {"probe": {"layers", "corpus"}, "units": {"units", "metrics", "corpus"}}
+REQUIRED_OF_TASKS = {"protocol", "metrics", "decoded"}
+COUNTS = ("utterances", "of_utterances", "phone_utterances")
+FIELDS = {
+    "task": TEXT,
+    "corpus": TEXT,
+    "encoder": TABLE,
+    "protocol": TABLE,
+    "units": TABLE,
+    "layers": table_of(table_of(TABLE)),
+    "metrics": table_of(NUMBER),
+    "decoded": table_of(table_of(NUMBER)),
+    "better": table_of(one_of(*(better.value for better in Better))),
+    "section": one_of(*(kind.value for kind in SectionKind)),
+    "data": Kind("an object or a list of objects", lambda value: TABLE.accepts(value) or list_of(TABLE).accepts(value)),
+    "dev": TABLE,
+    "labels": optional(TEXT),
+    "learning_rate": optional(NUMBER),
+    "seed": optional(WHOLE),
+}
+ENCODER_FIELDS = {"name": TEXT, "parameters": WHOLE, "fingerprint": TEXT, "states": optional(WHOLE)}
 
 
 def results_root(source: str) -> Path:
@@ -33,3 +59,55 @@ def results_folder(command: Any, kind: str, encoder: str) -> Path:
 def write_results(folder: Path, results: dict[str, Any]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     write_whole(folder / "results.json", json.dumps(results, indent=1) + "\n")
+
+
+def find_results(places: Iterable[Path]) -> list[dict[str, Any]]:
+    """Read all `results.json` files that are given or lie below the given folders."""
+    files: dict[Path, None] = {}
+    for place in places:
+        if not place.exists():
+            raise UserError(f"there is no folder {place}")
+        files.update(dict.fromkeys([place] if place.is_file() else sorted(place.rglob("results.json"))))
+    found = []
+    for file in files:
+        results = read_json(file)
+        if is_result(results):
+            check_results(results, str(file))
+            found.append(results)
+    return found
+
+
+def is_result(results: Any) -> bool:
+    """Return whether a `results.json` is ours. Other programs write files of this name too."""
+    if not isinstance(results, dict) or not {"task", "encoder"} <= results.keys():
+        return False
+    known = isinstance(results["encoder"], dict) and {"name", "parameters", "fingerprint"} <= results["encoder"].keys()
+    return known and REQUIRED.get(str(results["task"]), REQUIRED_OF_TASKS) <= results.keys()
+
+
+def check_results(results: dict[str, Any], file: str) -> None:
+    """Raise UserError if a field has an invalid value."""
+    check_fields(results, FIELDS, file)
+    check_fields(results["encoder"], ENCODER_FIELDS, f"{file}: encoder")
+    if results["task"] == "probe":
+        if not results["layers"]:
+            raise UserError(f"{file}: layers is empty")
+        for layer in results["layers"].values():
+            for score in layer.values():
+                for name in ("mean", "deviation"):
+                    require(score, name, NUMBER, f"{file}: layers")
+    elif results["task"] == "units":
+        require(results["units"], "kind", TEXT, f"{file}: units")
+        require(results["units"], "clusters", optional(WHOLE), f"{file}: units")
+    else:
+        require(results["protocol"], "name", TEXT, f"{file}: protocol")
+        check_fields(results["protocol"], {"steps": WHOLE, "lr": optional(NUMBER)}, f"{file}: protocol")
+        if results["protocol"]["name"] == "lite":
+            require(results["protocol"], "steps", WHOLE, f"{file}: protocol")
+    data = results.get("data")
+    for part in data if isinstance(data, list) else ():
+        require(part, "train_hours", NUMBER, f"{file}: data")
+    if isinstance(data, dict):
+        check_fields(data, dict.fromkeys(COUNTS, optional(WHOLE)), f"{file}: data")
+    if isinstance(results.get("dev"), dict):
+        check_fields(results["dev"], {"by_learning_rate": TABLE}, f"{file}: dev")

@@ -11,9 +11,9 @@ from sjepa.data.sampler import split_evenly
 from sjepa.errors import UserError
 from sjepa.evaluate.superb.records import Utterance
 from sjepa.evaluate.upstream import Upstream
-from sjepa.model.encoder import Encoder
 from sjepa.model.frontend import RECEPTIVE_FIELD, STRIDE, frame_count
 from sjepa.model.masked_prediction import draw_passes, predict_masked
+from sjepa.runs.encoder import Encoder
 from sjepa.runs.heads import RunHeads
 from sjepa.targets.clusters import Clusters
 from sjepa.targets.kmeans import kmeans, nearest

@@ -28,13 +28,14 @@ from sjepa.evaluate.adapters import (
 )
 from sjepa.evaluate.whisper import WEIGHTS, extract_states, load_whisper
 from sjepa.files import read_json
-from sjepa.model.encoder import Encoder
 from sjepa.model.encoder_config import EncoderConfig
 from sjepa.model.formats import fingerprint, from_hugging_face
 from sjepa.model.frontend import RECEPTIVE_FIELD, STRIDE, frame_count
 from sjepa.model.named import resolve_encoder
 from sjepa.model.utterances import encode
-from sjepa.runs.folder import RunFolder, find_run, name_encoder, suggest_run_inside
+from sjepa.runs.encoder import Encoder
+from sjepa.runs.folder import RunFolder
+from sjepa.runs.locate import find_run, name_encoder, suggest_run_inside
 from sjepa.runs.steps import encoder_at
 
 # Hugging Face model types from waveforms to hidden states.

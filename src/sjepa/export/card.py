@@ -5,8 +5,8 @@ from typing import Any, Literal
 
 from sjepa.evaluate.tabular import escape_markdown
 from sjepa.export.facts import TrainingFacts
-from sjepa.model.encoder import Encoder
 from sjepa.phases import PhaseConfig
+from sjepa.runs.encoder import Encoder
 
 Format = Literal["hf", "release", "onnx", "torch"]
 FOLDERS = ("hf", "release")

@@ -6,13 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sjepa.config import Config, from_toml, to_toml
+from sjepa.config import Config
 from sjepa.errors import UserError
 from sjepa.fields import TABLE, TEXT, WHOLE, list_of, require
 from sjepa.files import read_json, write_whole
 from sjepa.runs.audio import FIELDS, AudioSection, audio_sections
 from sjepa.runs.events import select_events
-from sjepa.runs.folder import RunFolder, find_run
+from sjepa.runs.folder import RunFolder
+from sjepa.runs.locate import find_run
+from sjepa.settings_file import from_toml, to_toml
 
 FACTS_FILE = "training.json"
 KEPT = (*FIELDS, "sjepa", "torch", "started", "world_size", "ranks")  # ranks: world_size in an older run.json

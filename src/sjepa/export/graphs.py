@@ -11,9 +11,9 @@ from torch import Tensor
 
 from sjepa.errors import UserError
 from sjepa.export.plain import PlainEncoder
-from sjepa.model.encoder import Encoder
 from sjepa.model.frontend import RECEPTIVE_FIELD, STRIDE
 from sjepa.progress import say
+from sjepa.runs.encoder import Encoder
 
 ONNX_FILE, TORCH_FILE = "encoder.onnx", "encoder.pt2"
 SHORTEST = RECEPTIVE_FIELD + STRIDE  # samples: tracing takes a length of one frame for a constant

@@ -9,8 +9,8 @@ import torch
 from sjepa.errors import UserError
 from sjepa.export.facts import TrainingFacts
 from sjepa.files import write_whole
-from sjepa.model.encoder import Encoder
 from sjepa.runs.checkpoint import digest
+from sjepa.runs.encoder import Encoder
 
 SUMS_FILE = "SHA256SUMS"
 

@@ -8,8 +8,8 @@ import torch
 
 from sjepa.errors import UserError
 from sjepa.export.graphs import CHECKED, ONNX_FILE, quiet
-from sjepa.model.encoder import Encoder
 from sjepa.progress import say
+from sjepa.runs.encoder import Encoder
 
 
 def write_int8(encoder: Encoder, folder: Path) -> float:

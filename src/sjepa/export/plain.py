@@ -6,9 +6,9 @@ from typing import cast
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sjepa.model.encoder import Encoder
 from sjepa.model.frontend import STRIDES, ConvLayer
 from sjepa.model.transformer import LayerNorm
+from sjepa.runs.encoder import Encoder
 
 
 class PlainEncoder(nn.Module):

@@ -19,9 +19,7 @@ from sjepa.files import read_json, save_tensors, write_whole
 from sjepa.model.encoder_config import EncoderConfig
 from sjepa.model.foreign import infer_config_fields, infer_sizes, rename_weights
 from sjepa.model.frontend import KERNELS, STRIDES
-from sjepa.model.named import resolve_encoder
 from sjepa.model.position import HALVES
-from sjepa.runs.folder import RunFolder, suggest_run_inside
 
 # Our config field -> Hugging Face's.
 FIELDS = {
@@ -62,8 +60,6 @@ PREPROCESSOR: dict[str, Any] = {
     "do_normalize": False,
     "return_attention_mask": True,
 }
-CLUSTERS_FILE = "clusters.safetensors"
-"""The mixture and the cluster head, next to the weights of their encoder; `targets.clusters` reads and writes it."""
 # Files of weights in a Hugging Face folder, the first that is there.
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
 # Where training programs put the weights in a file that holds more.
@@ -119,36 +115,22 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
     write_whole(path, json.dumps(content, indent=2, sort_keys=True) + "\n")
 
 
-def encoder_folder(path: Path) -> Path:
-    """The encoder folder of a run; any other path as it is, and the folder of a file."""
-    run = RunFolder(path)
-    if path.is_file():
-        return path.parent
-    return run.encoder if (run.encoder / "config.json").is_file() else path
-
-
 def read_encoder(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Weights under our names, and fields of our EncoderConfig.
 
-    From a run, a Hugging Face HuBERT folder, a shipped encoder's name, or one file of weights (safetensors, or torch
-    without pickled objects) under names of Hugging Face, fairseq or torchaudio. Sizes come from config.json, or from
-    the weights without one.
+    From a Hugging Face HuBERT folder, or one file of weights (safetensors, or torch without pickled objects) under
+    names of Hugging Face, fairseq or torchaudio. Sizes come from config.json, or from the weights without one.
+    `runs.locate.find_encoder` finds the folder of a run.
     """
-    path = resolve_encoder(path)
     if path.is_file():
         weights = rename_weights(read_weights(path), str(path))
         beside = path.parent / "config.json"
         settings = read_json(beside) if beside.is_file() else {}
         known = settings.get("model_type") == FIXED["model_type"]
         return weights, from_hugging_face(settings) if known else infer_config_fields(weights, str(path))
-    folder = encoder_folder(path)
-    if RunFolder(path).exists and folder == path:
-        raise UserError(
-            f"{path} is a run without an encoder yet: its first checkpoint brings one; `sjepa pretrain --out {path}` "
-            "continues it"
-        )
+    folder = path
     if not (folder / "config.json").is_file():
-        raise UserError(f"{folder} is not an encoder folder: it has no config.json{suggest_run_inside(folder)}")
+        raise UserError(f"{folder} is not an encoder folder: it has no config.json")
     settings = read_json(folder / "config.json")
     try:
         fields = from_hugging_face(settings)

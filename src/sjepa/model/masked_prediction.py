@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sjepa.model.encoder import Encoder
+from sjepa.model.encoder import EncoderNetwork
 from sjepa.model.predictor import ClusterHead, Predictor
 
 
@@ -31,7 +31,9 @@ def draw_passes(frames: int, ratio: float, span: int, seed: int) -> np.ndarray:
 
 
 @torch.inference_mode()
-def predict_masked(encoder: Encoder, predictor: Predictor, head: ClusterHead, clean: Tensor, masks: Tensor) -> Tensor:
+def predict_masked(
+    encoder: EncoderNetwork, predictor: Predictor, head: ClusterHead, clean: Tensor, masks: Tensor
+) -> Tensor:
     """Logits (T, K) of one utterance (1, N): of each frame those of the pass in which it is masked, given (P, T)."""
     features = encoder.convolve(clean)  # masks come after the front end, so all passes share it
     z = encoder.transform(features.expand(len(masks), -1, -1), mask=masks).last

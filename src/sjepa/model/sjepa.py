@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from sjepa.model.encoder import Encoder
+from sjepa.model.encoder import EncoderNetwork
 from sjepa.model.encoder_config import EncoderConfig
 from sjepa.model.predictor import ClusterHead, Predictor, PredictorConfig
 
@@ -15,7 +15,7 @@ class SJEPA(nn.Module):
         self, encoder: EncoderConfig, predictor: PredictorConfig, components: int, visible_path: str = "encoder"
     ):
         super().__init__()
-        self.encoder = Encoder(encoder)
+        self.encoder = EncoderNetwork(encoder)
         self.predictor = Predictor(encoder.hidden_size, predictor)
         self.head = ClusterHead(encoder.hidden_size, components)
         self.visible_path = visible_path

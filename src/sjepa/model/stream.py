@@ -9,7 +9,7 @@ look-ahead. Results do not depend on the sizes of the blocks in which audio arri
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -17,11 +17,9 @@ from torch import Tensor
 
 from sjepa.bounds import INTERVAL, START, check_bounds
 from sjepa.errors import UserError
+from sjepa.model.encoder import EncoderNetwork
 from sjepa.model.frontend import FRAMES_PER_SECOND, STRIDE, frame_count, samples_of
 from sjepa.model.moments import RunningMoments
-
-if TYPE_CHECKING:
-    from sjepa.model.encoder import Encoder
 
 
 @dataclass(frozen=True)
@@ -57,7 +55,7 @@ class FeatureStream:
     the frames that are left. Together they are as many as for the whole recording.
     """
 
-    def __init__(self, encoder: "Encoder", config: StreamConfig, states: tuple[int, ...]):
+    def __init__(self, encoder: EncoderNetwork, config: StreamConfig, states: tuple[int, ...]):
         self.encoder, self.config, self.states = encoder, config, states
         self.moments = RunningMoments()
         self.waiting = np.zeros(0, np.float32)  # samples that are not heard yet

@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from sjepa.model.encoder import Encoder
+from sjepa.model.encoder import EncoderNetwork
 from sjepa.model.frontend import frame_count
 
 
 def encode(
-    encoder: Encoder,
+    encoder: EncoderNetwork,
     utterances: Sequence[np.ndarray],
     device: torch.device,
     take: Callable[[list[Tensor]], Tensor],

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from sjepa.analysis.style import read_found
-from sjepa.evaluate.table import find_results
+from sjepa.evaluate.results import find_results
 from sjepa.runs.events import Event, select_events
 from sjepa.runs.folder import RunFolder, planned_steps
 

@@ -127,7 +127,8 @@ def read_scores(run: RunFolder) -> dict[str, float]:
     """Results of the run's encoder as it is now. Results of its phases and of before it was lengthened are left out."""
     if not run.results.is_dir() or not any(run.results.rglob("results.json")):
         return {}
-    from sjepa.evaluate.table import find_results, read_scores  # needs numpy, and most lists do without
+    from sjepa.evaluate.results import find_results
+    from sjepa.evaluate.table import read_scores  # needs numpy, and most lists do without
 
     weights = read_fingerprint(run.encoder / CLUSTERS_FILE)
     results = [r for r in find_results([run.results]) if weights in ("", r["encoder"]["fingerprint"])]

@@ -1,7 +1,6 @@
 """The directory of a run: what each file is called, how it is read, and how a new run is made.
 
-Nothing else in the package knows these names. Every layer may import this module: it needs only `errors`, `files` and
-`events`, and reading a run needs no torch.
+Nothing else in the package knows these names. Reading a run needs no torch.
 """
 
 import json
@@ -234,7 +233,7 @@ class RunFolder:
     def config(self) -> "Config":
         """The settings, typed and checked."""
         self.require()
-        from sjepa.config import from_toml
+        from sjepa.settings_file import from_toml
 
         try:
             return from_toml(self.settings_text, str(self.config_file))
@@ -277,7 +276,8 @@ class RunFolder:
         """Make the directory of a new run on this audio; `corpus` is its fingerprint."""
         import torch
 
-        from sjepa import __version__, distributed
+        from sjepa import distributed
+        from sjepa.version import __version__
 
         self.path.mkdir(parents=True, exist_ok=True)
         versions = {"sjepa": __version__, "torch": torch.__version__, "python": platform.python_version()}
@@ -286,7 +286,7 @@ class RunFolder:
 
     def write_start(self, config: "Config", facts: dict[str, Any]) -> None:
         """Write what a run has from its first moment. The config comes last, because it makes the folder a run."""
-        from sjepa.config import to_toml
+        from sjepa.settings_file import to_toml
 
         write_whole(self.facts_file, json.dumps(facts, indent=1) + "\n")
         write_whole(self.readme, README)
@@ -316,30 +316,3 @@ def planned_steps(settings: dict[str, Any]) -> int:
 def describe_process() -> dict[str, str]:
     """The command that starts a run, and when."""
     return {"command": " ".join(sys.argv), "started": time.strftime("%Y-%m-%d %H:%M:%S")}
-
-
-def find_run(path: Path) -> RunFolder | None:
-    """The run at `path`, or the run that holds the folder `path`."""
-    candidates = (path, path.parent) if path.is_dir() else ()
-    return next((run for run in map(RunFolder, candidates) if run.exists), None)
-
-
-def name_encoder(folder: Path) -> str:
-    """The folder's name, or its run's: `mine/encoder-phase1` is `mine-phase1`, `demo/run/encoder` is `demo`.
-
-    The encoder of a run that is not complete has its step: `mine-step-5000`.
-    """
-    folder = folder.resolve()
-    run = RunFolder(folder.parent)
-    if not folder.name.startswith(run.encoder.name):
-        return folder.name
-    steps = run.checkpoint_steps if folder == run.encoder and run.exists else []
-    if steps and not run.is_complete:
-        return f"{run.name}-step-{steps[0]}"
-    return run.name + folder.name.removeprefix(run.encoder.name)
-
-
-def suggest_run_inside(folder: Path) -> str:
-    """A hint if a folder holds a run, as that of the demo does."""
-    inside = RunFolder(folder / "run")
-    return f"; did you mean {inside}?" if inside.exists else ""

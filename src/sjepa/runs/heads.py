@@ -8,11 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from sjepa.errors import UserError
-from sjepa.model.formats import CLUSTERS_FILE, encoder_folder, fingerprint
+from sjepa.model.formats import fingerprint
 from sjepa.model.predictor import Predictor
 from sjepa.runs.checkpoint import load_sound, refuse_unfit
-from sjepa.runs.folder import RunFolder, find_run
-from sjepa.targets.clusters import Clusters, ClustersInfo, clusters_from_parts, read_clusters
+from sjepa.runs.folder import RunFolder
+from sjepa.runs.locate import find_encoder, find_run
+from sjepa.targets.clusters import CLUSTERS_FILE, Clusters, ClustersInfo, clusters_from_parts, read_clusters
 from sjepa.targets.kinds import KINDS
 from sjepa.targets.layer import LayerChoice
 
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 
 def load_clusters(source: Path, encoder: nn.Module) -> Clusters:
     """Mixture and head of an encoder: from its folder, else from the checkpoint of the run that wrote it."""
-    file = encoder_folder(source) / CLUSTERS_FILE
+    place = find_encoder(source)
+    file = (place.parent if place.is_file() else place) / CLUSTERS_FILE
     run = find_run(source) or RunFolder(source)
     if file.is_file():
         try:

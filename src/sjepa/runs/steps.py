@@ -8,8 +8,8 @@ from sjepa.runs.checkpoint import DamagedError, load, load_latest
 from sjepa.runs.folder import RunFolder
 
 if TYPE_CHECKING:
-    from sjepa.model.encoder import Encoder
     from sjepa.runs.checkpoint import Parts
+    from sjepa.runs.encoder import Encoder
 
 
 def load_step(path: Path, step: int) -> tuple["Parts", dict[str, Any]]:
@@ -33,8 +33,8 @@ def encoder_at(path: Path, step: int | None, ema: bool = False) -> "Encoder":
 
     With `ema`, the target encoder: the slow copy of the encoder whose features the mixture reads.
     """
-    from sjepa.model.encoder import Encoder
     from sjepa.model.formats import load_strictly
+    from sjepa.runs.encoder import Encoder
     from sjepa.runs.heads import clusters_at
 
     run = RunFolder(path)

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from sjepa.audio.io import SAMPLE_RATE
 from sjepa.bounds import LENGTH, PROCESSES, SIZE, SIZE_OR_DEFAULT
-from sjepa.config import load_preset
 from sjepa.errors import UserError
-from sjepa.model.encoder import Encoder
+from sjepa.model.encoder import EncoderNetwork
 from sjepa.model.formats import to_hugging_face
+from sjepa.settings_file import load_preset
 from sjepa.speed.contest import summarize, time_alternately
 from sjepa.speed.output import announce, describe_machine, print_table, save
 from sjepa.subcommands import parse
@@ -56,7 +56,7 @@ def measure(command: BenchEncode, device: torch.device) -> dict[str, Any]:
     batch = command.batch or (24 if gpu else 1)
     announce(f"Making the encoder of {command.preset}, and the same network in transformers")
     torch.manual_seed(0)
-    encoder = Encoder(load_preset(command.preset).encoder).to(device).eval()
+    encoder = EncoderNetwork(load_preset(command.preset).encoder).to(device).eval()
     theirs = make_hubert(encoder, device)
     audio = 0.1 * torch.randn(batch, round(command.seconds * SAMPLE_RATE), device=device)
 
@@ -84,7 +84,7 @@ def measure(command: BenchEncode, device: torch.device) -> dict[str, Any]:
     }
 
 
-def make_hubert(encoder: Encoder, device: torch.device) -> Any:
+def make_hubert(encoder: EncoderNetwork, device: torch.device) -> Any:
     """Make the same network with transformers, using torch's fused attention."""
     try:
         import transformers

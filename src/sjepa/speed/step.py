@@ -18,10 +18,11 @@ from sjepa import distributed
 from sjepa.audio.augment import draw
 from sjepa.audio.io import SAMPLE_RATE
 from sjepa.bounds import LENGTH_OR_DEFAULT, SIZE, SIZE_OR_DEFAULT
-from sjepa.config import Config, load_preset
+from sjepa.config import Config
 from sjepa.data.loader import Batch, on_device
 from sjepa.data.masking import block_mask
 from sjepa.model.frontend import frame_count
+from sjepa.settings_file import load_preset
 from sjepa.speed.output import announce, describe_machine, print_table, save
 from sjepa.speed.peers import PEERS
 from sjepa.speed.timing import capture_graph, count_operations, measure_matmul_rate, time_call

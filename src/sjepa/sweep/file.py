@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from sjepa.bounds import SEED
-from sjepa.config import Config, change_config, load_settings
+from sjepa.config import Config
 from sjepa.errors import UserError, suggestion
 from sjepa.fields import FLAG, TABLE, TEXT, Kind, brief, list_of, require
 from sjepa.runs.folder import RunFolder
+from sjepa.settings_file import change_config, load_settings
 from sjepa.train.branch import unshared
 
 NAME = re.compile(r"[\w.+-]+")

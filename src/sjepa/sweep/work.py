@@ -12,12 +12,13 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from sjepa.config import differences, to_toml
+from sjepa.config import differences
 from sjepa.errors import UserError
 from sjepa.files import write_whole
 from sjepa.locks import is_locked
 from sjepa.runs import checkpoint
 from sjepa.runs.folder import RunFolder
+from sjepa.settings_file import to_toml
 from sjepa.stopping import SIGNALS
 from sjepa.sweep.file import Evaluation, Item, Sweep
 from sjepa.train.branch import boundary

@@ -22,13 +22,14 @@ from sjepa.bounds import check_bounds
 from sjepa.errors import UserError
 from sjepa.fields import FLAG, NUMBER, SURPRISES, TEXT, WHOLE, brief, one_of, optional, require, table_of
 from sjepa.files import save_tensors
-from sjepa.model.encoder import Encoder
+from sjepa.model.encoder import EncoderNetwork
 from sjepa.model.predictor import ClusterHead
 from sjepa.targets.gmm import DiagonalGMM
 from sjepa.targets.kinds import KINDS, Source, TargetName
 from sjepa.targets.projection import PrincipalComponents
 from sjepa.targets.targets import Targets
 
+CLUSTERS_FILE = "clusters.safetensors"  # next to the weights of the encoder
 HEADER = "clusters"  # the key of the safetensors metadata: one JSON object
 BATCH = 65_536  # frames that the head takes at once
 MIXTURE = ("weights", "means", "variances", "centre", "floor")
@@ -90,7 +91,7 @@ class Clusters(nn.Module):
         self.projection.load_state_dict(select(tensors, "projection."))
         self.features = None
         if not self.kind.reads_encoder:  # and so does not look at the source's encoder either
-            self.features = self.kind.features(Source(cast(Encoder, None), info.mfcc, 0))
+            self.features = self.kind.features(Source(cast(EncoderNetwork, None), info.mfcc, 0))
             self.features.load_state_dict(select(tensors, "features."))
         self.head = None
         if "head.output.weight" in tensors:

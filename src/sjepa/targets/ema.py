@@ -7,7 +7,7 @@ from typing import Annotated
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from sjepa.bounds import SHARE
-from sjepa.model.encoder import Encoder
+from sjepa.model.encoder import EncoderNetwork
 
 
 @dataclass(frozen=True)
@@ -25,12 +25,12 @@ def decay_at(step: int, every: int, config: EmaConfig) -> float:
     return config.slow if (step // every) % 2 else config.fast
 
 
-def copy_of(encoder: Encoder) -> Encoder:
+def copy_of(encoder: EncoderNetwork) -> EncoderNetwork:
     """A target encoder that starts equal: evaluation mode, no gradients."""
     return copy.deepcopy(encoder).eval().requires_grad_(False)
 
 
-def follow(target: Encoder, encoder: Encoder, decay: float) -> None:
+def follow(target: EncoderNetwork, encoder: EncoderNetwork, decay: float) -> None:
     """target <- decay target + (1 - decay) encoder, as target + (1 - decay) (encoder - target).
 
     So written, a target that equals its encoder stays equal to the last bit; as a sum of two products it drifts,

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sjepa.audio.mfcc import MfccConfig, log_mel, mfcc
-from sjepa.model.encoder import Encoder
+from sjepa.model.encoder import EncoderNetwork
 from sjepa.model.frontend import STRIDE
 from sjepa.targets import ema
 
@@ -19,7 +19,7 @@ class Features(nn.Module, ABC):
     """What `Targets` needs of its features."""
 
     dimension: int
-    target_encoder: Encoder | None = None
+    target_encoder: EncoderNetwork | None = None
 
     @abstractmethod
     def forward(self, clean: Tensor, layer: int | None) -> Tensor:
@@ -47,13 +47,13 @@ class MfccFeatures(Features):
 class EncoderFeatures(Features):
     """The target encoder's output at the active layer."""
 
-    def __init__(self, encoder: Encoder):
+    def __init__(self, encoder: EncoderNetwork):
         super().__init__()
         self.encoder = ema.copy_of(encoder)
         self.dimension = encoder.config.hidden_size
 
     @property
-    def target_encoder(self) -> Encoder:  # type: ignore[override]
+    def target_encoder(self) -> EncoderNetwork:  # type: ignore[override]
         return self.encoder
 
     def forward(self, clean: Tensor, layer: int | None) -> Tensor:

@@ -11,7 +11,7 @@ from typing import Literal
 from torch import Tensor
 
 from sjepa.audio.mfcc import MfccConfig
-from sjepa.model.encoder import Encoder
+from sjepa.model.encoder import EncoderNetwork
 from sjepa.targets.features import EncoderFeatures, Features, MfccFeatures, RandomProjection
 from sjepa.targets.fit import GmmConfig, fit_kmeans, fit_mixture, random_codes
 from sjepa.targets.gmm import DiagonalGMM
@@ -21,7 +21,7 @@ from sjepa.targets.gmm import DiagonalGMM
 class Source:
     """Inputs available to a feature extractor."""
 
-    encoder: Encoder
+    encoder: EncoderNetwork
     mfcc: MfccConfig
     seed: int
 

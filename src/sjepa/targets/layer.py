@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from sjepa.bounds import COUNT, INDEX, NOT_NEGATIVE, SHARE
-from sjepa.model.encoder import Encoder
+from sjepa.model.encoder import EncoderNetwork
 
 CHUNK = 16  # utterances of the reference set that are encoded together
 
@@ -79,7 +79,7 @@ class LayerChoice:
 
 
 @torch.no_grad()
-def measure_ranks(encoder: Encoder, clean: Tensor, frames: int, seed: int) -> list[float] | None:
+def measure_ranks(encoder: EncoderNetwork, clean: Tensor, frames: int, seed: int) -> list[float] | None:
     """Effective rank of every layer's output on clean, unmasked audio (B, N), over a sample of frames, in fp32.
 
     The sample depends on the seed alone, so that two measurements differ only by the encoder. None if the features are

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from sjepa import distributed
 from sjepa.errors import UserError
-from sjepa.model.encoder import Encoder
+from sjepa.model.encoder import EncoderNetwork
 from sjepa.targets import ema
 from sjepa.targets.fit import GmmConfig, anchor_mixture, require_frames
 from sjepa.targets.gmm import DiagonalGMM, Statistics
@@ -44,7 +44,7 @@ class Targets(nn.Module):
         return self.codebook.components
 
     @property
-    def target_encoder(self) -> Encoder | None:
+    def target_encoder(self) -> EncoderNetwork | None:
         return self.features.target_encoder
 
     @torch.no_grad()
@@ -128,7 +128,7 @@ class Targets(nn.Module):
         whole = Statistics.from_flat(statistics, *self.codebook.means.shape)
         self.codebook.update_online(whole, self.config.decay, self.config.minimum_count, by_frames)
 
-    def follow(self, encoder: Encoder, decay: float) -> None:
+    def follow(self, encoder: EncoderNetwork, decay: float) -> None:
         """After the optimizer's step: move the target encoder of online targets."""
         if self.online and self.target_encoder is not None:
             ema.follow(self.target_encoder, encoder, decay)

@@ -7,7 +7,7 @@ import torch
 
 from sjepa.config import Config
 from sjepa.model.abilities import has_bf16, kernels_work
-from sjepa.model.encoder import Encoder
+from sjepa.model.encoder import EncoderNetwork
 from sjepa.torch_private import disable_padded_buffers, raise_recompile_limit
 
 
@@ -20,7 +20,7 @@ def compiles(config: Config, device: torch.device) -> bool:
     return config.train.compile and device.type == "cuda" and kernels_work()
 
 
-def compile_parts(encoder: Encoder) -> None:
+def compile_parts(encoder: EncoderNetwork) -> None:
     """Compile part by part: LayerDrop and the active layer then choose among compiled layers without recompiling."""
     kernels_work()  # known before the compiler asks
     raise_recompile_limit(64)

@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,9 +21,17 @@ from sjepa.phases import Phase
 from sjepa.runs import checkpoint
 from sjepa.runs.alarms import Alarm
 from sjepa.runs.folder import RunFolder
+from sjepa.runs.locate import find_encoder
 from sjepa.runs.steps import load_step
 from sjepa.seeds import seed_from
-from sjepa.targets.clusters import ClustersInfo, clusters_from_parts, describe_targets, save_clusters, select
+from sjepa.targets.clusters import (
+    CLUSTERS_FILE,
+    ClustersInfo,
+    clusters_from_parts,
+    describe_targets,
+    save_clusters,
+    select,
+)
 from sjepa.targets.kinds import Source
 from sjepa.targets.layer import LayerChoice
 from sjepa.targets.targets import Targets
@@ -90,7 +97,7 @@ class Run:
 
     def begin_from(self, source: str) -> None:
         """Take an encoder's weights from elsewhere; predictor and head stay new."""
-        weights, fields = formats.read_encoder(Path(source))
+        weights, fields = formats.read_encoder(find_encoder(source))
         ours = {name: getattr(self.config.encoder, name) for name in fields}
         sizes = ("hidden_size", "layers", "heads", "inner_size", "conv_channels", "position_kernel", "position_groups")
         other = [f"--encoder.{name.replace('_', '-')} {fields[name]}" for name in sizes if fields[name] != ours[name]]
@@ -238,7 +245,7 @@ class Run:
                     places.append(folder.phase_encoder(ended))
             for place in places:
                 formats.save_folder(place, encoder, settings)
-                save_clusters(place / formats.CLUSTERS_FILE, tensors, clusters)
+                save_clusters(place / CLUSTERS_FILE, tensors, clusters)
         except OSError as error:
             raise checkpoint.cannot_write("the encoder", clusters.step, folder, error) from error
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sjepa.audio.io import SAMPLE_RATE
-from sjepa.evaluate.superb.corpora.libri2mix import SPEAKERS, Turn, read_activity
+from sjepa.evaluate.superb.corpora.libri2mix import SPEAKERS, Turn, read_activity, write_activity
 from sjepa.evaluate.superb.diarization_error import Turns, error_rate, frame_errors
 from sjepa.evaluate.superb.records import Label, Utterance
 from sjepa.evaluate.superb.task import Task
@@ -107,8 +107,6 @@ class DiarizationTask(Task):
     def as_text(self, prediction: Any) -> str:
         if isinstance(prediction, str):
             return prediction
-        from sjepa.evaluate.superb.corpora.libri2mix import write_activity
-
         return write_activity(prediction > 0.5)
 
     def submitted_files(

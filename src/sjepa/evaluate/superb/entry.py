@@ -8,7 +8,9 @@ from typing import Any, TypeVar
 from sjepa.errors import UserError
 from sjepa.evaluate.metric import Metric, SectionKind
 from sjepa.evaluate.superb.own import CorpusOptions, corpus_label
+from sjepa.evaluate.superb.protocol import Evaluation
 from sjepa.evaluate.superb.records import Fold
+from sjepa.evaluate.superb.search import Search
 from sjepa.evaluate.superb.submission import Submission
 from sjepa.evaluate.superb.task import Recipe, Task
 
@@ -61,6 +63,8 @@ class Entry:
     """Reads the corpus and makes the task: folds, head, loss and predictions."""
     selects: str = ""
     """The metric for selection on dev. By default, the first."""
+    search: type[Search] = Evaluation
+    """The class that runs the task. By default, it trains heads. A task without training has its own."""
     corpus: Corpus | None = None
     """Rules for `superb all` to find the corpus. `superb all` skips tasks without it."""
     submission: Submission | None = None
@@ -73,9 +77,8 @@ class Entry:
     def for_corpus(self, data: Path) -> "Entry":
         """Return the task for a user's corpus, with its own name and without published results."""
         name = f"{self.name}-{corpus_label(data)}"
-        return Entry(
-            name, self.title, SectionKind.OTHER, self.recipe, self.lite_steps, self.metrics, self.build, self.selects
-        )
+        section, recipe, steps = SectionKind.OTHER, self.recipe, self.lite_steps
+        return Entry(name, self.title, section, recipe, steps, self.metrics, self.build, self.selects, self.search)
 
     def request(
         self,

@@ -31,9 +31,6 @@ class QueryTask(Task):
     truths: dict[str, Truth] = field(kw_only=True, repr=False)
     """Ground truth of the parts `dev` and `test`."""
 
-    def evaluation(self) -> type[Search]:
-        return LayerSearch
-
     def head(self, dimension: int) -> nn.Module:
         return nn.Identity()
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from sjepa import __version__, distributed
+from sjepa import distributed
 from sjepa.audio.io import SAMPLE_RATE
 from sjepa.evaluate.results import write_results
 from sjepa.evaluate.superb.decode import BeamDecoder
@@ -26,6 +26,7 @@ from sjepa.evaluate.upstream import Upstream, check_unchanged, describe_encoder
 from sjepa.fields import NUMBER, TABLE, require, table_of
 from sjepa.files import read_json
 from sjepa.progress import say, track
+from sjepa.version import __version__
 
 
 @dataclass

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,9 +14,6 @@ from sjepa.evaluate.superb.batches import shuffled_batches
 from sjepa.evaluate.superb.records import Fold, Label, Utterance
 from sjepa.evaluate.superb.specaugment import SpecAugment
 from sjepa.evaluate.superb.submission import Submission
-
-if TYPE_CHECKING:
-    from sjepa.evaluate.superb.search import Search
 
 LITE_RATE = 1e-3
 MAX_EVALUATIONS = 10  # on dev, in the lite protocol
@@ -93,12 +90,6 @@ class Task(ABC):
 
     def optimizer(self, parameters: Iterable[nn.Parameter], lr: float) -> torch.optim.Optimizer:
         return torch.optim.Adam(parameters, lr=lr)
-
-    def evaluation(self) -> "type[Search]":
-        """Return the class that runs the task. A task without training uses another search."""
-        from sjepa.evaluate.superb.protocol import Evaluation
-
-        return Evaluation
 
     def score(self, predictions: Sequence[Any], references: Sequence[Label]) -> dict[str, float]:
         return {metric.name: metric.score(predictions, references) for metric in self.metrics if metric.score}

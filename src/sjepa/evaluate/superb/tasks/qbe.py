@@ -4,7 +4,7 @@ from sjepa.evaluate.metric import SectionKind
 from sjepa.evaluate.superb.corpora.quesst import Truth, read_quesst
 from sjepa.evaluate.superb.entry import Corpus, Entry, Request
 from sjepa.evaluate.superb.metrics import MTWV
-from sjepa.evaluate.superb.queries import QueryTask
+from sjepa.evaluate.superb.queries import LayerSearch, QueryTask
 from sjepa.evaluate.superb.records import LITE_UTTERANCES, Fold, sample_evenly
 from sjepa.evaluate.superb.submission import Submission
 from sjepa.evaluate.superb.task import Recipe
@@ -41,6 +41,7 @@ ENTRY = Entry(
     lite_steps=0,
     metrics=(MTWV,),
     build=build,
+    search=LayerSearch,
     corpus=Corpus(("quesst14Database", "scoring/language_key_dev.lst")),
     submission=Submission({"benchmark.stdlist.xml": "qbe_public/benchmark.stdlist.xml"}),
 )

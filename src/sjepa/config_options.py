@@ -1,0 +1,42 @@
+"""A config as options of a command: --seed, --phase1.steps and so on."""
+
+import dataclasses
+import re
+from dataclasses import field
+from typing import Annotated, Any
+
+from sjepa.config import Config, Settings, phase_name
+from sjepa.errors import UserError
+from sjepa.phases import PhaseConfig
+
+
+def add_phases(config: Config, arguments: list[str]) -> Config:
+    """A config with the further phases that options name: `--phase3.steps 5` adds phase 3, like phase 2 otherwise."""
+    phases = list(config.phases)
+    named = {found[1] for argument in arguments if (found := re.match(r"--phase([1-9]\d{0,3})\.", argument))}
+    for number in sorted(int(name) for name in named):
+        if number == len(phases) + 1:
+            phases.append(phases[-1])
+        elif number > len(phases):
+            raise UserError(f"--{phase_name(number)}: there is no {phase_name(number - 1)}")
+    return dataclasses.replace(config, phases=tuple(phases))
+
+
+def with_config(command: type[Any], config: Config) -> type[Any]:
+    """A command's dataclass with every setting of a config as further options: --seed, --phase1.steps and so on."""
+    import tyro
+
+    phases = [(phase_name(n), PhaseConfig, field(default=phase)) for n, phase in enumerate(config.phases, 1)]
+    settings = dataclasses.make_dataclass("Settings", phases, bases=(Settings,), frozen=True)
+    default = settings(**{f.name: getattr(config, f.name) for f in dataclasses.fields(Settings)})
+    option = ("config", Annotated[settings, tyro.conf.arg(name="")], field(default=default))
+    extended = dataclasses.make_dataclass(command.__name__, [option], bases=(command,), frozen=True)
+    extended.__doc__ = command.__doc__
+    return extended
+
+
+def from_command_line(parsed: Any) -> Config:
+    """The config that a command was given in the options of `with_config`."""
+    values = {f.name: getattr(parsed, f.name) for f in dataclasses.fields(parsed)}
+    shared = {f.name: values.pop(f.name) for f in dataclasses.fields(Settings)}
+    return Config(**shared, phases=tuple(values.values()))

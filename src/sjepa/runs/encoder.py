@@ -1,0 +1,155 @@
+"""The encoder for use: loaded from a run, a folder, a file or a name, with the mixture and head trained with it."""
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal, Self
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from sjepa.errors import UserError
+from sjepa.model import formats
+from sjepa.model.encoder import EncoderNetwork
+from sjepa.model.encoder_config import EncoderConfig
+from sjepa.model.frontend import frame_count
+from sjepa.model.named import resolve_encoder
+from sjepa.model.position import HALVES
+from sjepa.model.stream import FeatureStream, StreamConfig
+from sjepa.runs.heads import load_clusters, read_own_clusters
+from sjepa.runs.locate import find_encoder
+from sjepa.targets.clusters import CLUSTERS_FILE, Clusters
+
+From = Literal["mixture", "head"]
+"""What units and posteriors are of: the mixture, or the cluster head."""
+
+
+class Encoder(EncoderNetwork):
+    """A speech encoder with HuBERT's architecture at the size of `config`; weights carry Hugging Face's names.
+
+    >>> from sjepa import Encoder
+    >>> encoder = Encoder.from_pretrained("runs/mine")
+    >>> encoder(torch.zeros(1, 16_000)).last.shape  # waveforms at 16 kHz to 50 frames per second
+    torch.Size([1, 49, 32])
+    """
+
+    def __init__(self, config: EncoderConfig | None = None):
+        super().__init__(config)
+        self.source: Path | None = None
+        # In a list, so that torch does not take the clusters for a part of the network.
+        self.held_clusters: list[Clusters] = []
+
+    def stream(
+        self, chunk: float = 1.28, look_ahead: float = 0.64, context: float = 2.0, layer: int | None = None
+    ) -> FeatureStream:
+        """Features of a live stream at 16 kHz, in chunks: of a layer from 0, or of the last one. Times are in seconds.
+
+        A frame sees `context` before its chunk and `look_ahead` after it. It comes out at most `chunk` + `look_ahead`
+        after its audio, plus the time to compute. `model/stream.py` says what differs from the whole recording.
+
+        >>> import numpy as np
+        >>> from sjepa import Encoder
+        >>> stream = Encoder.from_pretrained("runs/mine").stream(chunk=0.5, look_ahead=0.25)
+        >>> [len(frames) for frames in stream.feed(np.zeros((4, 8_000), np.float32))]  # four blocks of half a second
+        [25, 25, 25, 24]
+        """
+        last = self.config.layers - 1
+        if layer is not None and not 0 <= layer <= last:
+            raise UserError(f"layer {layer}: the encoder has layers 0 to {last}")
+        return FeatureStream(self, StreamConfig(chunk, look_ahead, context), ((last if layer is None else layer) + 1,))
+
+    @property
+    def clusters(self) -> Clusters:
+        """The mixture and the cluster head that were trained with this encoder, on the encoder's device."""
+        if not self.held_clusters:
+            if self.source is None:
+                raise UserError(
+                    "this encoder has no mixture and no cluster head: load one with Encoder.from_pretrained"
+                )
+            self.held_clusters = [load_clusters(self.source, self)]
+        return self.held_clusters[0].to(next(self.parameters()).device)
+
+    @torch.inference_mode()
+    def posteriors(self, waveforms: Tensor, lengths: Tensor | None = None, temperature: float = 1.0) -> Tensor:
+        """Posteriors (B, T, K) of the mixture for waveforms (B, N), in the space and layer it was fitted on.
+
+        The targets of training are those at `encoder.clusters.info.temperature`. Frames beyond an utterance's length
+        are 0.
+        """
+        clusters = self.clusters
+        return pad([clusters.mixture_posteriors(x, temperature) for x in self.mixture_space(waveforms, lengths)])
+
+    @torch.inference_mode()
+    def head_posteriors(self, waveforms: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """The cluster head's distributions (B, T, K) on the last layer; frames beyond an utterance's length are 0."""
+        clusters = self.clusters
+        return pad([clusters.head_posteriors(x) for x in self.utterance_states(waveforms, lengths, -1)])
+
+    @torch.inference_mode()
+    def units(self, waveforms: Tensor, lengths: Tensor | None = None, source: From = "head") -> Tensor:
+        """The most likely component (B, T) at each frame, by the head or the mixture; -1 beyond an utterance's length.
+
+        >>> from sjepa import Encoder
+        >>> Encoder.from_pretrained("runs/mine").units(torch.zeros(1, 16_000), source="mixture").shape
+        torch.Size([1, 49])
+        """
+        clusters = self.clusters
+        if source == "mixture":
+            return pad([clusters.mixture_units(x) for x in self.mixture_space(waveforms, lengths)], -1)
+        states = self.utterance_states(waveforms, lengths, -1)
+        return pad([clusters.head_posteriors(x).argmax(-1) for x in states], -1)
+
+    def mixture_space(self, waveforms: Tensor, lengths: Tensor | None) -> list[Tensor]:
+        """Features (T, D) of each utterance that the mixture was fitted on."""
+        clusters = self.clusters
+        counts = [waveforms.shape[1]] * len(waveforms) if lengths is None else lengths.tolist()
+        utterances = [samples[:count] for samples, count in zip(waveforms, counts, strict=True)]
+        if clusters.state is None:
+            return [clusters.space(samples, None) for samples in utterances]
+        states = self.utterance_states(waveforms, lengths, clusters.state)
+        return [clusters.space(samples, x) for samples, x in zip(utterances, states, strict=True)]
+
+    def utterance_states(self, waveforms: Tensor, lengths: Tensor | None, state: int) -> list[Tensor]:
+        """A hidden state (T, D) of each utterance, without padding."""
+        output = self(waveforms, lengths, until=None if state < 0 else state - 1)
+        if lengths is None:
+            return list(output.hidden_states[state])
+        counts = [frame_count(count) for count in lengths.tolist()]
+        return [x[:count] for x, count in zip(output.hidden_states[state], counts, strict=True)]
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write a folder that `from_pretrained` and Hugging Face's AutoModel load, in the precision of the weights.
+
+        The mixture and the cluster head go with it, if the encoder has them.
+        """
+        formats.save_folder(Path(folder), self.state_dict(), formats.to_hugging_face(self.config))
+        if self.held_clusters:
+            half = next(self.parameters()).dtype in HALVES
+            file = Path(folder) / CLUSTERS_FILE
+            self.held_clusters[0].save(file, encoder=formats.fingerprint(self), half=half)
+
+    @classmethod
+    def from_pretrained(cls, path: str | Path) -> Self:
+        """Load the encoder of a run or folder, a Hugging Face HuBERT, a file of weights, or a shipped encoder by name.
+
+        Files of weights may have the names of Hugging Face, fairseq or torchaudio. Weights are in fp32 and the encoder
+        is in evaluation mode.
+        """
+        source = resolve_encoder(path)
+        place = find_encoder(source)
+        weights, fields = formats.read_encoder(place)
+        encoder = cls(EncoderConfig(**fields))
+        formats.load_strictly(encoder, weights, str(path))
+        encoder.source = source
+        encoder.take_clusters((place.parent if place.is_file() else place) / CLUSTERS_FILE)
+        return encoder.eval()
+
+    def take_clusters(self, file: Path) -> None:
+        """Load the mixture and the head of these weights; a fault is reported when they are asked for."""
+        if file.is_file():
+            with suppress(UserError):
+                self.held_clusters = [read_own_clusters(file, self)]
+
+
+def pad(utterances: list[Tensor], value: float = 0.0) -> Tensor:
+    return pad_sequence(utterances, batch_first=True, padding_value=value)

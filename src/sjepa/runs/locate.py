@@ -1,0 +1,52 @@
+"""From a path or a name to a run or an encoder folder. Needs no torch."""
+
+from pathlib import Path
+
+from sjepa.errors import UserError
+from sjepa.model.named import resolve_encoder
+from sjepa.runs.folder import RunFolder
+
+
+def find_run(path: Path) -> RunFolder | None:
+    """Return the run at `path`, or the run that holds the folder `path`."""
+    candidates = (path, path.parent) if path.is_dir() else ()
+    return next((run for run in map(RunFolder, candidates) if run.exists), None)
+
+
+def find_encoder(source: str | Path) -> Path:
+    """Return the encoder folder or the file of weights that belongs to a run, a folder, a file or a shipped name."""
+    path = resolve_encoder(source)
+    run = RunFolder(path)
+    if path.is_file():
+        return path
+    if (run.encoder / "config.json").is_file():
+        return run.encoder
+    if run.exists:
+        raise UserError(
+            f"{path} is a run without an encoder yet: its first checkpoint brings one; `sjepa pretrain --out {path}` "
+            "continues it"
+        )
+    if not (path / "config.json").is_file():
+        raise UserError(f"{path} is not an encoder folder: it has no config.json{suggest_run_inside(path)}")
+    return path
+
+
+def name_encoder(folder: Path) -> str:
+    """Return the folder's name, or its run's: `mine/encoder-phase1` is `mine-phase1`, `demo/run/encoder` is `demo`.
+
+    The encoder of a run that is not complete has its step: `mine-step-5000`.
+    """
+    folder = folder.resolve()
+    run = RunFolder(folder.parent)
+    if not folder.name.startswith(run.encoder.name):
+        return folder.name
+    steps = run.checkpoint_steps if folder == run.encoder and run.exists else []
+    if steps and not run.is_complete:
+        return f"{run.name}-step-{steps[0]}"
+    return run.name + folder.name.removeprefix(run.encoder.name)
+
+
+def suggest_run_inside(folder: Path) -> str:
+    """Return a hint if a folder holds a run, as that of the demo does."""
+    inside = RunFolder(folder / "run")
+    return f"; did you mean {inside}?" if inside.exists else ""

@@ -1,0 +1,146 @@
+"""Read and write a config as TOML: presets, and files that state only what differs from what they extend."""
+
+import dataclasses
+import math
+import re
+import tomllib
+import types
+import typing
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+import tomli_w
+
+from sjepa.config import Config, Settings, phase_name, tables
+from sjepa.errors import UserError, suggestion
+from sjepa.phases import PhaseConfig
+
+EXTENDS = "extends"  # the key of a settings file that names what it builds on
+UNSET = "none"  # how TOML, which has no null, says that an optional field has no value
+PHASE_SECTION = re.compile(r"phase([1-9]\d{0,3})")
+
+
+def preset_names() -> list[str]:
+    return sorted(
+        p.name.removesuffix(".toml") for p in resources.files("sjepa.presets").iterdir() if p.name.endswith(".toml")
+    )
+
+
+def load_preset(name: str) -> Config:
+    """A preset by its name, or a settings file by its path.
+
+    >>> from sjepa import load_preset
+    >>> load_preset("paper").phases[0].steps
+    400000
+    """
+    return load_settings(name, Path(), ())
+
+
+def load_settings(name: str, folder: Path, chain: tuple[str, ...]) -> Config:
+    """A preset by its name, or a settings file by its path from `folder`; `chain` holds the files that build on it."""
+    if name.endswith(".toml"):
+        path = folder / name
+        if not path.is_file():
+            wanted = f", which {chain[-1]} extends" if chain else ""
+            raise UserError(f"there is no config file {path}{wanted}")
+        try:
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise UserError(f"{path} is not valid TOML: {error}") from error
+        return from_toml(text, str(path), path.parent, chain)
+    if name not in preset_names():
+        where = f"{chain[-1]}: extends = {name!r}: " if chain else ""
+        raise UserError(
+            f"{where}there is no preset {name!r}{suggestion(name, preset_names())}; presets are "
+            f"{', '.join(preset_names())}{', and a path to a file ends in .toml' if chain else ''}"
+        )
+    text = resources.files("sjepa.presets").joinpath(f"{name}.toml").read_text("utf-8")
+    return from_toml(text, f"preset {name}", Path(), chain)
+
+
+def from_toml(text: str, source: str, folder: Path = Path(), chain: tuple[str, ...] = ()) -> Config:
+    """The config that a text states; what it leaves out is as in what it extends, or as in the paper."""
+    try:
+        given = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{source} is not valid TOML: {error}") from error
+    base = given.pop(EXTENDS, None)
+    if base is None:
+        return change_config(Config(), given, source)
+    if not isinstance(base, str):
+        raise UserError(f"{source}: {EXTENDS} = {base!r} should be the name of a preset or the path of a TOML file")
+    if any(Path(other).resolve() == Path(source).resolve() for other in chain):
+        raise UserError(f"{source} extends itself: {' -> '.join([*chain, source])}")
+    return change_config(load_settings(base, folder, (*chain, source)), given, source)
+
+
+def change_config(config: Config, given: dict[str, Any], source: str) -> Config:
+    """A config with the values of TOML tables in place."""
+    phases = list(config.phases)
+    numbered = {int(found[1]): key for key in given if (found := PHASE_SECTION.fullmatch(key))}
+    for number, key in sorted(numbered.items()):
+        if number == len(phases) + 1:
+            phases.append(phases[-1])  # a further phase starts from the settings of the one before
+        elif number > len(phases):
+            raise UserError(f"{source}: there is a {key}, but no {phase_name(number - 1)}")
+        phases[number - 1] = build(PhaseConfig, given[key], phases[number - 1], source, key)
+    others = {key: value for key, value in given.items() if key not in numbered.values()}
+    past = Settings(**{f.name: getattr(config, f.name) for f in dataclasses.fields(Settings)})
+    shared = build(Settings, others, past, source, "")
+    return Config(**{f.name: getattr(shared, f.name) for f in dataclasses.fields(shared)}, phases=tuple(phases))
+
+
+def build(cls: type[Any], given: Any, default: Any, source: str, name: str) -> Any:
+    """`default` with the given values in place; unknown keys and wrong types are errors."""
+    if not isinstance(given, dict):
+        raise UserError(f"{source}: {name} is a section, not a value")
+    kinds = typing.get_type_hints(cls)
+    prefix = f"{name}." if name else ""
+    changes: dict[str, Any] = {}
+    for key, value in given.items():
+        if key not in kinds:
+            raise UserError(f"{source}: unknown key {prefix}{key}{suggestion(key, kinds)}")
+        if dataclasses.is_dataclass(kinds[key]):
+            changes[key] = build(kinds[key], value, getattr(default, key), source, prefix + key)
+        else:
+            changes[key] = convert(value, kinds[key], f"{source}: {prefix}{key}")
+    return dataclasses.replace(default, **changes)
+
+
+def convert(value: Any, kind: Any, name: str) -> Any:
+    """A TOML value as the field's type."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    names = [str(getattr(option, "__name__", option)) for option in arguments or (kind,)]
+    if origin is Literal:
+        if value not in arguments:
+            raise UserError(f"{name} = {value!r}{suggestion(str(value), names)}; one of {', '.join(names)}")
+        return value
+    if origin is tuple:
+        if not isinstance(value, list):
+            raise UserError(f"{name} = {value!r} should be a list")
+        return tuple(convert(item, arguments[0], name) for item in value)
+    if origin in (typing.Union, types.UnionType):
+        choices = {
+            a for option in arguments for a in (typing.get_args(option) if typing.get_origin(option) is Literal else ())
+        }
+        if choices:
+            return convert(value, Literal[tuple(sorted(choices))], name)
+        if value == UNSET and types.NoneType in arguments:
+            return None
+        if any(type(value) is option for option in arguments):
+            return value
+    elif kind is float and type(value) in (int, float):
+        return float(value) if abs(value) < 1e308 else math.inf  # which no bound accepts
+    elif type(value) is kind:
+        return value
+    raise UserError(f"{name} = {value!r} should be of type {' or '.join(names)}")
+
+
+def to_toml(config: Config) -> str:
+    """All values; a field without one (None) is left out."""
+    plain = {
+        section: {name: list(v) if isinstance(v, tuple) else v for name, v in values.items() if v is not None}
+        for section, values in tables(config).items()
+    }
+    return tomli_w.dumps(plain.pop("") | plain)
