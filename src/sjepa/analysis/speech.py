@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sjepa.audio.io import SAMPLE_RATE, read_audio, read_header, shown
+from sjepa.audio.io import SAMPLE_RATE, read_audio, read_header, show_path
 from sjepa.data.corpus import audio_files
 from sjepa.errors import UserError
 from sjepa.evaluate.labelled import LabelledUtterance, read_labelled
@@ -66,7 +66,7 @@ def choose(
         files = sample_evenly(found, count)
     missing = [path for path in files if not path.is_file()]
     if missing:
-        raise UserError(f"there is no file {shown(missing[0])}")
+        raise UserError(f"there is no file {show_path(missing[0])}")
     return [(path, known.get(path.resolve())) for path in files]
 
 
@@ -74,20 +74,22 @@ def read_speech(path: Path, label: LabelledUtterance | None, start: float, secon
     """A stretch of a file; of a longer one only so many seconds are read, and that is said."""
     duration = read_header(path).samples / SAMPLE_RATE
     if start >= duration:
-        raise UserError(f"--start {start:g}: {shown(path)} is {duration:.2f} seconds long")
+        raise UserError(f"--start {start:g}: {show_path(path)} is {duration:.2f} seconds long")
     wanted = min(seconds, duration - start)
     if wanted * SAMPLE_RATE < RECEPTIVE_FIELD:
-        raise UserError(f"{shown(path)}: {wanted * 1000:.0f} ms from {start:g} s are too short: a frame needs 25 ms")
+        raise UserError(
+            f"{show_path(path)}: {wanted * 1000:.0f} ms from {start:g} s are too short: a frame needs 25 ms"
+        )
     if wanted < duration - start:
         say(
-            f"{shown(path)} is {duration:,.0f} seconds long: {start:g} to {start + wanted:g} s are shown; "
+            f"{show_path(path)} is {duration:,.0f} seconds long: {start:g} to {start + wanted:g} s are shown; "
             "--start and --seconds choose others"
         )
     samples = read_audio(path, round(start * SAMPLE_RATE), round(wanted * SAMPLE_RATE))
     if not samples.any():
-        say(f"{shown(path)}: silence, every sample is zero")
+        say(f"{show_path(path)}: silence, every sample is zero")
     if label is None:
-        return Speech(shown(path.name), path, start, duration, samples)
+        return Speech(show_path(path.name), path, start, duration, samples)
     phones = label.segments or runs(label.phones)
     return Speech(
         label.utterance.name,

@@ -24,13 +24,13 @@ from sjepa.analysis.style import (
     file_name,
     whole_path,
 )
-from sjepa.audio.io import SAMPLE_RATE, shown, to_int16
+from sjepa.audio.io import SAMPLE_RATE, show_path, to_int16
 from sjepa.audio.mfcc import log_mel
 from sjepa.evaluate.labelled import LabelledUtterance
 from sjepa.model.frontend import frame_centres
 
 MELS, SHIFT = 80, 160  # spectrogram: bands, samples between columns
-RANGE = 12.0  # natural logarithms below the loudest point that are still shown
+RANGE = 12.0  # natural logarithms below the loudest point that are still show_path
 TOP = 3
 PARTS = (*PATHS, "target")
 COLOURS = {"visible": VISIBLE, "masked": PREDICTOR, "target": TARGET}
@@ -40,7 +40,7 @@ RANKS = (MASKED, VISIBLE, INK)  # colours of the first, second and third posteri
 
 def file_stem(path: Path, label: LabelledUtterance | None) -> str:
     """The name of an utterance's files."""
-    return f"utterance-{file_name(shown(path.name) if label is None else label.utterance.name)}"
+    return f"utterance-{file_name(show_path(path.name) if label is None else label.utterance.name)}"
 
 
 def made_from_file(path: Path, start: float, seconds: float, seed: int) -> dict[str, Any]:
@@ -59,7 +59,7 @@ def analyse_utterance(run: Restored, speech: Speech, longest: float = 20.0) -> F
         "run": run.about,
         "made_from": made_from_file(speech.path, speech.start, longest, run.seed),
         "name": speech.name,
-        "path": shown(speech.path),
+        "path": show_path(speech.path),
         "start": speech.start,
         "file_seconds": round(speech.duration, 3),
         "seconds": round(len(speech.samples) / SAMPLE_RATE, 4),

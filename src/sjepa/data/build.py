@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from sjepa.audio.io import SAMPLE_RATE, AudioInfo, BadAudioError, decoding, read_header, shown
+from sjepa.audio.io import SAMPLE_RATE, AudioInfo, BadAudioError, open_audio, read_header, show_path
 from sjepa.data.corpus import Corpus, first_of
 from sjepa.data.index import AUDIO, Row, arrow, merge_parts, read_facts, write_part, writing
 from sjepa.data.languages import select_languages
@@ -48,9 +48,9 @@ def build_index(
     arrow()  # fail before the work if it is not installed
     for source in sources:
         if not os.path.exists(source):
-            raise UserError(f"there is no {shown(source)}")
+            raise UserError(f"there is no {show_path(source)}")
         if not (os.path.isfile(source) or os.path.isdir(source)):
-            raise UserError(f"{shown(source)} is neither a regular file nor a folder")
+            raise UserError(f"{show_path(source)} is neither a regular file nor a folder")
     with lock_folder(out):
         return write_index(sources, out, layout, max_seconds, cut_transcribed, languages, show)
 
@@ -66,7 +66,7 @@ def write_index(
 ) -> dict[str, Any]:
     """The work of `build_index`, which has locked the folder."""
     settings: dict[str, Any] = {
-        "sources": [shown(os.path.abspath(source)) for source in sources],
+        "sources": [show_path(os.path.abspath(source)) for source in sources],
         "layout": layout,
         "max_seconds": max_seconds,
         "cut_transcribed": cut_transcribed,
@@ -154,7 +154,7 @@ def make_rows(item: Item | str, limit: int, cut_transcribed: bool) -> list[Row] 
         info = read_cached_header(item.place)
     except BadAudioError as error:
         return str(error)
-    name, start = shown(item.place.path), round(item.offset * SAMPLE_RATE)
+    name, start = show_path(item.place.path), round(item.offset * SAMPLE_RATE)
     samples = info.samples - start if item.duration is None else round(item.duration * SAMPLE_RATE)
     if start + samples > info.samples + ROUNDING * SAMPLE_RATE or start >= info.samples:
         end, there = (start + samples) / SAMPLE_RATE, info.samples / SAMPLE_RATE
@@ -182,7 +182,7 @@ def make_rows(item: Item | str, limit: int, cut_transcribed: bool) -> list[Row] 
 
 @lru_cache(maxsize=256)
 def read_cached_header(place: Place) -> AudioInfo:
-    return read_header(open_place(place), shown(place.path))
+    return read_header(open_place(place), show_path(place.path))
 
 
 def open_place(place: Place) -> str | BinaryIO:
@@ -195,7 +195,7 @@ def cut_pieces(place: Place, stretch: Stretch, limit: int) -> list[Stretch]:
     start, samples = stretch
     if samples <= limit:
         return [stretch]
-    with decoding(open_place(place), shown(place.path)) as sound:
+    with open_audio(open_place(place), show_path(place.path)) as sound:
         power = loudness(sound, start, samples)
     return cut_at_silences(power, start, samples, limit)
 

@@ -18,7 +18,7 @@ from sjepa.audio.io import (
     SilentAudioError,
     read_header,
     read_int16,
-    shown,
+    show_path,
 )
 from sjepa.data.shard_cache import ShardCache
 from sjepa.data.storage import Place, is_url, read_bytes
@@ -93,7 +93,7 @@ class Corpus:
 
     def name(self, utterance: int) -> str:
         """The name of an utterance for messages."""
-        path = shown(self.paths[self.file[utterance]])
+        path = show_path(self.paths[self.file[utterance]])
         inside = self.byte_size is not None and self.byte_size[utterance]
         return f"{path} (utterance {utterance})" if inside else path
 
@@ -120,7 +120,7 @@ class Corpus:
     def decode(self, utterance: int, start: int, samples: int) -> np.ndarray:
         place = self.place(utterance)
         if min(place.offset, place.size, start) < 0:
-            raise BadAudioError(f"{shown(place.path)}: the index points before its beginning; rebuild it")
+            raise BadAudioError(f"{show_path(place.path)}: the index points before its beginning; rebuild it")
         if self.raw:
             stretch = Place(place.path, place.offset + 2 * start, 2 * samples)
             return np.frombuffer(read_bytes(stretch), dtype="<i2")
@@ -139,7 +139,7 @@ def audio_files(folder: Path, refused: list[str]) -> Iterator[str]:
     visited = set()
 
     def refuse(error: OSError) -> None:
-        refused.append(f"{shown(error.filename)}: the folder cannot be read ({error.strerror})")
+        refused.append(f"{show_path(error.filename)}: the folder cannot be read ({error.strerror})")
 
     for where, folders, files in os.walk(folder, followlinks=True, onerror=refuse):
         status = os.stat(where)
@@ -198,7 +198,7 @@ def check_header(path: str) -> AudioInfo | str:
     except BadAudioError as error:
         return str(error)
     if info.samples < RECEPTIVE_FIELD:
-        return f"{shown(path)}: {info.samples} samples at 16 kHz, fewer than one frame ({RECEPTIVE_FIELD})"
+        return f"{show_path(path)}: {info.samples} samples at 16 kHz, fewer than one frame ({RECEPTIVE_FIELD})"
     return info
 
 

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sjepa.audio.io import SAMPLE_RATE, BadAudioError, one_line, printable, shown
+from sjepa.audio.io import SAMPLE_RATE, BadAudioError, escape_text, one_line, show_path
 from sjepa.data.corpus import Corpus
 from sjepa.data.layouts import cache_folder
 from sjepa.data.storage import Place, download, file_size, is_url, read_bytes
@@ -162,7 +162,7 @@ def merge_parts(folder: Path, parts: list[Path], facts: dict[str, Any]) -> dict[
         writer.write_batch(batch)
     for column in columns.values():
         digest.update(np.ascontiguousarray(column).data)
-    write_whole(folder / "refused.txt", "".join(printable(line) + "\n" for line in refused))
+    write_whole(folder / "refused.txt", "".join(escape_text(line) + "\n" for line in refused))
     facts = {"format": FORMAT, "root": root, "fingerprint": digest.hexdigest()[:16]} | facts | {"files": files}
     facts |= figures(columns["length"], read_table(folder / "labels.arrow")) | {"refused": len(refused)}
     # Last, because its presence makes the folder an index.
@@ -226,7 +226,7 @@ class Paths(Sequence[str]):
         except (IndexError, TypeError):
             raise BadAudioError(f"{self.root}: the index has no file {index}; rebuild it") from None
         if self.inside and (is_url(path) or path.startswith(("/", "\\")) or ".." in path.replace("\\", "/").split("/")):
-            raise BadAudioError(f"{self.root}: {shown(path)} is outside the folder")
+            raise BadAudioError(f"{self.root}: {show_path(path)} is outside the folder")
         if is_url(path):
             return path
         return f"{self.root}/{path}" if is_url(self.root) else os.path.join(self.root, path)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from sjepa.audio.io import BadAudioError, one_line, shown
+from sjepa.audio.io import BadAudioError, one_line, show_path
 from sjepa.errors import UserError
 
 TRIES = 5
@@ -66,7 +66,7 @@ def read_bytes(place: Place) -> bytes:
                 return found[start : start + place.size] if place.size else found
         content = fetch(place)
     if len(content) < place.size:
-        raise CutShortError(f"{shown(place.path)}: cut short, it holds fewer bytes than its index says")
+        raise CutShortError(f"{show_path(place.path)}: cut short, it holds fewer bytes than its index says")
     return content
 
 
@@ -80,25 +80,25 @@ def check_protocol(url: str) -> None:
     if protocol not in allowed:
         known = ", ".join(sorted(allowed))
         reason = f"only {known} and local paths are read; --allow-protocols adds others"
-        raise BadAudioError(f"{shown(url)}: cannot be opened: {reason}")
+        raise BadAudioError(f"{show_path(url)}: cannot be opened: {reason}")
     try:
         whole = bool(urlsplit(url).netloc) or protocol not in PROTOCOLS
     except ValueError:
         whole = False
     if not whole:
-        raise BadAudioError(f"{shown(url)}: cannot be opened: not a URL")
+        raise BadAudioError(f"{show_path(url)}: cannot be opened: not a URL")
 
 
 def read_local(place: Place) -> bytes:
     if os.path.exists(place.path) and not os.path.isfile(place.path):
-        raise BadAudioError(f"{shown(place.path)}: not a regular file")
+        raise BadAudioError(f"{show_path(place.path)}: not a regular file")
     try:
         with open(place.path, "rb") as file:
             file.seek(place.offset)
             return file.read(place.size or -1)
     except (OSError, ValueError) as error:  # ValueError: a name with a zero byte, an offset below 0
         reason = getattr(error, "strerror", None) or one_line(error)
-        raise BadAudioError(f"{shown(place.path)}: cannot be read ({reason})") from error
+        raise BadAudioError(f"{show_path(place.path)}: cannot be read ({reason})") from error
 
 
 def never() -> bool:
@@ -127,7 +127,7 @@ def fetch(
             stretch = {"start": offset, "end": offset + size} if size else {}
             content: bytes = filesystem.cat_file(path, **stretch)
         except FileNotFoundError:
-            raise BadAudioError(f"{shown(url)}: there is no such file") from None
+            raise BadAudioError(f"{show_path(url)}: there is no such file") from None
         except Exception as error:  # every protocol has its own kinds of failure
             reason, short = one_line(error) or type(error).__name__, False
             final = isinstance(error, PermissionError) or getattr(error, "status", None) in FINAL
@@ -142,11 +142,11 @@ def fetch(
         if is_stopped() or (attempt >= tries and not lasting):
             break
         if attempt == TRIES and report is not None:
-            report(f"{shown(url)}: no answer ({reason}); trying for {patience / 60:g} minutes")
+            report(f"{show_path(url)}: no answer ({reason}); trying for {patience / 60:g} minutes")
         pause(min(LONGEST_WAIT, FIRST_WAIT * 2 ** (attempt - 1)), is_stopped)
     failing.add(url)
     refusal = CutShortError if short else UnreachableError
-    raise refusal(f"{shown(url)}: cannot be read, tried {max(attempt, TRIES)} times ({reason})")
+    raise refusal(f"{show_path(url)}: cannot be read, tried {max(attempt, TRIES)} times ({reason})")
 
 
 def pause(seconds: float, is_stopped: Callable[[], bool]) -> None:
@@ -205,4 +205,4 @@ def filesystem_of(url: str) -> tuple[Any, str]:
         extra = "s3" if url.startswith("s3://") else "corpora"
         raise UserError(f"{url}: cannot be opened ({one_line(error)}): pip install 'sjepa[{extra}]'") from None
     except Exception as error:  # every protocol has its own idea of a malformed URL
-        raise BadAudioError(f"{shown(url)}: cannot be opened ({one_line(error)})") from None
+        raise BadAudioError(f"{show_path(url)}: cannot be opened ({one_line(error)})") from None

@@ -10,7 +10,7 @@ from typing import IO
 import numpy as np
 from torch import Tensor
 
-from sjepa.audio.io import SAMPLE_RATE, shown
+from sjepa.audio.io import SAMPLE_RATE, show_path
 from sjepa.audio.stream import stream_audio
 from sjepa.embed.network import Network
 from sjepa.embed.readout import Columns, Readout
@@ -48,7 +48,7 @@ def embed_live(source: Path, network: Network, readout: Readout, config: StreamC
             reason = "is centred on whole utterances" if info.centred else "reads features of the audio itself"
             raise UserError(f"--live: the mixture {reason}; take --what head, or units --from head")
     if not str(source) == str(STDIN) and not source.is_file():
-        raise UserError(f"--live: there is no file {shown(source)}; - reads raw 16-bit samples from the standard input")
+        raise UserError(f"--live: there is no file {show_path(source)}; use - to read raw 16-bit samples from stdin")
     blocks = read_pcm(sys.stdin.buffer) if str(source) == str(STDIN) else read_file(source)
     stream = FeatureStream(network.encoder, config, network.states)
     say(f"Frames come out {config.latency:.2f} s after their audio at most, plus the time to compute", aside=True)

@@ -10,7 +10,7 @@ from typing import TypeVar
 from torch import Tensor
 
 from sjepa import distributed
-from sjepa.audio.io import SAMPLE_RATE, BadAudioError, read_audio, shown
+from sjepa.audio.io import SAMPLE_RATE, BadAudioError, read_audio, show_path
 from sjepa.audio.stream import stream_audio
 from sjepa.data.corpus import audio_files, check_header, first_of
 from sjepa.embed.network import Network
@@ -81,12 +81,12 @@ def find_recordings(given: Sequence[Path], show: bool = True) -> tuple[list[Reco
     paths: dict[str, str] = {}
     for place in given:
         if not place.exists():
-            raise UserError(f"there is no file or folder {shown(place)}")
+            raise UserError(f"there is no file or folder {show_path(place)}")
         found = audio_files(place, refused) if place.is_dir() else [str(place)]
         for path in found:
             name = os.path.relpath(path, place) if place.is_dir() else place.name
             if paths.setdefault(name, path) != path:
-                both = f"{shown(paths[name])} and {shown(path)}"
+                both = f"{show_path(paths[name])} and {show_path(path)}"
                 raise UserError(f"{both} would be written to one file: give the folder that holds both")
     with ThreadPoolExecutor() as pool:
         headers = list(
@@ -127,11 +127,11 @@ def embed(recordings: Sequence[Recording], out: Path, plan: Embedding, skip: boo
         clock = Clock(progress)
 
         def write(recording: Recording, frames: Callable[[], Iterable[Tensor]]) -> None:
-            about = plan.about | {"file": shown(recording.name)}
+            about = plan.about | {"file": show_path(recording.name)}
             try:
                 rows = write_table(target(recording), plan.kind, plan.readout(plan.network, frames()), about)
             except BadAudioError as error:
-                path = shown(recording.path)
+                path = show_path(recording.path)
                 refuse(str(error) if str(error).startswith(path) else f"{path}: {error}")
                 return
             outcome.rows += rows
@@ -184,7 +184,7 @@ def batches_by_length(recordings: Sequence[Recording], seconds: float) -> Iterat
 
 def frames_of(recording: Recording, plan: Embedding, clock: Clock) -> Iterator[Tensor]:
     """Frames of a long recording, in pieces: decoded, encoded and joined as they come."""
-    name = shown(os.path.basename(recording.name))
+    name = show_path(os.path.basename(recording.name))
     clock.progress.advance(0, note=f"first pass  {name}")
     moments = moments_of(stream_audio(recording.path))
     clock.progress.advance(0, note=name)
@@ -205,4 +205,4 @@ def frames_of(recording: Recording, plan: Embedding, clock: Clock) -> Iterator[T
 
 def note_silence(recording: Recording, progress: Bar) -> None:
     """Warn of a recording whose samples are all zero: it has features too, but they mean little."""
-    progress.say(f"{shown(recording.name)}: silence, every sample is zero; its output means little")
+    progress.say(f"{show_path(recording.name)}: silence, every sample is zero; its output means little")

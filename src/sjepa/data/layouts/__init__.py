@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from sjepa.audio.io import shown
+from sjepa.audio.io import show_path
 from sjepa.data.storage import Place
 
 # All layouts, in the order in which they are tried. A layout is the module of the same name in this folder:
@@ -70,7 +70,7 @@ def cache_folder() -> Path:
 
 def identifier(path: str, root: str) -> str:
     """The path of a file below the root of all sources, without its suffix."""
-    return os.path.splitext(shown(os.path.relpath(path, root)))[0]
+    return os.path.splitext(show_path(os.path.relpath(path, root)))[0]
 
 
 def find_items(sources: list[str], layout: Layout, unpacked: Path | None = None) -> Found:

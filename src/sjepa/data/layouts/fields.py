@@ -4,7 +4,7 @@ import json
 from contextlib import suppress
 from typing import Any
 
-from sjepa.audio.io import printable
+from sjepa.audio.io import escape_text
 
 LABELS = ("speaker", "sex", "chapter", "text", "split")
 # The first name that is present counts.
@@ -30,7 +30,7 @@ def field(line: dict[str, Any], name: str) -> Any:
 def text_field(line: dict[str, Any], name: str) -> str:
     """A field as text, empty if there is none. A speaker may be the number 0."""
     value = field(line, name)
-    return "" if value is None else printable(str(value))
+    return "" if value is None else escape_text(str(value))
 
 
 def other_labels(line: dict[str, Any]) -> str:

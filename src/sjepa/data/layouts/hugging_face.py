@@ -13,10 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from sjepa.audio.io import one_line, shown
+from sjepa.audio.io import escape_text, one_line, show_path
 from sjepa.data.layouts import Found, Item, Source, find_file
 from sjepa.data.layouts.fields import NAMES, other_labels, text_field
-from sjepa.data.layouts.manifest import printable
 from sjepa.data.storage import Place
 from sjepa.errors import UserError
 from sjepa.files import atomic_file
@@ -85,7 +84,7 @@ def items(source: Source) -> Found:
         try:
             yield from read_table(split, file, source)
         except (ValueError, OSError) as error:  # pyarrow's own errors are ValueErrors
-            yield f"{shown(file)}: cannot be read as a table ({one_line(error)})"
+            yield f"{show_path(file)}: cannot be read as a table ({one_line(error)})"
 
 
 def read_table(split: str, file: str, source: Source) -> Found:
@@ -101,7 +100,7 @@ def read_table(split: str, file: str, source: Source) -> Found:
         schema, batches = reader.schema, reader
     column = audio_column(schema)
     if column is None:
-        yield f"{shown(file)}: no column holds audio (bytes and path)"
+        yield f"{show_path(file)}: no column holds audio (bytes and path)"
         return
     names = class_names(schema, file)
     unpacked = unpack(file, column, source.unpacked) if packed else None
@@ -122,9 +121,9 @@ def read_table(split: str, file: str, source: Source) -> Found:
                 found = find_file(paths[index], os.path.dirname(file)) if paths[index] else None
                 place = Place(found) if found else None
             if place is None:
-                missing = f"no audio ({shown(paths[index]) if paths[index] else 'neither bytes nor a path'})"
+                missing = f"no audio ({show_path(paths[index]) if paths[index] else 'neither bytes nor a path'})"
                 packed_away = "its audio is compressed: save the dataset without compression, or as Parquet"
-                yield f"{shown(file)} row {row}: {packed_away if size else missing}"
+                yield f"{show_path(file)} row {row}: {packed_away if size else missing}"
             else:
                 yield item_of(line, names, place, default_name(paths[index], file, row, source), split)
             row += 1
@@ -144,9 +143,9 @@ def item_of(line: dict[str, Any], names: dict[str, list[str]], place: Place, nam
         for key, value in line.items()
     }
     own = text_field(named, "id") if any(key in named for key in NAMES["id"]) else ""
-    texts = [printable(text_field(named, label)) for label in ("speaker", "sex", "chapter", "text")]
-    split = printable(text_field(named, "split")) or split
-    item = Item(place, printable(own or name), 0.0, None, (), *texts)
+    texts = [escape_text(text_field(named, label)) for label in ("speaker", "sex", "chapter", "text")]
+    split = escape_text(text_field(named, "split")) or split
+    item = Item(place, escape_text(own or name), 0.0, None, (), *texts)
     return item._replace(split=split, labels=other_labels(named))
 
 
