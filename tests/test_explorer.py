@@ -8,7 +8,7 @@ import pytest
 from analysed import findings, keep_findings
 from pages import HOSTILE, chromium, make_events, make_run, open_page, wait
 
-from sjepa.analysis.style import keep
+from sjepa.analysis.style import save_findings
 from sjepa.report.page import write_comparison, write_page
 
 pytest.importorskip("plotly")
@@ -25,7 +25,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("pages")
     run = keep_findings(make_run(folder / "run", make_events()))
     hostile = first() | {"name": HOSTILE, "text": HOSTILE, "phones": [(0.0, 1.2, HOSTILE)], "words": []}
-    keep(hostile, run / "analysis", "utterance-zz")
+    save_findings(hostile, run / "analysis", "utterance-zz")
     return write_page(run, folder / "page.html")
 
 

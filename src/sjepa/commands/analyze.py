@@ -132,29 +132,29 @@ class Progress(Subject):
 
 def entropy(command: Entropy, out: Path) -> None:
     from sjepa.analysis import style
-    from sjepa.analysis.entropy import analyse_entropy, draw_entropy, verdict
-    from sjepa.analysis.restored import Restored
+    from sjepa.analysis.entropy import analyse_entropy, describe_modes, draw_entropy
+    from sjepa.analysis.restored_run import RestoredRun
 
     if command.redraw:
         return style.redraw(out / "entropy.json", draw_entropy)
     if command.data is None:
         raise UserError("--data: which audio? A folder, an index or shards, best what the run did not train on")
-    made_from = {"data": style.whole_path(command.data), "utterances": command.utterances, "seed": command.seed}
-    style.refuse_other(out / "entropy.json", made_from, command.force)
-    run = Restored(command.run, command.device, command.step, command.seed)
+    made_from = {"data": style.absolute_path(command.data), "utterances": command.utterances, "seed": command.seed}
+    style.refuse_replacing(out / "entropy.json", made_from, command.force)
+    run = RestoredRun(command.run, command.device, command.step, command.seed)
     found = analyse_entropy(run, command.data, command.utterances, command.seed)
-    style.keep(found, out, "entropy", draw_entropy)
+    style.save_findings(found, out, "entropy", draw_entropy)
     for curve in found["distributions"].values():
         shares = ", ".join(f"{share:.1%} above {mark}" for mark, share in curve["above"].items())
-        print(f"{curve['label']}: mean {curve['mean']:.2f} bits; {shares}; {verdict(curve['modality'])}")
+        print(f"{curve['label']}: mean {curve['mean']:.2f} bits; {shares}; {describe_modes(curve['modality'])}")
     return print(found["answer"])
 
 
 def utterance(command: Utterance, out: Path) -> None:
     from sjepa.analysis import style
-    from sjepa.analysis.restored import Restored
-    from sjepa.analysis.speech import choose, read_speech
-    from sjepa.analysis.utterance import analyse_utterance, draw_utterance, file_stem, made_from_file
+    from sjepa.analysis.restored_run import RestoredRun
+    from sjepa.analysis.speech import choose_files, read_speech
+    from sjepa.analysis.utterance import analyse_utterance, draw_utterance, file_stem, utterance_inputs
     from sjepa.progress import track
 
     if command.redraw:
@@ -166,14 +166,14 @@ def utterance(command: Utterance, out: Path) -> None:
             f"--data {command.data} is a file, and --data is a corpus: name files without --data, "
             f"as in sjepa analyze utterance {command.run} {command.data}"
         )
-    chosen = choose(command.data, list(command.files), command.count, command.subset, command.alignments)
+    chosen = choose_files(command.data, list(command.files), command.count, command.subset, command.alignments)
     for path, label in chosen:
-        made_from = made_from_file(path, command.start, command.seconds, command.seed)
-        style.refuse_other(out / f"{file_stem(path, label)}.json", made_from, command.force)
-    run = Restored(command.run, command.device, command.step, command.seed)
+        made_from = utterance_inputs(path, command.start, command.seconds, command.seed)
+        style.refuse_replacing(out / f"{file_stem(path, label)}.json", made_from, command.force)
+    run = RestoredRun(command.run, command.device, command.step, command.seed)
     for path, label in track(chosen, "Utterances", len(chosen)):
         found = analyse_utterance(run, read_speech(path, label, command.start, command.seconds), command.seconds)
-        style.keep(found, out, file_stem(path, label), draw_utterance)
+        style.save_findings(found, out, file_stem(path, label), draw_utterance)
 
 
 def erank(command: Erank, out: Path) -> None:
@@ -185,17 +185,17 @@ def erank(command: Erank, out: Path) -> None:
         return style.redraw(out / "erank.json", draw_erank)
     found, past = analyse_erank(command.run), {}
     if (out / "erank.json").is_file():
-        past = style.load(out / "erank.json")
+        past = style.load_findings(out / "erank.json")
     if command.data is not None:
         made_from = {
-            "data": style.whole_path(command.data),
+            "data": style.absolute_path(command.data),
             "subset": command.subset,
             "labels": command.labels,
             "steps": command.steps,
             "seed": command.seed,
         }
         if past.get("calibration"):
-            style.refuse_other(out / "erank.json", made_from, command.force)
+            style.refuse_replacing(out / "erank.json", made_from, command.force)
         found["made_from"] = made_from
         found["calibration"] = calibration = calibrate(
             command.run,
@@ -213,7 +213,7 @@ def erank(command: Erank, out: Path) -> None:
         print(f"rank correlation {calibration['spearman']:+.2f}, p = {calibration['p']:.2g} (one-sided)")
     else:  # a calibration takes long and is not thrown away
         found |= {name: past[name] for name in ("calibration", "made_from") if past.get(name)}
-    style.keep(found, out, "erank", draw_erank)
+    style.save_findings(found, out, "erank", draw_erank)
     return None
 
 
@@ -226,10 +226,10 @@ def pareto(command: Pareto, out: Path) -> None:
     for folder in (command.run, *command.results):
         if not folder.is_dir():
             raise UserError(f"there is no folder {folder}")
-    made_from = {"results": [style.whole_path(folder) for folder in (command.run, *command.results)]}
-    style.refuse_other(out / "pareto.json", made_from, command.force)
+    made_from = {"results": [style.absolute_path(folder) for folder in (command.run, *command.results)]}
+    style.refuse_replacing(out / "pareto.json", made_from, command.force)
     found = analyse_pareto([command.run, *command.results]) | {"made_from": made_from}
-    style.keep(found, out, "pareto", draw_pareto)
+    style.save_findings(found, out, "pareto", draw_pareto)
     if not found["ours"]:
         print(
             f"no SUPERB result of ours yet: "
@@ -242,8 +242,8 @@ def pareto(command: Pareto, out: Path) -> None:
 
 def clusters(command: Clusters, out: Path) -> None:
     from sjepa.analysis import style
-    from sjepa.analysis.clusters import analyse_clusters, analyse_phones, draw_clusters, made_from_corpus
-    from sjepa.analysis.restored import Restored
+    from sjepa.analysis.clusters import analyse_clusters, analyse_phones, corpus_inputs, draw_clusters
+    from sjepa.analysis.restored_run import RestoredRun
     from sjepa.evaluate.labelled import read_labelled
 
     if command.redraw:
@@ -251,21 +251,21 @@ def clusters(command: Clusters, out: Path) -> None:
     found = analyse_clusters(command.run)
     if found["missing"]:
         print(found["missing"])
-    past = style.load(out / "clusters.json") if (out / "clusters.json").is_file() else {}
+    past = style.load_findings(out / "clusters.json") if (out / "clusters.json").is_file() else {}
     if command.data is None:  # what was found of phones stays
         found |= {name: past[name] for name in ("phones", "made_from") if past.get(name)}
     else:
-        made_from = made_from_corpus(command.data, command.subset, command.utterances)
+        made_from = corpus_inputs(command.data, command.subset, command.utterances)
         if past.get("phones"):
-            style.refuse_other(out / "clusters.json", made_from, command.force)
+            style.refuse_replacing(out / "clusters.json", made_from, command.force)
         found["made_from"] = made_from
         corpus = read_labelled(command.data, command.subset)
         found["phones"] = analyse_phones(
-            Restored(command.run, command.device, step=command.step), corpus, command.utterances
+            RestoredRun(command.run, command.device, step=command.step), corpus, command.utterances
         )
         values = ", ".join(f"{name} {value:.3f}" for name, value in found["phones"]["agreement"].items())
         print(f"targets against phones on {found['phones']['frames']:,} frames: {values}")
-    style.keep(found, out, "clusters", draw_clusters)
+    style.save_findings(found, out, "clusters", draw_clusters)
     return None
 
 
@@ -274,7 +274,7 @@ def progress(command: Progress, out: Path) -> None:
     from sjepa.analysis.progress import analyse_progress, draw_progress, probe_checkpoints
 
     if command.redraw:
-        return draw_progress(style.load(out / "progress.json"), out / "progress")
+        return draw_progress(style.load_findings(out / "progress.json"), out / "progress")
     if command.data is not None:
         probe_checkpoints(
             command.run,
@@ -285,10 +285,10 @@ def progress(command: Progress, out: Path) -> None:
             seed=command.seed,
             device=command.device,
         )
-    made_from = {"results": [style.whole_path(folder) for folder in command.results]}
-    style.refuse_other(out / "progress.json", made_from, command.force)
+    made_from = {"results": [style.absolute_path(folder) for folder in command.results]}
+    style.refuse_replacing(out / "progress.json", made_from, command.force)
     found = analyse_progress(command.run, command.results) | {"made_from": made_from}
-    style.keep(found, out, "progress", draw_progress)
+    style.save_findings(found, out, "progress", draw_progress)
     for curve in found["curves"]:
         steps = ", ".join(f"{value:.1f} at step {step:,}" for step, value in curve["points"])
         print(f"{curve['name']}: {steps}")

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from html import escape
 
 from sjepa.analysis.clusters import occupancies
-from sjepa.analysis.entropy import verdict
+from sjepa.analysis.entropy import describe_modes
 from sjepa.analysis.names import LABELS
 from sjepa.analysis.pareto import analyse_pareto
 from sjepa.evaluate.metric import SectionKind
@@ -94,7 +94,9 @@ def entropy(report: Report) -> str:
     found = report.found.get("entropy")
     if not found:
         return ""
-    told = "; ".join(f"{curve['label']}: {verdict(curve['modality'])}" for curve in found["distributions"].values())
+    told = "; ".join(
+        f"{curve['label']}: {describe_modes(curve['modality'])}" for curve in found["distributions"].values()
+    )
     run = found["run"]
     histogram = figure(
         "entropy-distribution",
