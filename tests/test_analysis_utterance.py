@@ -126,7 +126,7 @@ def test_what_cannot_be_looked_at_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     file = tmp_path / "file.wav"
     file.touch()
-    with pytest.raises(UserError, match="name files without --data"):
+    with pytest.raises(UserError, match="give files without --data"):
         dispatch(["analyze", "utterance", str(tmp_path), "--data", str(file)])
     file.unlink()
     with pytest.raises(UserError, match="no audio in"):

@@ -76,7 +76,7 @@ def test_help_explains_every_field() -> None:
         "--mask.ratio",
     ):
         assert name in text
-    assert "Share of an utterance's frames that is masked" in text
+    assert "Share of frames that are masked in each utterance" in text
 
 
 def test_unknown_words_get_suggestions() -> None:
@@ -180,7 +180,7 @@ def test_a_gpu_that_is_not_there_is_said_for_either_option(monkeypatch: pytest.M
 
 def test_a_run_needs_a_preset_and_audio(tmp_path: Path, corpus: Path) -> None:
     refused(start_process("pretrain", "--out", tmp_path / "run", "--preset", "tiny"), "--data")
-    mistyped = f"there is no run in {tmp_path / 'run'}; to begin one, choose a preset"
+    mistyped = f"there is no run in {tmp_path / 'run'}; to start one, choose a preset"
     refused(sjepa("pretrain", "--out", tmp_path / "run", "--data", corpus), mistyped)
     refused(sjepa("pretrain", "--out", tmp_path / "run", "--preset", "tiny"), "--data")
     assert not (tmp_path / "run").exists()

@@ -100,7 +100,7 @@ def test_an_exported_folder_in_fp16_is_half_as_large_and_close(finished_run: Pat
     torch.testing.assert_close(ours.posteriors(waveform), exact.posteriors(waveform), atol=0.02, rtol=0)
     model = transformers.AutoModel.from_pretrained(tmp_path / "half", dtype=torch.float32)
     torch.testing.assert_close(model(waveform).last_hidden_state, ours(waveform).last, atol=1e-4, rtol=1e-3)
-    refused("--half goes with --to hf", finished_run, tmp_path / "x", "--to", "torch", "--half")
+    refused("--half works with --to hf", finished_run, tmp_path / "x", "--to", "torch", "--half")
 
 
 def relative(ours: torch.Tensor, wanted: torch.Tensor) -> float:
@@ -127,7 +127,7 @@ def test_a_folder_without_a_past_is_exported_with_a_card_that_says_so(tmp_path: 
     Encoder(small).save_pretrained(tmp_path / "new")
     export(tmp_path / "new", tmp_path / "out", "--to", "hf")
     assert not (tmp_path / "out" / "clusters.safetensors").exists()
-    assert "says nothing of their training" in (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+    assert "has no record of their training" in (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
     refused("is not a run", tmp_path / "new", tmp_path / "x", "--to", "hf", "--ema")
 
 
@@ -166,7 +166,7 @@ def test_the_model_card_says_what_the_run_says(finished_run: Path, tmp_path: Pat
     )
     export(finished_run, tmp_path / "c", "--to", "hf")
     card = (tmp_path / "c" / "README.md").read_text(encoding="utf-8")
-    assert "None were at hand" in card
+    assert "None were available" in card
     assert 'license: "unknown"' in card
 
 
@@ -233,7 +233,7 @@ def test_plain_convolutions_equal_the_papers_encoder() -> None:
 def test_a_graph_that_computes_something_else_is_refused(finished_run: Path) -> None:
     encoder = Encoder.from_pretrained(finished_run)
     with pytest.raises(UserError, match="differs from the encoder by"):
-        graphs.checked(encoder, lambda waveforms: [state + 1e-3 for state in encoder(waveforms).hidden_states])
+        graphs.check_outputs(encoder, lambda waveforms: [state + 1e-3 for state in encoder(waveforms).hidden_states])
 
 
 def test_what_exists_is_refused_and_force_leaves_other_files(finished_run: Path, tmp_path: Path) -> None:

@@ -104,7 +104,7 @@ def test_a_result_of_other_data_or_settings_is_not_replaced_unless_forced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Refused before the model is loaded, with what differs; the same data by another path is the same."""
-    monkeypatch.setattr("sjepa.analysis.restored_run.Restored", lambda *_: pytest.fail("the model was loaded"))
+    monkeypatch.setattr("sjepa.analysis.restored_run.RestoredRun", lambda *_: pytest.fail("the model was loaded"))
     out = tmp_path / "out"
     made_from = {"data": str(corpus().resolve()), "utterances": 500, "seed": 0}
     style.save_findings({"subject": "entropy", "made_from": made_from}, out, "entropy")

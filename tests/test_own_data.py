@@ -168,7 +168,7 @@ def test_a_part_of_the_training_speech_is_drawn_by_the_seed(tmp_path: Path) -> N
         (["asr", "--hours", "1", "--minutes", "5"], "--hours or --minutes, not both"),
         (["asr", "--minutes", "0"], "--minutes 0: must be above 0"),
         (["asr", "--label", "mood"], "--label is for classify and tag; asr has its own labels"),
-        (["tag", "--label", "a", "--label", "b"], "--label: tag has one column of tags"),
+        (["tag", "--label", "a", "--label", "b"], "--label: tag takes one column of tags"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(options: list[str], message: str, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sjepa import UserError
-from sjepa.commands.plan import read_times, run, work_of
+from sjepa.commands.plan import planned_work, read_times, run
 from sjepa.config import Config, from_toml, load_preset
 from sjepa.data.plan import (
     Machine,
@@ -27,7 +27,7 @@ from sjepa.train.loop import pretrain
 
 
 def test_the_papers_run_by_hand() -> None:
-    work = work_of(load_preset("paper"), 83_000)
+    work = planned_work(load_preset("paper"), 83_000)
     assert work.steps == 800_000
     assert work.audio_seconds == 800_000 * 2880
     assert [phase.reads_encoder for phase in work.phases] == [False, True]
@@ -44,7 +44,7 @@ def test_the_papers_run_by_hand() -> None:
 @pytest.mark.parametrize("preset", ["half-hour", "tiny"])
 def test_the_other_presets_are_planned_too(preset: str) -> None:
     config = load_preset(preset)
-    work = work_of(config, 13)
+    work = planned_work(config, 13)
     assert work.audio_seconds == config.steps * config.batches.seconds
 
 

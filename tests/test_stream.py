@@ -157,7 +157,7 @@ def test_embed_live_prints_rows_as_they_come(
     rows = [json.loads(line) for line in printed.out.splitlines()]
     samples = pcm.astype(np.float32) / 32768
     assert len(rows) == frame_count(len(samples))
-    assert "Frames come out 0.70 s after their audio at most" in printed.err
+    assert "Latency: at most 0.70 s" in printed.err
     assert "of real time" in printed.err
     encoder = Encoder.from_pretrained(finished_run)
     wanted = torch.cat(list(encoder.stream(0.5, 0.2, 2.0).feed([samples])))
