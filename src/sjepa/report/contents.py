@@ -10,7 +10,7 @@ from sjepa.runs.events import Event, select_events
 from sjepa.runs.folder import RunFolder, planned_steps
 
 ANALYSES = ("entropy", "erank", "pareto", "clusters", "over_training")
-REMARKS = ("about", "chance", "deviation", "introduction", "meaning", "next")  # of a comparison, beside its tasks
+REMARKS = ("about", "chance", "deviation", "introduction", "meaning", "next")  # keys of a comparison that are not tasks
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Report:
     results: list[dict[str, Any]]
     """Every results.json in the run folder and in the folders that the user named."""
     found: dict[str, dict[str, Any]]
-    """Results of `sjepa analyze` in RUN/analysis, by subject."""
+    """Findings of `sjepa analyze` in RUN/analysis, by subject."""
     utterances: list[dict[str, Any]]
 
     @property

@@ -1,4 +1,4 @@
-"""The utterance explorer: hear an utterance and see every frame of it. explorer.js draws what is put here."""
+"""The utterance explorer: play an utterance and inspect every frame. explorer.js draws the data written here."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -32,7 +32,7 @@ frame of 20 ms, with <kbd>shift</kbd> ten; <kbd>home</kbd> and <kbd>end</kbd> ju
 
 
 def explorer(reports: Sequence[Report]) -> str:
-    """Utterances of one run, or of several, where any were analysed."""
+    """The explorer of one or several runs; empty if no utterance was analysed."""
     entries = [entry(report, utterance, len(reports) > 1) for report in reports for utterance in report.utterances]
     if not entries:
         return ""

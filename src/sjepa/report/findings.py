@@ -131,7 +131,7 @@ def clusters(report: Report) -> str:
             f"occupancy-{part['phase']}",
             f"Occupancy in phase {part['phase']}",
             findings_charts.occupancy(part),
-            f"One row per component; the fullest at the end are at the bottom. {part['dead'][-1]} of "
+            f"One row per component, sorted by its share at the end, largest at the bottom. {part['dead'][-1]} of "
             f"{part['components']} are dead at the end. Before that, {sum(part['died'])} died and "
             f"{sum(part['born'])} were revived.",
         )
@@ -170,7 +170,7 @@ def pareto(report: Report) -> str:
 
 
 def gaps(report: Report) -> str:
-    """What the page does not show yet, and the command that adds it."""
+    """List what the page does not show yet, with the command that adds it."""
     run = shlex.quote(str(report.folder))
     made_by: dict[str, tuple[bool, str]] = {
         "Utterance explorer": (bool(report.utterances), f"sjepa report {run} --data DATA"),
