@@ -479,7 +479,7 @@ def test_damaged_indexes_are_refused_in_one_line(tmp_path: Path, corpus: Path) -
         ("audio.arrow", good["audio.arrow"][:200], "audio.arrow is missing or damaged"),
         ("files.arrow", None, "files.arrow is missing or damaged"),
         ("index.json", b"{", "is not valid JSON"),
-        ("index.json", b'{"format": "other"}', "is not an index that this version reads"),
+        ("index.json", b'{"format": "other"}', "is not an index that this version can read"),
         ("index.json", good["index.json"].replace(b'"utterances": 12', b'"utterances": 13'), "disagree"),
     ):
         (out / name).write_bytes(content) if content is not None else (out / name).unlink()

@@ -329,5 +329,5 @@ def test_pretraining_reads_lists_and_says_what_is_no_list(tmp_path: Path) -> Non
     (tmp_path / "list.csv").write_text("path\nb.wav\n")
     with pytest.raises(UserError, match=r"no usable audio in .*list\.csv: .*b\.wav"):
         open_one(str(tmp_path / "list.csv"), 15.0, show=False)
-    with pytest.raises(UserError, match="is a file: name a folder of audio"):
+    with pytest.raises(UserError, match="is a file: give a folder of audio"):
         open_one(str(tmp_path / "a.wav"), 15.0, show=False)

@@ -139,7 +139,7 @@ def test_shards_begun_with_other_settings_are_refused(index: Path, tmp_path: Pat
         assert sjepa("shard", index, "--out", out, "--workers", 1)[0] == 130
     status, said, _ = sjepa("shard", index, "--out", out, "--workers", 1, "--seed", 1)
     assert status == 2
-    assert "begun with other settings" in said
+    assert "has unfinished shards with other settings" in said
     tar = next(out.glob("*.tar"))
     sound = tar.read_bytes()
     for damage in (sound[: len(sound) // 2], b"another shard" + sound[13:]):

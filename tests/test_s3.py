@@ -76,7 +76,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.setattr(storage, "FIRST_WAIT", 0.01)
     monkeypatch.setattr(s3fs.S3FileSystem, "retries", 1)  # its own, within each of ours
     s3fs.S3FileSystem.clear_instance_cache()  # a connection to another test's server
-    storage.failing.clear()
+    storage.failing_urls.clear()
     yield running
     running.stop()
 

@@ -247,7 +247,7 @@ Serve = Callable[[Path], tuple[str, type[Handler]]]
 def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(storage, "FIRST_WAIT", 0.01)
-    storage.failing.clear()
+    storage.failing_urls.clear()
     servers: list[http.server.ThreadingHTTPServer] = []
 
     def start(folder: Path) -> tuple[str, type[Handler]]:

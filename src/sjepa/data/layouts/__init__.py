@@ -44,7 +44,7 @@ class Item(NamedTuple):
     chapter: str = ""
     text: str = ""
     split: str = ""
-    """The split of the corpus that it belongs to, under the corpus's own name: train, validation and so on."""
+    """Its split, as the corpus calls it: train, validation and so on."""
     labels: str = ""
     """All further columns, as a JSON object."""
 
@@ -59,7 +59,7 @@ class Source(NamedTuple):
     """Folder for audio that has to be unpacked from a compressed file."""
 
 
-# What a layout yields: items, and the reasons for what it refuses, as text.
+# What a layout yields: items, and reasons for refused ones as text.
 Found = Iterator[Item | str]
 
 
@@ -93,7 +93,7 @@ def layout_of(source: str) -> str:
 
 
 def find_file(path: str, folder: str) -> str | None:
-    """A file that a list names: by its absolute path, or relative to the list's folder, to one of the four folders
+    """Find a file from a list: by its absolute path, or relative to the folder of the list, to one of the four folders
     above it, or to the working folder."""
     if os.path.isabs(path):
         return path if os.path.exists(path) else None

@@ -19,7 +19,7 @@ NAMES = {
     "text": ("text", "transcript", "sentence", "transcription"),
     "split": ("split",),
 }
-# Columns that say where audio is or how it is aligned; they are not labels.
+# Columns with the location or the alignment of audio, which are not labels.
 ASIDE = {name for names in NAMES.values() for name in names} | {"shard_id", "samples", "phones", "words"}
 
 

@@ -1,7 +1,7 @@
 """Hugging Face datasets on disk: Arrow files of `save_to_disk`, and Parquet files with audio in them.
 
-Audio in an Arrow file is read in place. Parquet packs it, so its bytes are first written to a plain file: beside the
-index that is made, or in the user's cache.
+Audio in an Arrow file is read in place. Parquet compresses it, so its bytes are first written to a plain file: next
+to the new index, or in the user's cache.
 """
 
 import hashlib
