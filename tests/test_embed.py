@@ -363,12 +363,12 @@ def test_mistakes_get_one_line(finished_run: Path, corpus: Path, tmp_path: Path)
     attempt("layers 0 to 1", file, "--layer", 2)
     attempt("units are categories", file, "--what", "units", "--pool", "mean")
     attempt("--what units", file, "--deduplicate")
-    attempt("too few", file, "--window.overlap", 1)
+    attempt("too short", file, "--window.overlap", 1)
     without = shutil.copytree(finished_run / "encoder", tmp_path / "without")
     (without / "clusters.safetensors").unlink()
     attempt("`sjepa pretrain` makes runs", file, "--what", "units", encoder=without)
     attempt("choose --what mixture, or --what head", file, "--what", "posteriors")
-    attempt("--what mixture gives its posteriors", file, "--from", "mixture")
+    attempt("for posteriors use --what mixture", file, "--from", "mixture")
     attempt("there is no encoder", file, encoder=tmp_path / "nowhere")
     (tmp_path / "words").write_text("words")
     refused("words is a file: give a folder", file, "--encoder", finished_run, "--out", tmp_path / "words", "--force")
@@ -381,7 +381,7 @@ def test_mistakes_get_one_line(finished_run: Path, corpus: Path, tmp_path: Path)
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
-        ("bert", r"other holds a 'bert' network: embed takes sjepa's own encoders"),
+        ("bert", r"other holds a 'bert' network: embed accepts sjepa's own encoders"),
         (
             "wavlm",
             r"other holds a 'wavlm' network, which only superb, probe and units accept: embed accepts",

@@ -207,7 +207,7 @@ def test_weights_of_8_bits_give_nearly_the_encoders_states(finished_run: Path, t
     ours = Encoder.from_pretrained(finished_run)(waveforms).last.detach()
     (*_, theirs) = onnxruntime.InferenceSession(small).run(None, {"waveforms": waveforms.numpy()})
     assert (ours - torch.from_numpy(theirs)).square().mean() < 0.01 * ours.square().mean()
-    assert "8 bits" in (tmp_path / "int8" / "README.md").read_text(encoding="utf-8")
+    assert "8-bit weights" in (tmp_path / "int8" / "README.md").read_text(encoding="utf-8")
 
 
 @torch.no_grad()
