@@ -122,9 +122,9 @@ def evaluate(command: Superb, entry: "Entry", upstream: "Upstream", data: Path, 
     from sjepa import distributed
     from sjepa.evaluate.superb.decode import BOARD, PAPER, BeamDecoder, LanguageModel
     from sjepa.evaluate.superb.feature_files import FeatureFiles
-    from sjepa.evaluate.superb.own import CorpusOptions, limit_training
     from sjepa.evaluate.superb.protocol import format_scores
     from sjepa.evaluate.superb.text import Characters
+    from sjepa.evaluate.superb.user_corpus import CorpusOptions, limit_training
     from sjepa.locks import lock_folder
     from sjepa.progress import say
 

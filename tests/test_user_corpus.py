@@ -14,9 +14,9 @@ from sjepa.data.build import build_index
 from sjepa.errors import UserError
 from sjepa.evaluate.superb.alphabet import Alphabet, TaggedCharacters, spell
 from sjepa.evaluate.superb.metrics import character_error_rate
-from sjepa.evaluate.superb.own import CorpusOptions, limit_training, read_items
 from sjepa.evaluate.superb.protocol import Evaluation
 from sjepa.evaluate.superb.tasks import make_task
+from sjepa.evaluate.superb.user_corpus import CorpusOptions, limit_training, read_items
 from sjepa.evaluate.table import build_sections
 from sjepa.evaluate.upstream import load_upstream
 
