@@ -13,7 +13,7 @@ import torch
 from analysed import corpus, findings, trained
 
 from sjepa.analysis.restored_run import RestoredRun
-from sjepa.analysis.speech import choose_files, cut_segments, merge_labels, read_speech
+from sjepa.analysis.speech import choose_files, excerpt_segments, merge_labels, read_speech
 from sjepa.analysis.style import file_name, load_findings
 from sjepa.analysis.utterance import analyse_utterance, draw_utterance, mel_ticks, spectrogram_image
 from sjepa.audio.io import to_int16
@@ -63,7 +63,7 @@ def test_labels_are_cut_to_the_stretch_that_is_shown() -> None:
     assert speech.words == ((0.0, 0.18, "first"), (0.3, 0.5, "<i>second</i>"))
     assert speech.phones[0][:2] == (0.0, 0.06)
     assert len(speech.samples) == 8000
-    assert cut_segments([(0.0, 1.0, "a"), (2.0, 3.0, "b")], 1.0, 1.0) == ()
+    assert excerpt_segments([(0.0, 1.0, "a"), (2.0, 3.0, "b")], 1.0, 1.0) == ()
 
 
 def test_labels_at_100_a_second_become_segments() -> None:

@@ -45,7 +45,7 @@ def test_everything_at_hand_is_drawn_and_what_is_missing_has_its_command(
     assert made == utterances | figures | tables
     assert (tmp_path / "out" / "erank.pdf").read_bytes()[:5] == b"%PDF-"
     assert all(str(tmp_path / "out" / name) in printed for name in made)
-    listed = printed.split("Not made")[1]
+    listed = printed.split("Missing")[1]
     assert f"sjepa analyze erank {whole} --data LABELLED" in listed
     assert f"sjepa analyze progress {whole} --data LABELLED" in listed
     assert "sjepa superb" not in listed

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from sjepa.analysis.speech import Speech, cut_segments
+from sjepa.analysis.speech import Speech, excerpt_segments
 from sjepa.audio.io import SAMPLE_RATE
 from sjepa.data.masking import block_mask
 from sjepa.model.frontend import STRIDE, frame_centres
@@ -100,8 +100,8 @@ def inner_part(speech: Speech) -> Speech:
         speech,
         start=speech.start + EDGE,
         samples=speech.samples[first : first + round(length * SAMPLE_RATE)],
-        phones=cut_segments(speech.phones, EDGE, length),
-        words=cut_segments(speech.words, EDGE, length),
+        phones=excerpt_segments(speech.phones, EDGE, length),
+        words=excerpt_segments(speech.words, EDGE, length),
     )
 
 

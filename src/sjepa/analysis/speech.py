@@ -10,13 +10,11 @@ import numpy as np
 from sjepa.audio.io import SAMPLE_RATE, read_audio, read_header, show_path
 from sjepa.data.corpus import audio_files
 from sjepa.errors import UserError
+from sjepa.evaluate.alignments import Segment, cut_segments
 from sjepa.evaluate.labelled import LabelledUtterance, read_labelled
 from sjepa.evaluate.superb.records import sample_evenly
 from sjepa.model.frontend import RECEPTIVE_FIELD
 from sjepa.progress import say
-
-Segment = tuple[float, float, str]
-"""Start and end in seconds, and a label."""
 
 
 @dataclass(frozen=True)
@@ -97,8 +95,8 @@ def read_speech(path: Path, label: LabelledUtterance | None, start: float, secon
         samples,
         str(label.utterance.label),
         label.speaker,
-        cut_segments(phones, start, wanted),
-        cut_segments(label.words, start, wanted),
+        excerpt_segments(phones, start, wanted),
+        excerpt_segments(label.words, start, wanted),
     )
 
 
@@ -113,7 +111,7 @@ def merge_labels(labels: Sequence[str]) -> list[Segment]:
     return found
 
 
-def cut_segments(segments: Sequence[Segment], start: float, seconds: float) -> tuple[Segment, ...]:
+def excerpt_segments(segments: Sequence[Segment], start: float, seconds: float) -> tuple[Segment, ...]:
     """Return the segments that overlap a stretch, cut to it."""
-    cut = ((max(a - start, 0.0), min(b - start, seconds), label) for a, b, label in segments)
+    cut = cut_segments(segments, start, seconds)
     return tuple((round(a, 4), round(b, 4), label) for a, b, label in cut if b > a)
