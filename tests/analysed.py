@@ -1,4 +1,4 @@
-"""A labelled corpus and a run trained on it, made once for all tests of a process that look at one."""
+"""A labelled corpus and a run trained on it, made once per test process."""
 
 import functools
 import json

@@ -1,4 +1,4 @@
-"""Calls of the command line in this process, which is quicker than a process each."""
+"""Call the command line in this process, which is faster than a new process per call."""
 
 import contextlib
 import io

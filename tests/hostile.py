@@ -1,8 +1,8 @@
-"""What strangers may hand over: damaged audio, lists, JSON, TOML and safetensors, and any command line.
+"""Untrusted input: damaged audio, lists, JSON, TOML and safetensors, and any command line.
 
 Each strategy draws an `Attack`: it prepares files in a workspace and names the command to run. `attempt` runs it and
-returns what is wrong with the outcome, if anything: an exit code other than 0, 1 or 2, a traceback, no word after a
-failure, a file touched outside `--out`, or too long a wait.
+returns what is wrong with the outcome, if anything: an exit code other than 0, 1 or 2, a traceback, a failure without a
+message, a changed file outside `--out`, or a command that takes too long.
 """
 
 import dataclasses
@@ -109,7 +109,7 @@ RESULT: dict[str, Any] = {
 
 @dataclasses.dataclass(frozen=True)
 class Attack:
-    """What a stranger hands over, and the command that reads it."""
+    """Untrusted input, and the command that reads it."""
 
     about: str
     arguments: tuple[str, ...]

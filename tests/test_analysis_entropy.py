@@ -1,4 +1,4 @@
-"""Entropies: the definition, their modes, and that looking at a run changes nothing in it."""
+"""Entropies: their definition, their modes, and analyses that do not change the run."""
 
 import json
 import math
@@ -61,7 +61,7 @@ def test_the_best_component_of_each_path_is_its_unit(restored: RestoredRun) -> N
 
 
 def test_files_of_a_folder_are_whole_utterances(restored: RestoredRun, tmp_path: Path) -> None:
-    """Of five seconds, with a run that heard two at most: one utterance, not three pieces."""
+    """A file of five seconds stays one utterance, although the run trained on two seconds at most."""
     soundfile.write(tmp_path / "long.wav", np.tile(some_audio(), 5)[: 5 * 16_000], 16_000)
     found = analyse_entropy(restored, str(tmp_path), 500)
     assert found["run"]["utterances"] == 1
@@ -97,7 +97,7 @@ def test_looking_teaches_the_online_mixture_nothing() -> None:
 
 
 @pytest.mark.parametrize("targets", ["best-rq", "mfcc-kmeans"])
-def test_targets_that_are_codes_have_no_posterior_beside_them(targets: str, tmp_path: Path) -> None:
+def test_targets_that_are_codes_have_no_posterior(targets: str, tmp_path: Path) -> None:
     config = micro_config(phase1={"targets": targets}, phase2={"targets": "same"})
     assert pretrain(config, corpus(), tmp_path / "run", show=False)
     (piece,) = RestoredRun(tmp_path / "run")(some_audio())
@@ -248,7 +248,7 @@ def test_the_answer_follows_from_the_numbers() -> None:
     assert "The predictor at masked frames is hardly ever soft" in say(0.0, 0.0, 0.0)
 
 
-def test_a_runs_findings_say_what_was_heard() -> None:
+def test_the_findings_of_a_run_state_their_audio() -> None:
     found = findings()["entropy"]
     assert found["run"] | {"temperature": 3.0, "utterances": 12, "left_out": 0, "phase": 2} == found["run"]
     assert set(found["distributions"]) == {"visible", "masked", "target", "plain"}
@@ -294,7 +294,7 @@ def test_figures_of_hard_targets_can_be_drawn(tmp_path: Path) -> None:
         ((6.59,), 0.0, "1 clear maximum at 6.59 bits, but the dip test rejects a single mode (p < 0.001)"),
     ],
 )
-def test_maxima_and_the_test_of_one_mode_are_told_apart(bits: tuple[float, ...], p: float, words: str) -> None:
+def test_maxima_and_the_test_of_one_mode_are_reported_separately(bits: tuple[float, ...], p: float, words: str) -> None:
     assert describe_modes({"modes": [{"bits": each} for each in bits], "test": {"p": p}}) == words
 
 

@@ -1,4 +1,4 @@
-"""Effective rank over training, its calibration, size against score, and the clusters."""
+"""Effective rank over training and its calibration, size against score, and the clusters."""
 
 import dataclasses
 import json
@@ -46,7 +46,7 @@ def test_older_logs_call_effective_ranks_ranks(tmp_path: Path) -> None:
     assert older_run.events() == newer_run.events()
 
 
-def test_a_run_without_layer_checks_says_so(tmp_path: Path) -> None:
+def test_a_run_without_layer_checks_is_refused(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", [event for event in make_events(100) if event["event"] != "layers"])
     with pytest.raises(UserError, match="no layer check yet"):
         analyse_erank(run)
@@ -161,14 +161,14 @@ def results(run: Path, task: str, metrics: dict[str, float], name: str = "full")
     (folder / "results.json").write_text(json.dumps(found))
 
 
-def test_a_run_without_results_is_told_the_whole_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_without_results_prints_the_whole_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib")
     dispatch(["analyze", "pareto", str(tmp_path)])
     command = f"sjepa superb asr --encoder {tmp_path} --data LibriSpeech --out {tmp_path}/results/asr"
     assert command in capsys.readouterr().out
 
 
-def test_ours_stands_beside_what_was_reported_and_lite_results_do_not(tmp_path: Path) -> None:
+def test_our_results_appear_with_reported_ones_and_lite_results_do_not(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     results(tmp_path, "asr", {"wer": 11.0, "cer": 3.0})
     results(tmp_path, "asr", {"wer": 1.0, "cer": 0.3}, "lite")
@@ -196,7 +196,7 @@ def test_components_die_and_are_born() -> None:
     assert found["perplexity"][1] == pytest.approx(np.exp(stats.entropy(rows[1])), abs=0.01)
 
 
-def test_occupancy_is_that_of_the_log_and_its_absence_is_said(tmp_path: Path) -> None:
+def test_occupancy_is_that_of_the_log_and_a_missing_one_is_reported(tmp_path: Path) -> None:
     found = analyse_clusters(trained())
     events = select_events(RunFolder(trained()).events(), "clusters")
     assert [part["phase"] for part in found["occupancy"]] == [1, 2]

@@ -1,4 +1,4 @@
-"""An utterance frame by frame: what is kept is what was heard, and odd files are dealt with."""
+"""An utterance frame by frame: the JSON holds the audio and its analysis, and unusual files are handled."""
 
 import base64
 import io
@@ -57,7 +57,7 @@ def test_what_is_kept_is_the_sound_the_spectrogram_and_the_strongest_posteriors(
     assert len(found["phones"]) == 10
 
 
-def test_labels_are_cut_to_the_stretch_that_is_shown() -> None:
+def test_labels_are_cut_to_the_stretch() -> None:
     path, label = choose_files(corpus(), [], 1, "")[0]
     speech = read_speech(path, label, 0.3, 0.5)
     assert speech.words == ((0.0, 0.18, "first"), (0.3, 0.5, "<i>second</i>"))

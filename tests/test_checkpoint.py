@@ -1,4 +1,4 @@
-"""Checkpoints: whole or absent, checked when read, never pickled."""
+"""Checkpoints: complete or absent, checked when they are read, never pickled."""
 
 import json
 import os

@@ -37,7 +37,7 @@ def test_an_epoch_has_the_weights_shares_and_nothing_twice(weight: float, sizes:
     assert max(share for _, share in mix.shares) == 1.0
 
 
-def test_epochs_go_round_a_corpus_so_that_all_is_heard_equally_often() -> None:
+def test_epochs_go_through_a_corpus_so_that_all_is_used_equally_often() -> None:
     mix = CorpusMix.combine([made_up(1_000, 0), made_up(9_000, 1)], [0.5, 0.5])
     plan = BatchPlan(mix.length, seconds=20.0, buckets=(1.0,), seed=0, shares=mix.shares)
     times = np.zeros(len(mix), dtype=int)

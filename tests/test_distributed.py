@@ -1,4 +1,4 @@
-"""Several ranks: the same data and results on any number of them, and nothing lost whatever happens to one."""
+"""Several ranks: the same data and results on any number of them, and nothing is lost if one dies."""
 
 import contextlib
 import os
@@ -57,7 +57,7 @@ def train_in_ranks(
     folder: Path,
     before: Callable[[], None] | None = None,
 ) -> tuple[list[int], str]:
-    """Train in so many ranks, each of which calls `before` first; returns their exit codes and what they printed."""
+    """Train on several ranks that call `before` first. Returns their exit codes and output."""
     output = folder / f"output-{uuid.uuid4().hex}.txt"
     ranks = start_ranks(arguments(config, corpus, run, folder), output, world_size, before)
     return [rank.wait() for rank in ranks], "".join(rank.text for rank in ranks)

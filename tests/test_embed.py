@@ -1,4 +1,4 @@
-"""Embedding recordings: the plain encoder's frames, joined without a seam, in every format, in bounded memory."""
+"""`sjepa embed`: the frames of the plain encoder, joined without a seam, in every format, in bounded memory."""
 
 import itertools
 import json
@@ -95,7 +95,7 @@ def test_a_join_fades_and_keeps_clear_of_the_edges() -> None:
 
 
 def trained_like() -> Encoder:
-    """Weights at the scale of a trained encoder, whose attention tells frames apart."""
+    """Weights at the scale of a trained encoder, whose attention distinguishes frames."""
     torch.manual_seed(0)
     encoder = Encoder(EncoderConfig(64, 3, 4, 128, conv_channels=32, position_kernel=64, position_groups=4)).eval()
     return encoder.requires_grad_(False)
@@ -118,7 +118,7 @@ def test_joined_windows_stay_close_to_the_encoder_on_the_whole_recording() -> No
     assert joined.diff(dim=0).norm(dim=1).max() < 1.1 * whole.diff(dim=0).norm(dim=1).max()
 
 
-def test_the_front_end_hears_a_window_exactly_as_in_its_recording() -> None:
+def test_the_front_end_computes_a_window_exactly_as_in_its_recording() -> None:
     encoder = trained_like()
     norm = encoder.feature_extractor.conv_layers[0].layer_norm
     norm.weight.normal_()

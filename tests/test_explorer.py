@@ -1,4 +1,4 @@
-"""The utterance explorer in a real browser: it plays, seeks, steps and tells what is at a frame."""
+"""The utterance explorer in a real browser: it plays, seeks, steps and shows the values of a frame."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -96,7 +96,7 @@ def test_a_click_seeks_and_the_sound_goes_there_too(explorer: Explorer) -> None:
     assert explorer.text(".clock") == "0.60 / 1.20 s"
 
 
-def test_hovering_tells_what_is_at_a_frame(explorer: Explorer) -> None:
+def test_hovering_shows_the_values_of_a_frame(explorer: Explorer) -> None:
     frame, found = 25, first()
     explorer.root.locator(".cursor").hover(position=explorer.place(0.0125 + 0.02 * frame))
     assert explorer.shown == str(frame)

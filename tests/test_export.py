@@ -1,4 +1,4 @@
-"""Exports against the programs that they are for: transformers, onnxruntime, torch.export."""
+"""Exports, compared in the programs that load them: transformers, onnxruntime, torch.export."""
 
 import json
 import logging
@@ -122,7 +122,7 @@ def test_a_release_has_checksums_that_sha256sum_accepts(finished_run: Path, tmp_
     huggingface_hub.ModelCard(card)
 
 
-def test_a_folder_without_a_past_is_exported_with_a_card_that_says_so(tmp_path: Path) -> None:
+def test_a_folder_without_a_training_record_gets_a_card_without_one(tmp_path: Path) -> None:
     small = EncoderConfig(32, 2, 2, 64, conv_channels=16, position_kernel=16, position_groups=2)
     Encoder(small).save_pretrained(tmp_path / "new")
     export(tmp_path / "new", tmp_path / "out", "--to", "hf")
@@ -131,7 +131,7 @@ def test_a_folder_without_a_past_is_exported_with_a_card_that_says_so(tmp_path: 
     refused("is not a run", tmp_path / "new", tmp_path / "x", "--to", "hf", "--ema")
 
 
-def test_the_model_card_says_what_the_run_says(finished_run: Path, tmp_path: Path) -> None:
+def test_the_model_card_has_the_facts_of_the_run(finished_run: Path, tmp_path: Path) -> None:
     results = tmp_path / "results" / "probe"
     results.mkdir(parents=True)
     ours = {"name": "mine", "parameters": 5_000, "fingerprint": fingerprint(Encoder.from_pretrained(finished_run))}
@@ -170,7 +170,7 @@ def test_the_model_card_says_what_the_run_says(finished_run: Path, tmp_path: Pat
     assert 'license: "unknown"' in card
 
 
-def test_the_model_card_of_an_older_run_tells_its_processes(finished_run: Path, tmp_path: Path) -> None:
+def test_the_model_card_of_an_older_run_has_its_processes(finished_run: Path, tmp_path: Path) -> None:
     older = shutil.copytree(finished_run, tmp_path / "older")
     facts = json.loads((older / "run.json").read_text())
     facts["ranks"] = facts.pop("world_size") + 1
@@ -252,7 +252,7 @@ def test_what_exists_is_refused_and_force_leaves_other_files(finished_run: Path,
     refused("is a file", finished_run, "--to", "hf", tmp_path / "file")
 
 
-def test_a_run_that_lacks_something_is_told_what_makes_it(finished_run: Path, tmp_path: Path) -> None:
+def test_a_run_that_lacks_a_file_is_refused_with_the_command_that_writes_it(finished_run: Path, tmp_path: Path) -> None:
     target = tmp_path / "out"
     refused("there is no run .* `sjepa pretrain", tmp_path / "none", "--to", "hf", target)
     run = tmp_path / "run"
@@ -264,7 +264,7 @@ def test_a_run_that_lacks_something_is_told_what_makes_it(finished_run: Path, tm
     assert not target.exists()
 
 
-def test_the_encoder_of_an_unfinished_run_says_how_far_it_is(
+def test_the_card_of_an_unfinished_run_states_its_step(
     finished_run: Path, tmp_path: Path, micro: Callable[..., Config]
 ) -> None:
     run = tmp_path / "run-of-mine"

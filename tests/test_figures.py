@@ -1,4 +1,4 @@
-"""`sjepa figures`: what the results at hand allow, and the command for what they do not."""
+"""`sjepa figures`: the figures that the available results allow, and the commands for the others."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Audio that a stranger made: it is refused by name, and the job goes on with the rest."""
+"""Untrusted audio: a bad file is refused by name, and the job continues with the others."""
 
 import http.server
 import json

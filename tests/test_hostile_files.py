@@ -1,4 +1,4 @@
-"""Files of runs and encoders that a stranger made or a disk damaged: one line that names the file and the field."""
+"""Untrusted or damaged files of runs and encoders: the error is one line that names the file and the field."""
 
 import json
 import pickle

@@ -1,4 +1,4 @@
-"""Indexing: folders, known layouts and lists become columns; what is unusable is refused with a reason."""
+"""Indexing: folders, known layouts and lists become columns; unusable audio is refused with a reason."""
 
 import csv
 import json
@@ -310,7 +310,7 @@ def test_sources_without_audio_leave_nothing_behind(tmp_path: Path) -> None:
     assert not (tmp_path / "index").exists()
 
 
-def test_audio_that_was_moved_is_said_not_to_be_there(tmp_path: Path) -> None:
+def test_audio_that_was_moved_is_reported_as_missing(tmp_path: Path) -> None:
     for name in ("a", "b"):
         write(tmp_path / "in" / f"{name}.wav")
     index(tmp_path / "in", out=tmp_path / "index")

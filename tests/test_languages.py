@@ -1,4 +1,4 @@
-"""One language of a corpus of many: by whatever column its lists have."""
+"""Selecting one language of a multilingual corpus, by any of the columns that lists use."""
 
 import json
 from pathlib import Path

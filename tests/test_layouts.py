@@ -321,7 +321,7 @@ def test_tables_that_hold_no_audio_or_are_damaged_are_refused(tmp_path: Path) ->
     assert any("row 0: its audio is compressed: save the dataset without compression" in line for line in refused)
 
 
-def test_pretraining_reads_lists_and_says_what_is_no_list(tmp_path: Path) -> None:
+def test_pretraining_reads_lists_and_refuses_other_files(tmp_path: Path) -> None:
     write(tmp_path / "a.wav")
     (tmp_path / "list.csv").write_text("path,mood\na.wav,calm\n")
     corpus = open_one(str(tmp_path / "list.csv"), 15.0, show=False)

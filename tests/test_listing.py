@@ -1,4 +1,4 @@
-"""`sjepa runs`: what is known of many runs, read quickly and without torch."""
+"""`sjepa runs`: facts about many runs, read quickly and without torch."""
 
 import csv
 import io

@@ -1,4 +1,4 @@
-"""Two commands on one folder: the second is refused, and what a kill leaves does not stand in the way."""
+"""Two commands on one folder: the second is refused, and leftovers of a killed command do no harm."""
 
 import fcntl
 import os
@@ -61,7 +61,7 @@ def test_a_folder_that_another_holds_below_is_not_swept(tmp_path: Path) -> None:
             assert partial.exists()
 
 
-def test_a_file_system_without_locks_is_said(
+def test_a_file_system_without_locks_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refuse(*_: object) -> None:

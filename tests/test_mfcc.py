@@ -1,4 +1,4 @@
-"""MFCC against kaldi-native-fbank, and deltas against Kaldi's definition written the slow way."""
+"""MFCC against kaldi-native-fbank, and deltas against a slow implementation of Kaldi's definition."""
 
 import kaldi_native_fbank as knf
 import numpy as np

@@ -1,4 +1,4 @@
-"""Masked prediction over training: every checkpoint sees the same masks, and is told as it was."""
+"""Masked prediction over training: every checkpoint sees the same masks and is restored exactly."""
 
 from pathlib import Path
 
@@ -27,7 +27,7 @@ def test_a_checkpoint_is_restored_as_a_run_continues_from_it() -> None:
         torch.testing.assert_close(a, b, rtol=0, atol=0)
 
 
-def test_every_checkpoint_is_told_with_its_accuracy() -> None:
+def test_every_checkpoint_is_listed_with_its_accuracy() -> None:
     speeches = [read_speech(path, label, 0.0, 4.0) for path, label in choose_files(corpus(), [], 3, "")]
     found = analyse_over_training(Path(trained()), speeches)
     folder = RunFolder(trained())

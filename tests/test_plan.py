@@ -1,4 +1,4 @@
-"""`sjepa plan` and `sjepa bench data`: arithmetic that can be done by hand, figures that make sense."""
+"""`sjepa plan` and `sjepa bench data`: results that can be computed by hand, and plausible measurements."""
 
 import json
 from collections.abc import Callable
@@ -62,7 +62,7 @@ def test_a_corpus_that_is_too_small_for_its_steps_is_named(capsys: pytest.Captur
     assert describe_repetition(config.audio_seconds, config.steps, 1.0) == ""
 
 
-def test_a_run_says_at_its_start_that_its_corpus_is_too_small(
+def test_a_run_reports_at_its_start_that_its_corpus_is_small(
     corpus: Path, tmp_path: Path, micro: Callable[..., Config], capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = micro(phase2={"steps": 10_000})
@@ -113,7 +113,7 @@ def test_small_steps_are_slower_per_second_of_audio() -> None:
         assert found == pytest.approx([plain, encoder])
 
 
-def test_the_plan_says_when_more_gpus_stop_helping(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_plan_states_when_more_gpus_stop_helping(capsys: pytest.CaptureFixture[str]) -> None:
     run(["--hours", "83000", "--gpus", "64"])
     said = capsys.readouterr().out
     rows = {int(line.split()[0]): line for line in said.splitlines() if line.strip()[:1].isdigit() and " / " in line}

@@ -1,4 +1,4 @@
-"""Probes, units and ABX: right where the answer is known, and as the paper's protocol has them."""
+"""Probes, units and ABX: correct on known cases, and equal to the paper's protocol."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""Shards in an S3 bucket: the same as on disk, asked for again where an answer breaks, and clear where it is gone."""
+"""Shards in an S3 bucket: the same as on disk, with retries after errors and clear messages for missing files."""
 
 import json
 import sys
@@ -154,7 +154,7 @@ def test_what_is_not_there_is_one_clear_line(bucket: tuple[str, Breakable], serv
         open_corpus(bucket[0], 15.0, "none", 0.0, show=False)
 
 
-def test_without_s3fs_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_s3fs_the_error_names_the_package_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     registry = pytest.importorskip("fsspec.registry")
     monkeypatch.delitem(registry._registry, "s3", raising=False)  # what an earlier test imported
     monkeypatch.setitem(sys.modules, "s3fs", None)

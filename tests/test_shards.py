@@ -1,4 +1,4 @@
-"""Shards: tars that any WebDataset reader takes, read here or over HTTP, whole or broken."""
+"""Shards: tars that any WebDataset reader accepts, read from disk or over HTTP, intact or damaged."""
 
 import http.server
 import io
@@ -326,7 +326,7 @@ def test_urls_that_cannot_be_opened_are_one_clear_line(flac: Path, serve: Serve)
         open_index(url).read(0)
 
 
-def test_training_reads_an_index_shards_or_a_url_alike(
+def test_training_is_the_same_from_an_index_shards_or_a_url(
     index: Path, flac: Path, serve: Serve, tmp_path: Path, micro: Callable[..., Config]
 ) -> None:
     url, _ = serve(flac)

@@ -1,4 +1,4 @@
-"""Signals at any moment: one answer at once, everything saved, the documented exit code, and nothing lost."""
+"""Signals at any moment: an immediate line, everything saved, the documented exit code, and nothing lost."""
 
 import os
 import pkgutil

@@ -38,7 +38,7 @@ def recording() -> np.ndarray:
 
 
 def front_end(encoder: Encoder, samples: np.ndarray, heard: np.ndarray) -> torch.Tensor:
-    """Features (1, T, C) by plain convolutions, with the first norm's statistics over all that was heard."""
+    """Features (1, T, C) by plain convolutions, with the first norm's statistics over all audio so far."""
     x = torch.from_numpy(samples)[None, None]
     for index, layer in enumerate(encoder.feature_extractor.conv_layers):
         if index == 0:

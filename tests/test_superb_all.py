@@ -1,4 +1,4 @@
-"""All tasks at once, files for the board, sweeps from one pass of features, and features on disk."""
+"""All tasks at once, files for the leaderboard, sweeps with one pass of feature extraction, and features on disk."""
 
 import itertools
 import json

@@ -1,4 +1,4 @@
-"""Every task of the evaluation, end to end on a small corpus in its true layout: it learns, and repeats itself."""
+"""Every task, end to end on a small corpus in its true layout: it learns, and a seed fixes the result."""
 
 import itertools
 import json

@@ -1,4 +1,4 @@
-"""Sweeps: a file of variations becomes runs that share what they may, in any order and by several processes."""
+"""Sweeps: one file describes runs that share their first phases, in any order and in several processes."""
 
 import json
 import os
@@ -173,7 +173,7 @@ def test_a_sweep_trains_measures_compares_and_continues(
     assert RunFolder(out / "hard-long-0").step == 8
 
 
-def test_one_task_makes_what_its_run_stands_on(
+def test_one_task_trains_the_phases_that_its_run_needs(
     file: Path, calls: list[list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     dispatch(["sweep", str(file), "--array"])

@@ -1,4 +1,4 @@
-"""Tasks on corpora of the user's own: labels, splits, a part of the training speech, and what is refused."""
+"""Tasks on a user's corpus: labels, splits, a part of the training speech, and corpora that are refused."""
 
 import json
 from pathlib import Path

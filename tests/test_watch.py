@@ -1,4 +1,4 @@
-"""The live view: what it tells, from metrics.jsonl alone, also while that is being written."""
+"""The live view: what it shows, from metrics.jsonl alone, even while the file is being written."""
 
 import json
 import subprocess
@@ -22,7 +22,7 @@ def render_status(run: Path, total: int = 1000, age: float = 3.0) -> str:
     return console.export_text()
 
 
-def test_the_last_line_is_told(tmp_path: Path) -> None:
+def test_the_last_line_is_shown(tmp_path: Path) -> None:
     events = make_events(400)
     run = make_run(tmp_path / "run", events)
     text, last = render_status(run), events[-1]
@@ -42,7 +42,7 @@ def test_metrics_alone_are_enough(tmp_path: Path) -> None:
     assert "step 400, phase 1" in render_status(run, total=0)
 
 
-def test_alarms_and_long_silence_are_told(tmp_path: Path) -> None:
+def test_alarms_and_long_silence_are_reported(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", make_events(760))
     assert "step 740: 740 of 100 components are dead" in render_status(run)
     assert "step 720" not in render_status(run)  # the same, earlier
@@ -51,7 +51,7 @@ def test_alarms_and_long_silence_are_told(tmp_path: Path) -> None:
     assert "complete" in render_status(make_run(tmp_path / "done", make_events()))
 
 
-def test_a_run_that_was_asked_to_stop_says_so(tmp_path: Path) -> None:
+def test_a_run_that_was_asked_to_stop_is_shown_as_stopped(tmp_path: Path) -> None:
     text = render_status(make_run(tmp_path / "run", [*make_events(400), {"event": "stopped", "step": 412}]), age=6000.0)
     assert "step 412 of 1,000 (41%), phase 1, pass 5 over the corpus; stopped, the same command continues" in text
 
