@@ -13,7 +13,7 @@ class Ended(NamedTuple):
 
     status: int
     """The exit code; -1 for an exception that nothing caught."""
-    said: str
+    output: str
     """Everything on the standard error, with the traceback if there was one."""
     printed: str = ""
 

@@ -166,9 +166,9 @@ def fill_in(text: str, names: dict[str, str]) -> str:
 
 
 def fault(ended: Ended) -> str:
-    if "Traceback" in ended.said or ended.status not in (0, 1, 2):
-        return f"exit code {ended.status}: {ended.said[-3000:]}"
-    if ended.status and not ended.said.strip():
+    if "Traceback" in ended.output or ended.status not in (0, 1, 2):
+        return f"exit code {ended.status}: {ended.output[-3000:]}"
+    if ended.status and not ended.output.strip():
         return f"exit code {ended.status} without a word"
     return ""
 

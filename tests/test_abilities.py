@@ -45,8 +45,8 @@ def test_kernels_that_do_not_compile_are_replaced_and_nothing_is_compiled(
         assert not abilities.use_kernels(on_gpu())
         assert not compiles(micro(), GPU)
     assert len(tried) == 1
-    said = capsys.readouterr().err.splitlines()
-    assert said == [
+    output = capsys.readouterr().err.splitlines()
+    assert output == [
         f"GPU kernels do not compile here ({str(error).splitlines()[0]}): the plain path is used, which is slower"
     ]
 

@@ -131,7 +131,7 @@ def test_another_utterance_can_be_picked_and_hostile_text_stays_text(explorer: E
     assert explorer.utterance == findings()[second]["name"]
     explorer.root.locator(".which").select_option(index=3)
     assert explorer.utterance == HOSTILE
-    assert HOSTILE in explorer.text(".said")
+    assert HOSTILE in explorer.text(".transcript")
     assert HOSTILE in explorer.text(".facts")
     assert explorer.tab.evaluate("window.hacked") is None
     assert explorer.tab.locator("main img").count() == 0

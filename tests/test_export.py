@@ -55,8 +55,8 @@ def test_transformers_loads_the_folder_without_a_warning_and_with_equal_outputs(
         transformers.logging.disable_propagation()
         transformers.logging.set_verbosity_warning()
     assert not caplog.records
-    said = "".join(capfd.readouterr()).lower()
-    assert not any(word in said for word in ("warn", "newly initialized", "not used", "unexpected", "missing"))
+    output = "".join(capfd.readouterr()).lower()
+    assert not any(word in output for word in ("warn", "newly initialized", "not used", "unexpected", "missing"))
     assert type(model) is transformers.HubertModel
     encoder = Encoder.from_pretrained(finished_run)
     waveform = babble(1.3, 0)

@@ -55,8 +55,8 @@ def test_a_lengthened_run_is_the_longer_run(
     ended = weights(short / "encoder")
     capsys.readouterr()
     assert pretrain(config, corpus, short, show=False)
-    said = capsys.readouterr().out
-    assert "Phase 2: 6 -> 10 steps; schedules recomputed: at step 12 the learning rate stays 0.001\n" in said
+    output = capsys.readouterr().out
+    assert "Phase 2: 6 -> 10 steps; schedules recomputed: at step 12 the learning rate stays 0.001\n" in output
     ours, theirs = (
         [line | {"alarms": None} for line in lines(run) if line["event"] != "clusters"] for run in (short, whole)
     )
@@ -66,7 +66,7 @@ def test_a_lengthened_run_is_the_longer_run(
     assert RunFolder(short).config() == config
     # What was there is a run of its own.
     kept = RunFolder(short / "before-step-12")
-    assert f"The run as it was: {kept}" in said
+    assert f"The run as it was: {kept}" in output
     assert kept.is_complete
     assert kept.name == "short-before-step-12"
     assert kept.config() == micro(phase2={"warmup": 0})

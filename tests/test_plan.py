@@ -115,13 +115,13 @@ def test_small_steps_are_slower_per_second_of_audio() -> None:
 
 def test_the_plan_states_when_more_gpus_stop_helping(capsys: pytest.CaptureFixture[str]) -> None:
     run(["--hours", "83000", "--gpus", "64"])
-    said = capsys.readouterr().out
-    rows = {int(line.split()[0]): line for line in said.splitlines() if line.strip()[:1].isdigit() and " / " in line}
+    output = capsys.readouterr().out
+    rows = {int(line.split()[0]): line for line in output.splitlines() if line.strip()[:1].isdigit() and " / " in line}
     assert set(rows) == {1, 2, 4, 8, 16, 32, 64, 128}
     assert "45.0 s" in rows[64]
-    assert "GPUs stop helping" in said
+    assert "GPUs stop helping" in output
     # At 45 s per GPU the rate of large steps does not hold: it would be 3.3 hours.
-    found = [float(line.split()[1]) for line in said.splitlines() if line.startswith("  time")]
+    found = [float(line.split()[1]) for line in output.splitlines() if line.startswith("  time")]
     assert found[0] > 3.3
     gpus, gain = useful_gpus(work(gradient_bytes=240_000_000), machine(8, 9000))
     assert 1 < gpus < 192

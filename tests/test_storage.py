@@ -266,9 +266,9 @@ def test_a_full_disk_is_reported_once_and_shards_are_read_from_their_urls(
             assert cache.find(url, "x") == url
         wait_until(lambda: not cache.names)  # noqa: B023
     reason = {"little space": "the disk is full", "no space": "No space left on device", "too small": "a shard has"}
-    said = capfd.readouterr().err
-    assert said.count("shards cannot be kept there") == 1
-    assert reason[harm] in said
+    output = capfd.readouterr().err
+    assert output.count("shards cannot be kept there") == 1
+    assert reason[harm] in output
     assert not kept(folder)
     assert not list(folder.glob("*.partial"))
 

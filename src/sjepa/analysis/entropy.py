@@ -148,7 +148,7 @@ def describe_modes(modality: dict[str, Any]) -> str:
 
 
 def draw_entropy(found: Findings, stem: Path) -> None:
-    """Histograms one above the other, and the joint histogram beside them."""
+    """Draw the histograms below each other, and the joint histograms on the right."""
     curves = found["distributions"]
     with figure(10.5, 0.9 + 1.7 * len(curves), stem) as fig:
         left, right = fig.subfigures(1, 2, width_ratios=(1.35, 1))

@@ -94,7 +94,7 @@ def entropy(report: Report) -> str:
     found = report.found.get("entropy")
     if not found:
         return ""
-    told = "; ".join(
+    descriptions = "; ".join(
         f"{curve['label']}: {describe_modes(curve['modality'])}" for curve in found["distributions"].values()
     )
     run = found["run"]
@@ -105,7 +105,7 @@ def entropy(report: Report) -> str:
         f"The head at visible frames with nothing masked, the predictor with every frame masked once. "
         f"{run['utterances']:,} utterances of {run['data']}, step {run['step']:,}. Vertical lines: "
         f"0.5 bits, 1 bit (an even tie of two components) and 2 bits (of four). Maxima of the smoothed density, and "
-        f"whether Hartigan's dip test rejects a single mode: {told}.",
+        f"whether Hartigan's dip test rejects a single mode: {descriptions}.",
     )
     joints = "".join(
         figure(

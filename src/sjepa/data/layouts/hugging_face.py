@@ -153,12 +153,12 @@ def class_names(schema: Any, file: str) -> dict[str, list[str]]:
     """Class names of columns that hold class numbers."""
     features = {}
     metadata = (schema.metadata or {}).get(b"huggingface")
-    beside = Path(file).parent / DISK
+    dataset_info = Path(file).parent / DISK
     try:
         if metadata:
             features = json.loads(metadata)["info"]["features"]
-        elif beside.is_file():
-            features = json.loads(beside.read_text(encoding="utf-8"))["features"]
+        elif dataset_info.is_file():
+            features = json.loads(dataset_info.read_text(encoding="utf-8"))["features"]
     except (ValueError, KeyError, TypeError):
         return {}
     return {

@@ -38,11 +38,11 @@ def items(source: Source) -> Found:
 
 def read_metadata(path: str) -> dict[str, Any] | None:
     """The .json next to a recording: empty if there is none, None if it is damaged."""
-    beside = Path(os.path.splitext(path)[0] + ".json")
-    if not beside.is_file():
+    metadata_file = Path(os.path.splitext(path)[0] + ".json")
+    if not metadata_file.is_file():
         return {}
     try:
-        metadata = json.loads(beside.read_bytes())
+        metadata = json.loads(metadata_file.read_bytes())
     except (OSError, ValueError, RecursionError):
         return None
     return metadata if isinstance(metadata, dict) else None
