@@ -1,8 +1,8 @@
-"""What strangers may hand over: damaged audio, lists, JSON, TOML and safetensors, and any command line.
+"""Untrusted input: damaged audio, lists, JSON, TOML and safetensors, and any command line.
 
 Each strategy draws an `Attack`: it prepares files in a workspace and names the command to run. `attempt` runs it and
-returns what is wrong with the outcome, if anything: an exit code other than 0, 1 or 2, a traceback, no word after a
-failure, a file touched outside `--out`, or too long a wait.
+returns what is wrong with the outcome, if anything: an exit code other than 0, 1 or 2, a traceback, a failure without a
+message, a changed file outside `--out`, or a command that takes too long.
 """
 
 import dataclasses
@@ -131,7 +131,7 @@ RESULT: dict[str, Any] = {
 
 @dataclasses.dataclass(frozen=True)
 class Attack:
-    """What a stranger hands over, and the command that reads it."""
+    """Untrusted input, and the command that reads it."""
 
     about: str
     arguments: tuple[str, ...]
@@ -196,9 +196,9 @@ def fill_in(text: str, names: dict[str, str]) -> str:
 
 
 def fault(ended: Ended) -> str:
-    if "Traceback" in ended.said or ended.status not in (0, 1, 2):
-        return f"exit code {ended.status}: {ended.said[-3000:]}"
-    if ended.status and not ended.said.strip():
+    if "Traceback" in ended.output or ended.status not in (0, 1, 2):
+        return f"exit code {ended.status}: {ended.output[-3000:]}"
+    if ended.status and not ended.output.strip():
         return f"exit code {ended.status} without a word"
     return ""
 

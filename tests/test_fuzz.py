@@ -1,4 +1,4 @@
-"""Nothing that a stranger hands over ends in a traceback, hangs, or touches files outside `--out`.
+"""No untrusted input causes a traceback or a hang, or changes files outside `--out`.
 
 `benchmarks/fuzz.py` makes many more attempts of the same kinds.
 """

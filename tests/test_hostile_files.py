@@ -1,4 +1,4 @@
-"""Files of runs and encoders that a stranger made or a disk damaged: one line that names the file and the field."""
+"""Untrusted or damaged files of runs and encoders: the error is one line that names the file and the field."""
 
 import json
 import pickle
@@ -22,8 +22,8 @@ DEEP = "[" * 100_000 + "]" * 100_000
 
 
 def refused(ended: Ended, *words: str) -> None:
-    assert ended.status == 2, ended.said
-    *_, last = ended.said.strip().splitlines()
+    assert ended.status == 2, ended.output
+    *_, last = ended.output.strip().splitlines()
     assert last.startswith("sjepa: ")
     for word in words:
         assert word in last
@@ -61,9 +61,9 @@ def test_a_damaged_state_falls_back_to_the_checkpoint_before(
 ) -> None:
     change(RunFolder(run).checkpoint(12) / "state.json", **{field: value})
     assert pretrain(micro(), corpus, run, show=False)
-    said = capsys.readouterr().out
-    assert "step-00000012 is damaged" in said
-    assert "Continuing" in said
+    output = capsys.readouterr().out
+    assert "step-00000012 is damaged" in output
+    assert "Continuing" in output
 
 
 def test_a_state_nested_without_end_falls_back_too(run: Path, corpus: Path, micro: Callable[..., Config]) -> None:
@@ -116,7 +116,7 @@ def test_other_layers_than_before_are_one_line(run: Path) -> None:
     log.write_text(log.read_text() + '{"event": "layers", "step": 13, "smoothed": [], "effective_ranks": []}\n')
     ended = sjepa("report", run)
     assert ended.status in (0, 2)
-    assert "Traceback" not in ended.said
+    assert "Traceback" not in ended.output
 
 
 @pytest.mark.parametrize("content", ["\xff\xfe", DEEP, "x = 1", "a = [" * 5000, "[encoder]\nlayers = 1e400"])
@@ -132,7 +132,7 @@ def test_damaged_facts_are_one_line(run: Path, content: str) -> None:
     for call in (("report", run), ("export", run, run / "out", "--to", "hf")):
         ended = sjepa(*call)
         assert ended.status in (0, 2)
-        assert "Traceback" not in ended.said
+        assert "Traceback" not in ended.output
 
 
 def test_a_config_that_does_not_fit_the_checkpoints_is_one_line(run: Path, corpus: Path) -> None:
@@ -235,8 +235,8 @@ def test_a_malicious_pickle_is_refused_without_advice_to_load_it(
         ):
             ended = sjepa(*call, "--encoder", encoder)
             refused(ended)
-            assert "weights_only" not in ended.said
-            assert "unsafe" not in ended.said.lower()
+            assert "weights_only" not in ended.output
+            assert "unsafe" not in ended.output.lower()
             assert "stranger runs" not in ended.printed + capfd.readouterr().out
 
 
@@ -276,7 +276,7 @@ def test_analyses_of_other_values_are_one_line(run: Path) -> None:
             refused(sjepa("analyze", name, run, "--redraw"), f"{name}.json")
             ended = sjepa("report", run)
             assert ended.status in (0, 2)
-            assert "Traceback" not in ended.said
+            assert "Traceback" not in ended.output
         (analysis / f"{name}.json").unlink()
     (analysis / "utterance-a.json").write_text('{"name": 3}')
     refused(sjepa("report", run), "analysis")

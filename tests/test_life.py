@@ -47,7 +47,7 @@ def longer(micro: Make, steps: int = 10, **changes: object) -> Config:
 def test_a_lengthened_run_is_the_longer_run(
     corpus: Path, tmp_path: Path, micro: Make, copied: Path, finished_run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With a constant learning rate and cadences in steps, nothing tells it from one that was planned so long."""
+    """With a constant learning rate and cadences in steps, it equals a run that was planned with that length."""
     config = longer(micro, warmup=0)
     whole, short = tmp_path / "whole", tmp_path / "short"
     branch(finished_run, whole, config)
@@ -57,8 +57,8 @@ def test_a_lengthened_run_is_the_longer_run(
     ended = weights(short / "encoder")
     capsys.readouterr()
     assert pretrain(config, corpus, short, show=False)
-    said = capsys.readouterr().out
-    assert "Phase 2: 6 -> 10 steps; schedules recomputed: at step 12 the learning rate stays 0.001\n" in said
+    output = capsys.readouterr().out
+    assert "Phase 2: 6 -> 10 steps; schedules recomputed: at step 12 the learning rate stays 0.001\n" in output
     ours, theirs = (
         [line | {"alarms": None} for line in lines(run) if line["event"] != "clusters"] for run in (short, whole)
     )
@@ -68,7 +68,7 @@ def test_a_lengthened_run_is_the_longer_run(
     assert RunFolder(short).config() == config
     # What was there is a run of its own.
     kept = RunFolder(short / "before-step-12")
-    assert f"The run as it was: {kept}" in said
+    assert f"The run as it was: {kept}" in output
     assert kept.is_complete
     assert kept.name == "short-before-step-12"
     assert kept.config() == micro(phase2={"warmup": 0})
@@ -99,7 +99,7 @@ def test_schedules_follow_the_new_length(
     ]
 
 
-def test_what_more_steps_mean_is_told(micro: Make) -> None:
+def test_the_effect_of_more_steps_is_reported(micro: Make) -> None:
     half = {"steps": 100, "visible_loss_until": 0.5, "augment_until": 50, "warmup": 0}
     past, config = micro(phase2=half), micro(phase2=half | {"steps": 200})
     assert extend.describe_extension(past, config, 6 + 70) == [

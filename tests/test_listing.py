@@ -1,4 +1,4 @@
-"""`sjepa runs`: what is known of many runs, read quickly and without torch."""
+"""`sjepa runs`: facts about many runs, read quickly and without torch."""
 
 import csv
 import io
@@ -87,7 +87,7 @@ def test_the_table_shows_one_run_with_its_history(
     (study / "soft" / "config.toml").write_text("[phase1")
     dispatch(["runs", str(study)])
     assert "damaged" in capsys.readouterr().out
-    with pytest.raises(UserError, match="there is no run below"):
+    with pytest.raises(UserError, match="there is no run in"):
         dispatch(["runs", str(study / "notes")])
 
 

@@ -12,7 +12,7 @@ import torch
 from conftest import babble
 
 from sjepa import Encoder
-from sjepa.analysis.restored import Restored
+from sjepa.analysis.restored_run import RestoredRun
 from sjepa.cli import dispatch
 from sjepa.config import Config
 from sjepa.errors import UserError
@@ -87,8 +87,8 @@ def test_export_embed_units_and_analyses_take_a_step(run: Path, labelled: Path, 
     units = ["units", "--encoder", str(run), "--data", str(labelled), "--step", "8", "--out", str(tmp_path / "u")]
     dispatch(units)  # the cluster head of the same checkpoint
     assert json.loads((tmp_path / "u" / "results.json").read_text())["encoder"]["step"] == 8
-    assert Restored(run, step=4).about["step"] == 4
-    assert next(Restored(run, step=4)(babble(0.5, 0))).masked.shape[1] == 8
+    assert RestoredRun(run, step=4).about["step"] == 4
+    assert next(RestoredRun(run, step=4)(babble(0.5, 0))).masked.shape[1] == 8
     dispatch(["analyze", "clusters", str(run), "--data", str(labelled), "--step", "4"])
     assert (run / "analysis" / "step-4" / "clusters.json").is_file()
 
@@ -110,7 +110,7 @@ def test_progress_is_drawn_from_every_checkpoint(
     dispatch(task)
     assert (run / "results" / "superb" / "mine-step-8" / "asr-lite" / "results.json").is_file()
     dispatch([*empty, "--data", str(labelled), "--frames", "200"])
-    assert "step 4 was probed before" in capsys.readouterr().out
+    assert "Step 4 was probed before" in capsys.readouterr().out
     found = json.loads((run / "analysis" / "progress.json").read_text())
     errors = [c for c in found["curves"] if c["better"] == "lower"]
     assert [[step for step, _ in c["points"]] for c in errors] == [[8], [8]]

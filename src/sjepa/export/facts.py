@@ -1,4 +1,4 @@
-"""What is known of an encoder's training: from the run that wrote it, or from the export that it comes from."""
+"""Facts about an encoder's training, read from its run or from an exported folder."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -17,12 +17,12 @@ from sjepa.runs.locate import find_run
 from sjepa.settings_file import from_toml, to_toml
 
 FACTS_FILE = "training.json"
-KEPT = (*FIELDS, "sjepa", "torch", "started", "world_size", "ranks")  # ranks: world_size in an older run.json
+KEPT = (*FIELDS, "sjepa", "torch", "started", "world_size", "ranks")  # an older run.json calls world_size ranks
 
 
 @dataclass(frozen=True)
 class TrainingFacts:
-    """What a run's directory says of itself."""
+    """What a run folder records about its training."""
 
     config: Config
     run: Mapping[str, Any]
@@ -30,7 +30,7 @@ class TrainingFacts:
     data: Sequence[Mapping[str, Any]]
     """Steps at which the run got audio, each with utterances and hours, from the log."""
     step: int
-    """Of the checkpoint with which the encoder was written; of the last line where no checkpoint was kept."""
+    """Step of the checkpoint that the encoder belongs to; the last logged step if no checkpoint was kept."""
     components: Mapping[int, int]
     """Components of each phase's targets."""
 
@@ -44,7 +44,7 @@ class TrainingFacts:
         return [(each, logged.get(each.since, {})) for each in audio_sections(self.run, before=self.step)]
 
     def save(self, folder: Path) -> None:
-        """Let a folder say it too, so that it can be exported again."""
+        """Save the facts with an exported encoder, so that it can be exported again."""
         content = {
             "config": to_toml(self.config),
             "run": dict(self.run),
@@ -56,13 +56,13 @@ class TrainingFacts:
 
 
 def read_facts(source: Path) -> TrainingFacts | None:
-    """Facts of a run or of an encoder folder; None if a folder says nothing of its training.
+    """Read the facts of a run or of an encoder folder. None if a folder has no record of its training.
 
-    What is neither a run nor an encoder is refused with what makes one.
+    Refuse anything that is neither a run nor an encoder.
     """
     run = find_run(source)
     if run is None and source.is_dir() and (source / "config.json").is_file():
-        return read_saved(source / FACTS_FILE) if (source / FACTS_FILE).is_file() else None
+        return read_exported_facts(source / FACTS_FILE) if (source / FACTS_FILE).is_file() else None
     if source.is_file():
         return None
     run = run or RunFolder(source)
@@ -74,7 +74,7 @@ def read_facts(source: Path) -> TrainingFacts | None:
     return TrainingFacts(run.config(), facts, data, run.step, components)
 
 
-def read_saved(file: Path) -> TrainingFacts:
+def read_exported_facts(file: Path) -> TrainingFacts:
     found, where = read_json(file), str(file)
     config = from_toml(require(found, "config", TEXT, where), where)
     run, components = (require(found, name, TABLE, where) for name in ("run", "components"))

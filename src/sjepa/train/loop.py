@@ -15,7 +15,7 @@ from sjepa.config import Config, all_differences, differences
 from sjepa.data.corpus import Corpus
 from sjepa.data.corpus_mix import CorpusMix
 from sjepa.data.loader import BatchReader, load, plan_batches, to_float
-from sjepa.data.opening import end_to_end, open_corpus
+from sjepa.data.opening import concatenate_audio, open_corpus
 from sjepa.data.plan import describe_repetition
 from sjepa.data.sampler import BatchPlan
 from sjepa.data.shard_cache import ShardCache
@@ -298,7 +298,7 @@ def load_noise(config: Config, device: torch.device, show: bool) -> Tensor | Non
     if not config.augment.noise:
         return None
     say(f"Noise from {config.augment.noise}:")
-    recordings = end_to_end(open_corpus(config.augment.noise, config.batches.max_seconds, "memory", 0.0, show))
+    recordings = concatenate_audio(open_corpus(config.augment.noise, config.batches.max_seconds, "memory", 0.0, show))
     buckets = [length for phase in config.phases for length in config.batches_in(phase).buckets]
     longest = round(max(buckets) * SAMPLE_RATE)  # shorter noise is repeated
     return torch.from_numpy(np.tile(recordings, -(-longest // len(recordings)))).to(device)
