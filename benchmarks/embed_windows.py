@@ -16,7 +16,7 @@ import torch
 from sjepa import Encoder
 from sjepa.audio.io import read_audio
 from sjepa.embed.network import Network
-from sjepa.embed.windows import MARGIN, WindowConfig, cut, join
+from sjepa.embed.windows import MARGIN, WindowConfig, cut_windows, join_windows
 from sjepa.model.moments import measure_moments
 
 run, audio = Path(sys.argv[1]), Path(sys.argv[2])
@@ -44,8 +44,8 @@ for kind in ("one voice", "all voices", "levels", "pauses"):
     samples = make_recording(kind)
     whole = network.features([samples])[0]
     moments = measure_moments([samples])
-    parts = [(w.start, network.window_features(w.samples, moments)) for w in cut([samples], config)]
-    joined = torch.cat(list(join(parts, config)))
+    parts = [(w.start, network.window_features(w.samples, moments)) for w in cut_windows([samples], config)]
+    joined = torch.cat(list(join_windows(parts, config)))
     relative = (joined - whole).norm(dim=1) / whole.norm(dim=1)
     same = (network.posteriors(joined).argmax(1) == network.posteriors(whole).argmax(1)).float().mean()
     # Change between neighbouring frames, in the fades and at hard cuts in their middle, relative to the same frames of

@@ -1,31 +1,55 @@
 """Run the program on random hostile input thousands of times and count failures.
 
     python benchmarks/fuzz.py --attempts 10000
+    python benchmarks/fuzz.py --attempts 10000 --workers 2 --journals /tmp/fuzz
 
-The attacks are those of tests/test_fuzz.py. Each must end within two minutes with exit code 0, 1 or 2 and a line with
-the reason, without a traceback, and without changes outside of `--out`. Workers are processes, to record crashes of
-libraries too. The counts go to benchmarks/results/fuzz.json.
+The attacks are those of tests/test_fuzz.py. Each must end with exit code 0, 1 or 2 and a line with the reason, without
+a traceback, and without changes outside of `--out`. Each must end within two minutes of CPU time, so the verdict does
+not depend on how busy the machine is. The wall limit, half an hour, finds waits that use no CPU. Workers are processes,
+to record crashes of libraries too. The counts go to benchmarks/results/fuzz.json. With --journals, an interrupted run
+continues: finished blocks of attempts are read from that folder.
 """
 
 import argparse
 import json
 import os
 import platform
+import resource
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "fuzz.json"
 SHARES = {"audio": 0.2, "lists": 0.25, "files": 0.3, "weights": 0.1, "commands": 0.15}
 CHUNK = 250  # attempts per worker
-PATIENCE = 600  # seconds without progress after which a worker counts as hanging
+# Limits for a library that loops or waits in C, where Python sees no signal: seconds of CPU time per attempt, and
+# seconds without progress. Both are larger than the limits in tests/hostile.py, which end an attempt in Python.
+C_CPU_SECONDS = 300
+C_WALL_SECONDS = 3600
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
 NAMED = 50  # findings written in full
+
+
+@contextmanager
+def limit_cpu(seconds: int) -> Iterator[None]:
+    """Let the system end this process (SIGXCPU) if the block uses more CPU time."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time()) + seconds, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_CPU, (soft, hard))
 
 
 def work(kind: str, seed: int, attempts: int, source: Path, journal: Path) -> None:
@@ -43,10 +67,6 @@ def work(kind: str, seed: int, attempts: int, source: Path, journal: Path) -> No
     with tempfile.TemporaryDirectory() as folder, journal.open("a") as file:
         workspace = Workspace(Path(folder) / "work", source)
 
-        def say(**values: str) -> None:
-            file.write(json.dumps(values) + "\n")
-            file.flush()
-
         @hypothesis.seed(seed)
         @hypothesis.settings(
             max_examples=attempts,
@@ -58,57 +78,93 @@ def work(kind: str, seed: int, attempts: int, source: Path, journal: Path) -> No
         @hypothesis.given(st.data())
         def attack(data: Any) -> None:
             chosen = data.draw(ATTACKS[kind])
-            say(began=repr(chosen))
-            say(ended=attempt(chosen, workspace))
+            log(file, began=repr(chosen))
+            with limit_cpu(C_CPU_SECONDS):
+                log(file, ended=attempt(chosen, workspace))
 
         attack()
 
 
+def log(file: IO[str], **values: str) -> None:
+    """Write a line to a journal."""
+    file.write(json.dumps(values) + "\n")
+    file.flush()
+
+
 def make_workspace(folder: Path) -> Path:
     """Make the inputs that workers copy."""
-    program = "import sys; from pathlib import Path; from hostile import Workspace; Workspace(Path(sys.argv[1]))"
+    program = "import sys; from pathlib import Path; from hostile import make_source; make_source(Path(sys.argv[1]))"
     environment = ENVIRONMENT | {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT / 'tests'}"}
     subprocess.run([sys.executable, "-c", program, folder], env=environment, check=True, stdout=subprocess.DEVNULL)
     return folder
 
 
-def run_worker(kind: str, seed: int, attempts: int, source: Path, journal: Path) -> str:
-    """Run a worker. Return how it failed, or an empty string."""
-    call = [sys.executable, __file__, "--worker", kind, str(seed), str(attempts), str(source), str(journal)]
-    environment = ENVIRONMENT | {"PYTHONPATH": str(ROOT / "src")}
+@dataclass
+class Block:
+    """Attempts of one kind that one worker makes."""
+
+    kind: str
+    seed: int
+    attempts: int
+    """How many to make; when it has ended, how many were made."""
+    findings: list[dict[str, str]] = field(default_factory=list)
+
+
+def run_block(block: Block, source: Path, journals: Path) -> Block:
+    """Run a worker, and close its journal with how the worker failed, or an empty string."""
+    journal = journals / f"{block.seed}-{block.kind}.jsonl"
+    journal.unlink(missing_ok=True)
     journal.touch()
+    failure = run_worker([block.kind, str(block.seed), str(block.attempts), str(source), str(journal)], journal)
+    with journal.open("a") as file:
+        log(file, closed=failure)
+    return next(read_blocks(journals, block.seed))
+
+
+def run_worker(arguments: list[str], journal: Path) -> str:
+    """Run a worker. Return how it failed, or an empty string."""
+    environment = ENVIRONMENT | {"PYTHONPATH": str(ROOT / "src")}
     with tempfile.TemporaryFile() as errors:
         # Decoders write to stderr too, so it matters only if the worker itself fails.
+        call = [sys.executable, __file__, "--worker", *arguments]
         process = subprocess.Popen(call, env=environment, stdout=subprocess.DEVNULL, stderr=errors)
         while process.poll() is None:
             time.sleep(0.5)
-            if time.time() - journal.stat().st_mtime > PATIENCE:
+            if time.time() - journal.stat().st_mtime > C_WALL_SECONDS:
                 process.kill()
                 process.wait()
-                return f"hangs: nothing for {PATIENCE} s"
+                return f"it hangs: nothing for {C_WALL_SECONDS} s"
         errors.seek(0)
         tail = errors.read()[-1000:].decode(errors="replace")
+    if process.returncode == -signal.SIGXCPU:
+        return f"it hangs: more than {C_CPU_SECONDS} s of CPU time in a library"
     return "" if process.returncode == 0 else f"the process died with {process.returncode}: {tail}"
 
 
-def read_journal(journal: Path) -> tuple[int, list[dict[str, str]], str]:
-    """Return the number of finished attempts, their findings, and the unfinished attempt."""
-    count, findings, began = 0, [], ""
-    for line in journal.read_text().splitlines():
-        entry = json.loads(line)
-        began = entry.get("began", began)
-        if "ended" in entry:
-            count += 1
-            if entry["ended"]:
-                findings.append({"attack": began, "fault": entry["ended"]})
-            began = ""
-    return count, findings, began
+def read_blocks(journals: Path, seed: int | str = "*") -> Iterator[Block]:
+    """Read the blocks whose journals are closed."""
+    for journal in sorted(journals.glob(f"{seed}-*.jsonl")):
+        number, _, kind = journal.stem.partition("-")
+        block, began, closed = Block(kind, int(number), 0), "", False
+        for line in journal.read_text().splitlines():
+            entry = json.loads(line)
+            began, closed = entry.get("began", began), "closed" in entry
+            fault = entry.get("ended") or entry.get("closed")
+            if fault:
+                block.findings.append({"kind": kind, "seed": number, "attack": began or "none", "fault": fault})
+            if "ended" in entry or (closed and fault):
+                block.attempts += 1
+                began = ""
+        if closed:
+            yield block
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--attempts", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--workers", type=int, default=1, help="processes at the same time")
+    parser.add_argument("--journals", type=Path, help="folder for the log of each attempt, to continue from")
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--worker", nargs=5, help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -116,41 +172,49 @@ def main() -> None:
         kind, seed, attempts, source, journal = given.worker
         work(kind, int(seed), int(attempts), Path(source), Path(journal))
         return
-    started, counts, findings, seed = time.monotonic(), Counter[str](), [], given.seed
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(given.workers) as pool:
+        journals = given.journals or Path(folder) / "journals"
+        journals.mkdir(parents=True, exist_ok=True)
         source = make_workspace(Path(folder) / "source")
-        while sum(counts.values()) < given.attempts:
-            kind = min(SHARES, key=lambda name: (counts[name] + 1) / SHARES[name])
-            seed += 1
-            journal = Path(folder) / f"{seed}.jsonl"
-            left = given.attempts - sum(counts.values())
-            failure = run_worker(kind, seed, min(CHUNK, left), source, journal)
-            count, found, began = read_journal(journal)
-            if failure:
-                found.append({"attack": began or f"seed {seed}", "fault": failure})
-            counts[kind] += max(count, 1)
-            findings += [{"kind": kind, "seed": str(seed), **each} for each in found]
-            write(given.out, counts, findings, time.monotonic() - started)
-            print(f"{sum(counts.values()):,} attempts, {len(findings)} findings", flush=True)
+        done, pending, seed = list(read_blocks(journals)), dict[Future[Block], Block](), given.seed
+        while True:
+            planned = Counter[str]()
+            for block in (*done, *pending.values()):
+                planned[block.kind] += block.attempts
+            left = given.attempts - planned.total()
+            if left > 0 and len(pending) < given.workers:
+                seed = next(number for number in count(seed + 1) if all(block.seed != number for block in done))
+                kind = min(SHARES, key=lambda name: (planned[name] + 1) / SHARES[name])
+                block = Block(kind, seed, min(CHUNK, left))
+                pending[pool.submit(run_block, block, source, journals)] = block
+            elif pending:
+                for ended in wait(pending, return_when=FIRST_COMPLETED).done:
+                    pending.pop(ended)
+                    done.append(ended.result())
+                write(given.out, done)
+            else:
+                break
 
 
-def write(out: Path, counts: Counter[str], findings: list[dict[str, str]], seconds: float) -> None:
+def write(out: Path, blocks: list[Block]) -> None:
     """Write the counts so far."""
-    tracebacks = sum("Traceback" in each["fault"] or "died" in each["fault"] for each in findings)
-    hangs = sum("took more than" in each["fault"] or "hangs" in each["fault"] for each in findings)
+    counts = Counter[str]()
+    for block in blocks:
+        counts[block.kind] += block.attempts
+    findings = [each for block in blocks for each in block.findings]
     results = {
-        "attempts": sum(counts.values()),
+        "attempts": counts.total(),
         "by_kind": dict(counts),
         "findings": len(findings),
-        "tracebacks": tracebacks,
-        "hangs": hangs,
-        "minutes": round(seconds / 60, 1),
+        "tracebacks": sum("Traceback" in each["fault"] or "died" in each["fault"] for each in findings),
+        "hangs": sum("took more than" in each["fault"] or "hangs" in each["fault"] for each in findings),
         "python": platform.python_version(),
         "machine": platform.machine(),
         "found": findings[:NAMED],
     }
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(results, indent=1) + "\n")
+    print(f"{counts.total():,} attempts, {len(findings)} findings", flush=True)
 
 
 if __name__ == "__main__":

@@ -3,9 +3,9 @@
     python benchmarks/kill.py --kills 100
     python benchmarks/kill.py --kills 100 --world-size 2 --jobs pretrain
 
-A trial starts a command, kills it up to three times, lets it finish, and compares every file bit by bit with those of
-an uninterrupted command. Timings are ignored. About half of the kills wait for a partially written file. Results go to
-benchmarks/results/kill.json, or kill-2-ranks.json for two ranks.
+A trial starts a command, kills all of its processes up to three times, lets it finish, and compares every file bit by
+bit with those of an uninterrupted command. Timings are ignored. About half of the kills wait for a partially written
+file. Results go to benchmarks/results/kill.json, or kill-2-ranks.json for two ranks.
 """
 
 import argparse
@@ -16,7 +16,6 @@ import platform
 import random
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -25,7 +24,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -36,6 +35,7 @@ import numpy as np  # noqa: E402
 import soundfile  # noqa: E402
 import torch  # noqa: E402
 from conftest import babble, micro_config  # noqa: E402
+from processes import free_port  # noqa: E402
 
 from sjepa import cli  # noqa: E402
 from sjepa.files import LEFTOVER, LOCK  # noqa: E402
@@ -43,9 +43,9 @@ from sjepa.runs.events import select_events  # noqa: E402
 from sjepa.runs.folder import RunFolder  # noqa: E402
 from sjepa.settings_file import to_toml  # noqa: E402
 
-PATIENCE = 300  # seconds to wait for a command
+PATIENCE = 1800  # seconds to wait for a command, which is slow on a busy machine
 # Fields with timings, and files that describe the machine.
-TIMES = ("audio_seconds_per_second", "speed", "log_bytes", "started", "seconds")
+TIMES = ("audio_seconds_per_second", "speed", "rank_speed", "log_bytes", "started", "seconds")
 IGNORED = ("run.json", "tensorboard", "_embed.json")
 
 
@@ -63,7 +63,7 @@ class Running:
 
     def __init__(self, arguments: list[str], world_size: int):
         self.code: int | None = None
-        self.group = launch(arguments, world_size) if world_size > 1 else fork(arguments)
+        self.group = start(arguments, world_size)
 
     def poll(self) -> int | None:
         """Return the exit code, or None if the command is still running."""
@@ -83,16 +83,8 @@ class Running:
             os.killpg(self.group, number)
 
 
-def launch(arguments: list[str], world_size: int) -> int:
-    """Start a command on several ranks."""
-    call = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={world_size}", "--standalone"]
-    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    return subprocess.Popen([*call, "-m", "sjepa", *arguments], env=environment, start_new_session=True, **quiet).pid
-
-
-def fork(arguments: list[str]) -> int:
-    """Start a command in a fork of this process, which has already loaded torch."""
+def start(arguments: list[str], world_size: int) -> int:
+    """Start a command in a fork of this process, which has already loaded torch. Return its process group."""
     pid = os.fork()
     if pid:
         return pid
@@ -100,6 +92,24 @@ def fork(arguments: list[str]) -> int:
     quiet = os.open(os.devnull, os.O_WRONLY)
     os.dup2(quiet, 1)
     os.dup2(quiet, 2)
+    if world_size == 1:
+        call(arguments)
+    shared = {"WORLD_SIZE": str(world_size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    for rank in range(world_size):
+        if os.fork() == 0:
+            os.environ |= shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+            call(arguments)
+    for _ in range(world_size):
+        code = os.waitstatus_to_exitcode(os.wait()[1])
+        if code:  # as under torchrun, the other ranks end with the one that failed
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            os.killpg(0, signal.SIGTERM)
+            os._exit(code if code > 0 else 70)
+    os._exit(0)
+
+
+def call(arguments: list[str]) -> NoReturn:
+    """Run a command in this process, and end it."""
     try:
         cli.main(arguments)
         os._exit(0)

@@ -1,10 +1,10 @@
-"""How much of the loader's rate is left when every answer of an object store comes late.
+"""How much of its rate the loader keeps if every answer of an object store is delayed.
 
     python benchmarks/object_storage.py --out benchmarks/results/object-storage.json
 
 Speech-like audio is packed into FLAC shards, which an HTTP server in another process serves with ranges. The loader
-reads them through the URL with no latency and with 50 ms before every answer, in turn, several times over. The bar is
-90% of the rate without latency. The same with a cache of whole shards shows what later epochs read.
+reads them through the URL without a delay and with 50 ms before every answer, alternating several times. The goal is
+90% of the rate without a delay. A further case with a cache of whole shards shows the rate of later epochs.
 """
 
 import argparse

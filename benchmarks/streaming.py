@@ -4,8 +4,8 @@
     python benchmarks/streaming.py speed --preset paper --out benchmarks/results/streaming-cpu.json
 
 `closeness` compares each frame of the last layer, over whole utterances: the difference relative to the frame's norm,
-and the share of frames with the same unit of the cluster head. `speed` takes random weights. It reports the real-time
-factor (time over audio) by the clock, and the processor's time, which other work on the machine hardly changes.
+and the share of frames with the same unit of the cluster head. `speed` uses random weights. It reports the real-time
+factor (time over audio), and the processor time, on which other work on the machine has little effect.
 """
 
 import argparse

@@ -14,7 +14,7 @@ from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
 from typing import Any
 
-from sjepa.analysis.style import read_found
+from sjepa.analysis.style import read_findings
 from sjepa.config import flatten
 from sjepa.files import read_json
 from sjepa.runs.events import select_events
@@ -85,7 +85,7 @@ def summarize_run(run: RunFolder) -> Found:
     events = run.events()
     lines = select_events(events, "train")
     entropy = run.analysis / "entropy.json"
-    kept = read_found(entropy) if entropy.is_file() else None
+    kept = read_findings(entropy) if entropy.is_file() else None
     thin = max(1, len(lines) // POINTS)
     speed: dict[int, list[Found]] = {}
     for line in lines:

@@ -1,4 +1,4 @@
-"""A labelled corpus and a run trained on it, made once for all tests of a process that look at one."""
+"""A labelled corpus and a run trained on it, made once per test process."""
 
 import functools
 import json
@@ -11,9 +11,9 @@ import soundfile
 
 from sjepa.analysis.clusters import analyse_clusters, analyse_phones
 from sjepa.analysis.entropy import analyse_entropy
-from sjepa.analysis.restored import Restored
-from sjepa.analysis.speech import choose, read_speech
-from sjepa.analysis.style import keep
+from sjepa.analysis.restored_run import RestoredRun
+from sjepa.analysis.speech import choose_files, read_speech
+from sjepa.analysis.style import save_findings
 from sjepa.analysis.utterance import analyse_utterance
 from sjepa.evaluate.labelled import read_labelled
 from sjepa.settings_file import from_toml
@@ -94,10 +94,10 @@ def trained() -> Path:
 @functools.cache
 def findings() -> dict[str, Any]:
     """What the analyses of the run found, by the names of their files."""
-    run = Restored(trained())
+    run = RestoredRun(trained())
     found = {"entropy": analyse_entropy(run, str(corpus()), 12), "clusters": analyse_clusters(trained())}
     found["clusters"]["phones"] = analyse_phones(run, read_labelled(corpus()), 8)
-    for path, label in choose(corpus(), [], 3, ""):
+    for path, label in choose_files(corpus(), [], 3, ""):
         found[f"utterance-{path.stem}"] = analyse_utterance(run, read_speech(path, label, 0.0, 20.0))
     return found
 
@@ -105,5 +105,5 @@ def findings() -> dict[str, Any]:
 def keep_findings(run: Path) -> Path:
     """Put the findings into a run directory, as `sjepa analyze` does."""
     for name, found in findings().items():
-        keep(found, run / "analysis", name)
+        save_findings(found, run / "analysis", name)
     return run

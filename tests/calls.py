@@ -1,4 +1,4 @@
-"""Calls of the command line in this process, which is quicker than a process each."""
+"""Call the command line in this process, which is faster than a new process per call."""
 
 import contextlib
 import io
@@ -13,7 +13,7 @@ class Ended(NamedTuple):
 
     status: int
     """The exit code; -1 for an exception that nothing caught."""
-    said: str
+    output: str
     """Everything on the standard error, with the traceback if there was one."""
     printed: str = ""
 

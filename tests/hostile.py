@@ -1,8 +1,8 @@
-"""What strangers may hand over: damaged audio, lists, JSON, TOML and safetensors, and any command line.
+"""Untrusted input: damaged audio, lists, JSON, TOML and safetensors, and any command line.
 
 Each strategy draws an `Attack`: it prepares files in a workspace and names the command to run. `attempt` runs it and
-returns what is wrong with the outcome, if anything: an exit code other than 0, 1 or 2, a traceback, no word after a
-failure, a file touched outside `--out`, or too long a wait.
+returns what is wrong with the outcome, if anything: an exit code other than 0, 1 or 2, a traceback, a failure without a
+message, a changed file outside `--out`, or a command that takes too long.
 """
 
 import dataclasses
@@ -21,6 +21,7 @@ from typing import Any
 import soundfile
 from calls import Ended, sjepa
 from conftest import babble, micro_config
+from hostile_inputs import COST, INPUTS, make_inputs
 from hypothesis import strategies as st
 from test_options import option_classes
 
@@ -30,7 +31,9 @@ from sjepa.settings_file import to_toml
 from sjepa.subcommands import option
 from sjepa.train.loop import pretrain
 
-SECONDS = 120  # the longest that a command may take on these small inputs, on a busy machine
+# CPU time decides, because it does not depend on how busy the machine is. The wall limit finds waits that use no CPU.
+CPU_SECONDS = 120
+WALL_SECONDS = 1800
 AUDIO = {
     "wav": {"format": "WAV"},
     "flac": {"format": "FLAC"},
@@ -53,6 +56,13 @@ class Workspace:
             self.make()
         else:
             shutil.copytree(source / "inputs", self.inputs)
+            settings = self.inputs / "features" / "_embed.json"  # it names the encoder
+            settings.write_text(settings.read_text().replace(str(source), str(folder)))
+
+    @property
+    def names(self) -> dict[str, str]:
+        """The places that arguments name in braces."""
+        return {name: str(getattr(self, name)) for name in ("scratch", "corpus", "run", "index", "preset")}
 
     def make(self) -> None:
         """Make a corpus, a run, an index, analyses and results."""
@@ -61,7 +71,7 @@ class Workspace:
             soundfile.write(self.corpus / f"{number}.wav", babble(1.0 + 0.1 * number, number), 16_000)
         shutil.copytree(self.corpus, self.inputs / "labelled")
         labels = [
-            {"path": f"{n}.wav", "speaker": f"s{n % 2}", "text": "one two", "gender": "F"}
+            {"path": f"{n}.wav", "speaker": f"s{n % 3}", "text": "one two", "gender": "FM"[n % 2]}
             | {"phones": [[0.0, 0.3, "a"], [0.3, 0.6, "b"], [0.6, 2.0, "c"]], "words": [[0.0, 0.5, "one"]]}
             for n in range(4)
         ]
@@ -78,6 +88,7 @@ class Workspace:
         audio = (self.corpus / "0.wav",)
         assert sjepa("analyze", "utterance", self.run, *audio).status == 0
         next((self.run / "analysis").glob("utterance-*.json")).rename(self.run / "analysis" / "utterance-0.json")
+        make_inputs(self.inputs, self.corpus, self.run, self.preset)
 
     def fresh(self) -> None:
         """Empty the scratch folder."""
@@ -97,6 +108,16 @@ class Workspace:
         return found
 
 
+def make_source(folder: Path) -> None:
+    """Make a workspace to copy. Every command must succeed on its sound inputs, or damage would go unnoticed."""
+    workspace = Workspace(folder)
+    for arguments in {arguments for calls in FILES.values() for arguments in calls}:
+        shutil.rmtree(workspace.scratch, ignore_errors=True)
+        shutil.copytree(workspace.inputs, workspace.scratch)
+        ended = sjepa(*(fill_in(argument, workspace.names) for argument in arguments))
+        assert ended.status == 0 or "already holds another index" in ended.said, (arguments, ended.said)
+
+
 RESULT: dict[str, Any] = {
     "task": "asr",
     "protocol": {"name": "full", "steps": 10, "lr": 1e-4},
@@ -110,7 +131,7 @@ RESULT: dict[str, Any] = {
 
 @dataclasses.dataclass(frozen=True)
 class Attack:
-    """What a stranger hands over, and the command that reads it."""
+    """Untrusted input, and the command that reads it."""
 
     about: str
     arguments: tuple[str, ...]
@@ -127,34 +148,42 @@ class TooLongError(BaseException):
 
 
 @contextmanager
-def time_limit(seconds: int) -> Iterator[None]:
-    def ring(*_: object) -> None:
-        raise TooLongError
+def time_limit(cpu_seconds: float, wall_seconds: float) -> Iterator[None]:
+    """Raise `TooLongError` after so much CPU time of this process, or after so much wall time."""
+    timers = {
+        signal.ITIMER_PROF: (signal.SIGPROF, cpu_seconds, "of CPU time"),
+        signal.ITIMER_REAL: (signal.SIGALRM, wall_seconds, "by the clock"),
+    }
 
-    before = signal.signal(signal.SIGALRM, ring)
-    signal.alarm(seconds)
+    def ring(number: int, _: object) -> None:
+        seconds, kind = next(rest for name, *rest in timers.values() if name == number)
+        raise TooLongError(f"it took more than {seconds:g} s {kind}")
+
+    before = {name: signal.signal(name, ring) for name, *_ in timers.values()}
+    for timer, (_, seconds, _) in timers.items():
+        signal.setitimer(timer, seconds)
     try:
         yield
     finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
+        for timer, (name, *_) in timers.items():
+            signal.setitimer(timer, 0)
+            signal.signal(name, before[name])
 
 
 def attempt(attack: Attack, workspace: Workspace) -> str:
     """Run an attack; what is wrong with the outcome, or nothing."""
     workspace.fresh()
-    names = {name: str(getattr(workspace, name)) for name in ("scratch", "corpus", "run", "index", "preset")}
-    fill = partial(fill_in, names=names)
+    fill = partial(fill_in, names=workspace.names)
     attack.prepare(workspace)
     arguments = [fill(argument) for argument in attack.arguments]
     writes = Path(fill(attack.writes))
     before, here = workspace.snapshot(writes), os.getcwd()
     os.chdir(workspace.scratch)
     try:
-        with time_limit(SECONDS):
+        with time_limit(CPU_SECONDS, WALL_SECONDS):
             ended = sjepa(*arguments)
-    except TooLongError:
-        return f"it took more than {SECONDS} s"
+    except TooLongError as late:
+        return str(late)
     finally:
         os.chdir(here)
     return fault(ended) or touched(before, workspace.snapshot(writes))
@@ -167,9 +196,9 @@ def fill_in(text: str, names: dict[str, str]) -> str:
 
 
 def fault(ended: Ended) -> str:
-    if "Traceback" in ended.said or ended.status not in (0, 1, 2):
-        return f"exit code {ended.status}: {ended.said[-3000:]}"
-    if ended.status and not ended.said.strip():
+    if "Traceback" in ended.output or ended.status not in (0, 1, 2):
+        return f"exit code {ended.status}: {ended.output[-3000:]}"
+    if ended.status and not ended.output.strip():
         return f"exit code {ended.status} without a word"
     return ""
 
@@ -282,10 +311,17 @@ TABLES = st.lists(st.lists(CELLS, max_size=5).map(",".join), min_size=1, max_siz
 LABELLED = ("--encoder", "mfcc", "--data", "{scratch}/labelled", "--out", "{scratch}/out")
 FILES: dict[str, list[tuple[str, ...]]] = {
     "run/config.toml": [("report", "{scratch}/run", "--out", "{scratch}/out"), ("pretrain", "--out", "{scratch}/run")],
-    "run/run.json": [("report", "{scratch}/run", "--out", "{scratch}/out"), ("pretrain", "--out", "{scratch}/run")],
+    "run/run.json": [
+        ("report", "{scratch}/run", "--out", "{scratch}/out"),
+        ("pretrain", "--out", "{scratch}/run"),
+        ("runs", "{scratch}/run"),
+        ("runs", "{scratch}", "--format", "json"),
+    ],
     "run/metrics.jsonl": [
         ("report", "{scratch}/run", "--out", "{scratch}/out"),
         ("watch", "{scratch}/run", "--once"),
+        ("runs", "{scratch}/run"),
+        ("figures", "{scratch}/run", "--out", "{scratch}/out"),
         ("analyze", "erank", "{scratch}/run", "--out", "{scratch}/out"),
         ("analyze", "clusters", "{scratch}/run", "--out", "{scratch}/out"),
         ("export", "{scratch}/run", "{scratch}/out", "--to", "hf"),
@@ -296,8 +332,8 @@ FILES: dict[str, list[tuple[str, ...]]] = {
     ],
     "run/encoder/config.json": [
         ("embed", "{corpus}", "--encoder", "{scratch}/run", "--out", "{scratch}/out"),
-        ("probe", "--encoder", "{scratch}/run", "--data", "{corpus}", "--out", "{scratch}/out"),
-        ("units", "--encoder", "untrained:{scratch}/run", "--data", "{corpus}", "--out", "{scratch}/out"),
+        ("cost", "--encoder", "{scratch}/run", *COST),
+        ("units", "--encoder", "untrained:{scratch}/run", *LABELLED[2:], "--units", "kmeans", "--clusters", "2"),
     ],
     "run/results/results.json": [
         ("table", "{scratch}/run"),
@@ -316,7 +352,7 @@ FILES: dict[str, list[tuple[str, ...]]] = {
     "labelled/labels.jsonl": [
         ("units", *LABELLED, "--units", "kmeans", "--clusters", "2"),
         ("probe", *LABELLED),
-        ("superb", "pr", *LABELLED, "--lite", "--steps", "1"),
+        ("superb", "asr", *LABELLED, "--lite", "--steps", "1"),
         ("analyze", "clusters", "{run}", "--data", "{scratch}/labelled", "--out", "{scratch}/out"),
     ],
     "index/index.json": [
@@ -329,7 +365,7 @@ FILES: dict[str, list[tuple[str, ...]]] = {
         ("config", "--preset", "{scratch}/micro.toml"),
         ("plan", "--hours", "1", "--preset", "{scratch}/micro.toml"),
     ],
-}
+} | INPUTS
 
 
 def replace_node(value: Any, path: list[int], new: Any) -> Any:
@@ -369,7 +405,7 @@ def file_attacks(draw: st.DrawFn) -> Attack:
     name = draw(st.sampled_from(list(FILES)))
     arguments = draw(st.sampled_from(FILES[name]))
     kind = name.rpartition(".")[2]
-    by_node = kind != "arrow" and draw(st.integers(0, 3)) > 0
+    by_node = kind in ("json", "jsonl", "toml") and draw(st.integers(0, 3)) > 0
     path, new, edits = (
         draw(st.lists(st.integers(0, 200), min_size=1, max_size=5)),
         draw(NESTED | st.just(...)),
@@ -378,9 +414,9 @@ def file_attacks(draw: st.DrawFn) -> Attack:
     deep = draw(st.integers(0, 40)) == 0
 
     def prepare(workspace: Workspace) -> None:
-        part = name.split("/")[0]
-        source, target = workspace.inputs / part, workspace.scratch / part
-        shutil.copytree(source, target) if source.is_dir() else shutil.copy(source, target)
+        for part in {name.split("/")[0]} | ({"labelled"} if "{scratch}/labelled" in arguments else set()):
+            source, target = workspace.inputs / part, workspace.scratch / part
+            shutil.copytree(source, target) if source.is_dir() else shutil.copy(source, target)
         file = workspace.scratch / name
         if deep:
             file.write_text("[" * 50_000)
@@ -392,8 +428,8 @@ def file_attacks(draw: st.DrawFn) -> Attack:
     writes = "{scratch}/out"
     if arguments[0] == "pretrain" or "--redraw" in arguments:
         writes = "{scratch}/run"
-    elif arguments[0] == "index":
-        writes = "{scratch}/index"
+    elif "--out" in arguments:
+        writes = arguments[arguments.index("--out") + 1]
     return Attack(f"{name} changed", arguments, prepare, writes)
 
 

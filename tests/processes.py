@@ -1,4 +1,4 @@
-"""Start commands as processes of their own, which tests can kill, without the seconds that importing torch takes.
+"""Start commands in separate processes that tests can kill, without the seconds that importing torch takes.
 
 A server process imports the package once and forks for each command.
 """

@@ -1,9 +1,9 @@
-"""S-JEPA training written down a second time, from the paper alone: slow, plain, one file, no import of sjepa.
+"""A second implementation of S-JEPA training, from the paper alone: slow, plain, one file, no import of sjepa.
 
 The encoder is Hugging Face's HubertModel, the mixture is its formula frame by component by dimension, AdamW is its
-update rule, the effective rank is an SVD. Only what is random or fitted comes from outside: first weights, batches with
-their masks, the fitted mixtures and the new output layer of the head. `precision` float64 tells rounding from error.
-`config` is any object with the fields of `sjepa.config.Config`.
+update rule, the effective rank is an SVD. Only random or fitted values come from outside: initial weights,
+batches with their masks, the fitted mixtures and the new output layer of the head. `precision`
+float64 separates rounding from errors. `config` is any object with the fields of `sjepa.config.Config`.
 """
 
 import copy
@@ -83,8 +83,8 @@ def predict(w: dict[str, Tensor], heads: int, z: Tensor, mask: Tensor) -> Tensor
     split = lambda y: y.view(b, t, heads, d // heads).transpose(1, 2)  # noqa: E731
     q, k, v = (split(linear(f"layer.attention.{n}_proj", x)) for n in "qkv")
     share = torch.softmax(q @ k.transpose(2, 3) / math.sqrt(d // heads), dim=3)
-    heard = linear("layer.attention.out_proj", (share @ v).transpose(1, 2).reshape(b, t, d))
-    x = norm("layer.layer_norm", x + heard)
+    attended = linear("layer.attention.out_proj", (share @ v).transpose(1, 2).reshape(b, t, d))
+    x = norm("layer.layer_norm", x + attended)
     inner = torch.relu(linear("layer.feed_forward.intermediate_dense", x))
     x = norm("layer.final_layer_norm", x + linear("layer.feed_forward.output_dense", inner))
     return linear("projection", x)
@@ -170,7 +170,7 @@ class Mixture:
                 weights[k] = decay * self.weights[k] + (1 - decay) * counts[k] / total
                 means[k] = decay * self.means[k] + (1 - decay) * mean
                 variances[k] = decay * self.variances[k] + (1 - decay) * variance
-            else:  # stepwise EM: the sums behind the parameters are averaged, per frame heard
+            else:  # stepwise EM: the sums behind the parameters are averaged, per frame
                 zeroth = decay * self.weights[k] + (1 - decay) * counts[k] / total
                 first = decay * self.weights[k] * self.means[k] + (1 - decay) * (q[:, k, None] * x).sum(0) / total
                 # second moments about the old mean, which rounds less than about zero
@@ -321,13 +321,13 @@ class Reference:
             self.mixture.update(x, torch.softmax(joint, dim=1), g.decay, g.minimum_count, g.update)
         return q.view(*shape[:2], -1)
 
-    def step(self, clean: Tensor, heard: Tensor, mask: Tensor) -> dict:
-        """`clean` is what the target side hears, `heard` the encoder's (augmented) input, `mask` True where masked."""
+    def step(self, clean: Tensor, augmented: Tensor, mask: Tensor) -> dict:
+        """`clean` is the audio for the targets, `augmented` the encoder's input, `mask` True where masked."""
         c, s, layer = self.config, self.settings, self.active
-        clean, heard = clean.to(self.precision), heard.to(self.precision)
+        clean, augmented = clean.to(self.precision), augmented.to(self.precision)
         with torch.no_grad():
             q = self.targets(clean)
-        z = encode(self.encoder, heard, mask, c.encoder.feature_gradient_scale)[-1]
+        z = encode(self.encoder, augmented, mask, c.encoder.feature_gradient_scale)[-1]
         part = lambda prefix: {n.removeprefix(prefix): w for n, w in self.other.items() if n.startswith(prefix)}  # noqa: E731
         predicted = predict(part("predictor."), c.predictor.heads, z, mask)
         visible = z if c.train.visible_path == "encoder" else predicted
@@ -379,7 +379,7 @@ class Reference:
         return ranks
 
     def check_layers(self, clean: Tensor) -> list[float]:
-        """Smooth what was measured; an offline codebook stays with the layer it was fitted on."""
+        """Smooth the measured ranks; an offline codebook stays with the layer it was fitted on."""
         ranks, past = self.measure(clean), self.config.layer.smoothing
         if self.target is None or self.kind == "online-gmm":
             before = self.ranks or ranks

@@ -26,7 +26,7 @@ def write(path: Path, spoken: Spoken) -> None:
 
 
 def librispeech(root: Path, subsets: dict[str, int], voices: Sequence[Voice], seed: int = 0) -> Path:
-    """LibriSpeech with so many utterances a voice in each subset, said in numbers; phones for all of them."""
+    """LibriSpeech with some spoken numbers per voice in each subset, and phones for all of them."""
     generator = random.Random(seed)
     phones = []
     sexes = []
@@ -61,7 +61,7 @@ def at_hundred(spoken: Spoken) -> list[str]:
 
 
 def iemocap(root: Path, each: int = 3) -> Path:
-    """Five sessions of two speakers; every emotion so often, said with its prosody."""
+    """Five sessions of two speakers, with every emotion spoken several times with its prosody."""
     texts = ["i did not know that", "we will go there", "look at this now"]
     for session in range(1, 6):
         folder = root / f"Session{session}"

@@ -1,4 +1,4 @@
-"""GPUs that can do less than usual: the plain path, with one line of explanation. Failures are injected, on a CPU."""
+"""GPUs with fewer abilities use the plain path and print one line. Failures are injected, on a CPU."""
 
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -45,8 +45,8 @@ def test_kernels_that_do_not_compile_are_replaced_and_nothing_is_compiled(
         assert not abilities.use_kernels(on_gpu())
         assert not should_compile(micro(), GPU)
     assert len(tried) == 1
-    said = capsys.readouterr().err.splitlines()
-    assert said == [
+    output = capsys.readouterr().err.splitlines()
+    assert output == [
         f"GPU kernels do not compile here ({str(error).splitlines()[0]}): using plain PyTorch, which is slower"
     ]
 
@@ -81,7 +81,7 @@ def test_a_gpu_without_bf16_computes_in_fp32(
     assert capsys.readouterr().err.count("no bf16: training uses fp32") == (not supported)
 
 
-def test_an_apple_gpu_is_left_alone_and_said_so_once(
+def test_an_apple_gpu_is_not_used_and_this_is_reported_once(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)

@@ -1,4 +1,4 @@
-"""ABX on ZeroSpeech item files: triphones of features that tell phones apart, and files that are refused."""
+"""ABX on ZeroSpeech item files: triphones of features that separate phones, and files that are refused."""
 
 import json
 from pathlib import Path

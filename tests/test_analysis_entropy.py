@@ -1,4 +1,4 @@
-"""Entropies: the definition, their modes, and that looking at a run changes nothing in it."""
+"""Entropies: their definition, their modes, and analyses that do not change the run."""
 
 import json
 import math
@@ -15,10 +15,10 @@ from conftest import micro_config
 from scipy import optimize, stats
 
 from sjepa.analysis import modes
-from sjepa.analysis.entropy import analyse_entropy, answer, describe, draw_entropy, verdict
+from sjepa.analysis.entropy import analyse_entropy, describe_entropies, describe_modes, describe_softness, draw_entropy
 from sjepa.analysis.modes import count_modes, dip, dip_test, grid_for
-from sjepa.analysis.restored import Restored, entropy_bits
-from sjepa.analysis.style import read_found
+from sjepa.analysis.restored_run import RestoredRun, entropy_bits
+from sjepa.analysis.style import read_findings
 from sjepa.audio.io import read_audio
 from sjepa.cli import dispatch
 from sjepa.errors import UserError
@@ -29,8 +29,8 @@ from sjepa.train.loop import pretrain
 
 
 @pytest.fixture(scope="module")
-def restored() -> Restored:
-    return Restored(trained())
+def restored() -> RestoredRun:
+    return RestoredRun(trained())
 
 
 def some_audio(index: int = 0) -> np.ndarray:
@@ -44,7 +44,7 @@ def test_entropy_is_that_of_scipy_and_of_known_distributions() -> None:
     assert entropy_bits(known).tolist() == [0.0, 1.0, 2.0]
 
 
-def test_the_best_component_of_each_path_is_its_unit(restored: Restored) -> None:
+def test_the_best_component_of_each_path_is_its_unit(restored: RestoredRun) -> None:
     samples = some_audio()
     upstream = load_upstream(str(trained()))
     (states,) = upstream.extract([samples])
@@ -60,15 +60,15 @@ def test_the_best_component_of_each_path_is_its_unit(restored: Restored) -> None
     assert not np.array_equal(units["visible"], units["masked"])
 
 
-def test_files_of_a_folder_are_whole_utterances(restored: Restored, tmp_path: Path) -> None:
-    """Of five seconds, with a run that heard two at most: one utterance, not three pieces."""
+def test_files_of_a_folder_are_whole_utterances(restored: RestoredRun, tmp_path: Path) -> None:
+    """A file of five seconds stays one utterance, although the run trained on two seconds at most."""
     soundfile.write(tmp_path / "long.wav", np.tile(some_audio(), 5)[: 5 * 16_000], 16_000)
     found = analyse_entropy(restored, str(tmp_path), 500)
     assert found["run"]["utterances"] == 1
     assert found["distributions"]["masked"]["frames"] == frame_count(5 * 16_000)
 
 
-def test_targets_are_the_softened_posterior_of_the_mixture_written_slowly(restored: Restored) -> None:
+def test_targets_are_the_softened_posterior_of_the_mixture_written_slowly(restored: RestoredRun) -> None:
     samples = some_audio()[:16_000]
     (piece,) = restored(samples)
     targets = restored.run.targets
@@ -87,7 +87,7 @@ def test_targets_are_the_softened_posterior_of_the_mixture_written_slowly(restor
 
 
 def test_looking_teaches_the_online_mixture_nothing() -> None:
-    run = Restored(trained())
+    run = RestoredRun(trained())
     assert run.about["targets"] == "online-gmm"
     before = {name: tensor.clone() for name, tensor in run.run.targets.state_dict().items()}
     first = [piece.target for piece in run(some_audio())]
@@ -97,15 +97,15 @@ def test_looking_teaches_the_online_mixture_nothing() -> None:
 
 
 @pytest.mark.parametrize("targets", ["best-rq", "mfcc-kmeans"])
-def test_targets_that_are_codes_have_no_posterior_beside_them(targets: str, tmp_path: Path) -> None:
+def test_targets_that_are_codes_have_no_posterior(targets: str, tmp_path: Path) -> None:
     config = micro_config(phase1={"targets": targets}, phase2={"targets": "same"})
     assert pretrain(config, corpus(), tmp_path / "run", show=False)
-    (piece,) = Restored(tmp_path / "run")(some_audio())
+    (piece,) = RestoredRun(tmp_path / "run")(some_audio())
     assert set(piece.target.sum(-1).tolist()) == set(piece.target.amax(-1).tolist()) == {1.0}
     assert piece.plain is None
 
 
-def test_pieces_of_long_audio_tile_its_frames(restored: Restored) -> None:
+def test_pieces_of_long_audio_tile_its_frames(restored: RestoredRun) -> None:
     samples = np.tile(some_audio(), 6)[:-123]
     pieces = list(restored(samples))
     assert len(pieces) > 1
@@ -119,10 +119,10 @@ def test_pieces_of_long_audio_tile_its_frames(restored: Restored) -> None:
 
 def test_a_run_without_a_checkpoint_and_a_folder_that_is_no_run_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is not a run"):
-        Restored(tmp_path)
+        RestoredRun(tmp_path)
     (tmp_path / "config.toml").write_text((trained() / "config.toml").read_text())
     with pytest.raises(UserError, match="no checkpoint yet"):
-        Restored(tmp_path)
+        RestoredRun(tmp_path)
 
 
 def bits(*centres: float, deviation: float = 0.1, seed: int = 0) -> list[np.ndarray]:
@@ -221,7 +221,7 @@ def test_values_that_are_all_the_same_have_one_mode_and_no_test() -> None:
 
 def test_shares_and_histograms_count_every_frame() -> None:
     p, q = bits(0.3, 1.4), bits(0.1)
-    found = describe({"visible": p, "masked": p[::-1], "target": q, "plain": []}, 16)
+    found = describe_entropies({"visible": p, "masked": p[::-1], "target": q, "plain": []}, 16)
     flat = np.concatenate(p)
     curve = found["distributions"]["visible"]
     assert list(found["distributions"]) == ["visible", "masked", "target"]
@@ -240,7 +240,7 @@ def test_shares_and_histograms_count_every_frame() -> None:
 def test_the_answer_follows_from_the_numbers() -> None:
     def say(soft: float, target: float, shared: float) -> str:
         names = ("path_above_1_bit", "target_above_1_bit", "target_soft_where_path_is")
-        return answer("masked", dict(zip(names, (soft, target, shared), strict=True)))
+        return describe_softness("masked", dict(zip(names, (soft, target, shared), strict=True)))
 
     assert "in the prediction, not in the target" in say(0.4, 0.02, 0.05)
     assert "the target shares the softness" in say(0.4, 0.4, 0.9)
@@ -248,7 +248,7 @@ def test_the_answer_follows_from_the_numbers() -> None:
     assert "The predictor at masked frames is hardly ever soft" in say(0.0, 0.0, 0.0)
 
 
-def test_a_runs_findings_say_what_was_heard() -> None:
+def test_the_findings_of_a_run_state_their_audio() -> None:
     found = findings()["entropy"]
     assert found["run"] | {"temperature": 3.0, "utterances": 12, "left_out": 0, "phase": 2} == found["run"]
     assert set(found["distributions"]) == {"visible", "masked", "target", "plain"}
@@ -276,7 +276,9 @@ def test_the_command_writes_json_and_figures_which_are_redrawn_without_the_model
 
 def test_figures_of_hard_targets_can_be_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    found = describe({"visible": bits(0.5), "masked": bits(0.7), "target": [np.zeros(50)] * 40, "plain": bits(0.2)}, 16)
+    found = describe_entropies(
+        {"visible": bits(0.5), "masked": bits(0.7), "target": [np.zeros(50)] * 40, "plain": bits(0.2)}, 16
+    )
     assert found["joint"]["visible"]["correlation"] is None
     json.dumps(found, allow_nan=False)
     draw_entropy(found, tmp_path / "hard")
@@ -292,8 +294,8 @@ def test_figures_of_hard_targets_can_be_drawn(tmp_path: Path) -> None:
         ((6.59,), 0.0, "1 clear maximum at 6.59 bits, but the dip test rejects a single mode (p < 0.001)"),
     ],
 )
-def test_maxima_and_the_test_of_one_mode_are_told_apart(bits: tuple[float, ...], p: float, words: str) -> None:
-    assert verdict({"modes": [{"bits": each} for each in bits], "test": {"p": p}}) == words
+def test_maxima_and_the_test_of_one_mode_are_reported_separately(bits: tuple[float, ...], p: float, words: str) -> None:
+    assert describe_modes({"modes": [{"bits": each} for each in bits], "test": {"p": p}}) == words
 
 
 def test_an_older_file_calls_the_head_at_visible_frames_the_predictor(tmp_path: Path) -> None:
@@ -303,6 +305,6 @@ def test_an_older_file_calls_the_head_at_visible_frames_the_predictor(tmp_path: 
     joint["target_soft_where_predictor_is"] = joint.pop("target_soft_where_path_is")
     older = found | {"distributions": {"predictor": curves["visible"], "target": curves["target"]}, "joint": joint}
     (tmp_path / "entropy.json").write_text(json.dumps(older))
-    read = read_found(tmp_path / "entropy.json")
+    read = read_findings(tmp_path / "entropy.json")
     assert read["distributions"] == {name: curves[name] for name in ("visible", "target")}
     assert read["joint"] == {"visible": findings()["entropy"]["joint"]["visible"]}

@@ -1,4 +1,4 @@
-"""Effective rank over training, its calibration, size against score, and the clusters."""
+"""Effective rank over training and its calibration, size against score, and the clusters."""
 
 import dataclasses
 import json
@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from pages import K, make_events, make_run
 from scipy import stats
 
-from sjepa.analysis.calibration import calibrate, divide, make_task, rank_correlation, train_heads
-from sjepa.analysis.clusters import analyse_clusters, draw_clusters, occupancy, summary
+from sjepa.analysis.calibration import calibrate, make_task, rank_correlation, split_corpus, train_heads
+from sjepa.analysis.clusters import analyse_clusters, draw_clusters, occupancy, summarise_phones
 from sjepa.analysis.erank import analyse_erank, draw_erank
-from sjepa.analysis.pareto import analyse_pareto, draw_pareto, frontier, steps_of
-from sjepa.analysis.restored import Restored
+from sjepa.analysis.pareto import analyse_pareto, draw_pareto, frontier, frontier_line
+from sjepa.analysis.restored_run import RestoredRun
 from sjepa.audio.io import read_audio
 from sjepa.cli import dispatch
 from sjepa.errors import UserError
@@ -46,7 +46,7 @@ def test_older_logs_call_effective_ranks_ranks(tmp_path: Path) -> None:
     assert older_run.events() == newer_run.events()
 
 
-def test_a_run_without_layer_checks_says_so(tmp_path: Path) -> None:
+def test_a_run_without_layer_checks_is_refused(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", [event for event in make_events(100) if event["event"] != "layers"])
     with pytest.raises(UserError, match="no layer check yet"):
         analyse_erank(run)
@@ -87,7 +87,7 @@ def one_layer(upstream: Upstream, layer: int) -> Upstream:
 
 def test_heads_that_train_together_are_the_same_as_alone() -> None:
     upstream = load_upstream(str(trained() / "encoder-phase1"))
-    train, held_out = divide(read_labelled(corpus()), "phones", 0)
+    train, held_out = split_corpus(read_labelled(corpus()), "phones", 0)
     assert not {u.speaker for u in train} & {u.speaker for u in held_out}
     task = make_task(train, held_out, "phones", 3)
     together = train_heads(FeatureStore(upstream), task, train, 3, 0)
@@ -144,7 +144,7 @@ def test_the_frontiers_line_goes_through_its_systems_in_steps() -> None:
         {"millions": 1, "score": 20, "frontier": True},
         {"millions": 60, "score": 19, "frontier": False},
     ]
-    assert steps_of(systems) == [(1, 20), (50, 20), (50, 12)]
+    assert frontier_line(systems) == [(1, 20), (50, 20), (50, 12)]
 
 
 def results(run: Path, task: str, metrics: dict[str, float], name: str = "full") -> None:
@@ -161,14 +161,14 @@ def results(run: Path, task: str, metrics: dict[str, float], name: str = "full")
     (folder / "results.json").write_text(json.dumps(found))
 
 
-def test_a_run_without_results_is_told_the_whole_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_without_results_prints_the_whole_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib")
     dispatch(["analyze", "pareto", str(tmp_path)])
     command = f"sjepa superb asr --encoder {tmp_path} --data LibriSpeech --out {tmp_path}/results/asr"
     assert command in capsys.readouterr().out
 
 
-def test_ours_stands_beside_what_was_reported_and_lite_results_do_not(tmp_path: Path) -> None:
+def test_our_results_appear_with_reported_ones_and_lite_results_do_not(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     results(tmp_path, "asr", {"wer": 11.0, "cer": 3.0})
     results(tmp_path, "asr", {"wer": 1.0, "cer": 0.3}, "lite")
@@ -196,7 +196,7 @@ def test_components_die_and_are_born() -> None:
     assert found["perplexity"][1] == pytest.approx(np.exp(stats.entropy(rows[1])), abs=0.01)
 
 
-def test_occupancy_is_that_of_the_log_and_its_absence_is_said(tmp_path: Path) -> None:
+def test_occupancy_is_that_of_the_log_and_a_missing_one_is_reported(tmp_path: Path) -> None:
     found = analyse_clusters(trained())
     events = select_events(RunFolder(trained()).events(), "clusters")
     assert [part["phase"] for part in found["occupancy"]] == [1, 2]
@@ -210,7 +210,7 @@ def test_occupancy_is_that_of_the_log_and_its_absence_is_said(tmp_path: Path) ->
 
 
 def test_phones_of_clusters_are_posteriors_added_up_frame_by_frame() -> None:
-    found, run = findings()["clusters"]["phones"], Restored(trained())
+    found, run = findings()["clusters"]["phones"], RestoredRun(trained())
     slow: dict[tuple[int, str], float] = {}
     for item in read_labelled(corpus())[::2]:
         samples = read_audio(item.utterance.path)
@@ -229,7 +229,7 @@ def test_phones_of_clusters_are_posteriors_added_up_frame_by_frame() -> None:
 
 def test_clusters_are_ordered_by_their_main_phone() -> None:
     joint = np.array([[1.0, 9.0], [30.0, 0.0], [0.0, 0.0], [2.0, 3.0]])
-    found = summary(joint, ["a", "b"])
+    found = summarise_phones(joint, ["a", "b"])
     assert found["phones"] == ["a", "b"]  # the most frequent first
     assert found["clusters"] == [1, 0, 3]
     assert found["names"] == {1: ["a", 1.0], 0: ["b", 0.9], 3: ["b", 0.6]}

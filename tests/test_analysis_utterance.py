@@ -1,4 +1,4 @@
-"""An utterance frame by frame: what is kept is what was heard, and odd files are dealt with."""
+"""An utterance frame by frame: the JSON holds the audio and its analysis, and unusual files are handled."""
 
 import base64
 import io
@@ -12,10 +12,10 @@ import soundfile
 import torch
 from analysed import corpus, findings, trained
 
-from sjepa.analysis.restored import Restored
-from sjepa.analysis.speech import choose, read_speech, runs, within
-from sjepa.analysis.style import file_name, load
-from sjepa.analysis.utterance import analyse_utterance, draw_utterance, image_of, mel_ticks
+from sjepa.analysis.restored_run import RestoredRun
+from sjepa.analysis.speech import choose_files, excerpt_segments, merge_labels, read_speech
+from sjepa.analysis.style import file_name, load_findings
+from sjepa.analysis.utterance import analyse_utterance, draw_utterance, mel_ticks, spectrogram_image
 from sjepa.audio.io import to_int16
 from sjepa.audio.mfcc import log_mel, mel_filters
 from sjepa.cli import dispatch
@@ -25,11 +25,11 @@ HOSTILE = "$x^2 <script>alert(1)</script> 語é.wav".replace("/", "∕")
 
 
 @pytest.fixture(scope="module")
-def restored() -> Restored:
-    return Restored(trained())
+def restored() -> RestoredRun:
+    return RestoredRun(trained())
 
 
-def analysed(run: Restored, path: Path, seconds: float = 20.0, start: float = 0.0) -> dict[str, object]:
+def analysed(run: RestoredRun, path: Path, seconds: float = 20.0, start: float = 0.0) -> dict[str, object]:
     found = analyse_utterance(run, read_speech(path, None, start, seconds))
     return json.loads(json.dumps(found, allow_nan=False))
 
@@ -39,8 +39,8 @@ def write(path: Path, samples: np.ndarray) -> Path:
     return path
 
 
-def test_what_is_kept_is_the_sound_the_spectrogram_and_the_strongest_posteriors(restored: Restored) -> None:
-    path, label = choose(corpus(), [], 1, "")[0]
+def test_what_is_kept_is_the_sound_the_spectrogram_and_the_strongest_posteriors(restored: RestoredRun) -> None:
+    path, label = choose_files(corpus(), [], 1, "")[0]
     speech = read_speech(path, label, 0.0, 20.0)
     found = analyse_utterance(restored, speech)
     heard, rate = soundfile.read(io.BytesIO(base64.b64decode(found["audio"])), dtype="int16")
@@ -48,7 +48,7 @@ def test_what_is_kept_is_the_sound_the_spectrogram_and_the_strongest_posteriors(
     np.testing.assert_array_equal(heard, to_int16(speech.samples))
     energies = log_mel(torch.from_numpy(speech.samples)[None], 80, 160)[0].numpy()
     scaled = np.clip((energies - energies.max()) / 12 + 1, 0, 1) * 255
-    assert np.abs(image_of(found).T - scaled).max() <= 0.51
+    assert np.abs(spectrogram_image(found).T - scaled).max() <= 0.51
     p = torch.cat([piece.masked for piece in restored(speech.samples)]).numpy()
     order = np.argsort(-p, axis=1, kind="stable")[:, :3]
     np.testing.assert_allclose(found["masked"]["posteriors"], np.take_along_axis(p, order, 1), atol=1e-4)
@@ -57,17 +57,17 @@ def test_what_is_kept_is_the_sound_the_spectrogram_and_the_strongest_posteriors(
     assert len(found["phones"]) == 10
 
 
-def test_labels_are_cut_to_the_stretch_that_is_shown() -> None:
-    path, label = choose(corpus(), [], 1, "")[0]
+def test_labels_are_cut_to_the_stretch() -> None:
+    path, label = choose_files(corpus(), [], 1, "")[0]
     speech = read_speech(path, label, 0.3, 0.5)
     assert speech.words == ((0.0, 0.18, "first"), (0.3, 0.5, "<i>second</i>"))
     assert speech.phones[0][:2] == (0.0, 0.06)
     assert len(speech.samples) == 8000
-    assert within([(0.0, 1.0, "a"), (2.0, 3.0, "b")], 1.0, 1.0) == ()
+    assert excerpt_segments([(0.0, 1.0, "a"), (2.0, 3.0, "b")], 1.0, 1.0) == ()
 
 
 def test_labels_at_100_a_second_become_segments() -> None:
-    assert runs(["SIL", "SIL", "AA", "B", "B"]) == [(0.0, 0.02, "SIL"), (0.02, 0.03, "AA"), (0.03, 0.05, "B")]
+    assert merge_labels(["SIL", "SIL", "AA", "B", "B"]) == [(0.0, 0.02, "SIL"), (0.02, 0.03, "AA"), (0.03, 0.05, "B")]
 
 
 def test_frequencies_are_marked_at_the_band_that_holds_them() -> None:
@@ -78,7 +78,7 @@ def test_frequencies_are_marked_at_the_band_that_holds_them() -> None:
 
 
 def test_of_a_two_hour_file_only_the_stretch_is_read(
-    restored: Restored, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    restored: RestoredRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path, size = tmp_path / "hours.wav", 2 * 3600 * 32_000
     riff = struct.pack(
@@ -91,18 +91,18 @@ def test_of_a_two_hour_file_only_the_stretch_is_read(
         file.write(to_int16(0.1 * np.random.default_rng(0).normal(size=64_000)).tobytes())
     found = analysed(restored, path, seconds=4.0, start=3600.0)
     assert (found["seconds"], found["start"], found["file_seconds"]) == (4.0, 3600.0, 7200.0)
-    assert "7,200 seconds long: 3600 to 3604 s are shown" in capsys.readouterr().out
+    assert "7,200 seconds long: using 3600 to 3604 s" in capsys.readouterr().out
     with pytest.raises(UserError, match="seconds long"):
         read_speech(path, None, 7200.0, 4.0)
 
 
 def test_silence_and_hostile_names_are_drawn(
-    restored: Restored, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    restored: RestoredRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("matplotlib")
     found = analysed(restored, write(tmp_path / HOSTILE.replace("/", "_"), np.zeros(16_000)))
     assert "silence, every sample is zero" in capsys.readouterr().out
-    assert not image_of(found).any()
+    assert not spectrogram_image(found).any()
     draw_utterance(found, tmp_path / "silent")
     assert (tmp_path / "silent.png").stat().st_size > 1000
     assert "<script>" not in (tmp_path / "silent.svg").read_text()
@@ -117,38 +117,38 @@ def test_names_become_names_of_files() -> None:
 def test_what_cannot_be_looked_at_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="too short"):
         read_speech(write(tmp_path / "short.wav", np.ones(100)), None, 0.0, 20.0)
-    with pytest.raises(UserError, match="which utterance"):
-        choose(None, [], 3, "")
+    with pytest.raises(UserError, match="no utterance given"):
+        choose_files(None, [], 3, "")
     with pytest.raises(UserError, match="there is no file"):
-        choose(None, [tmp_path / "nothing.wav"], 3, "")
+        choose_files(None, [tmp_path / "nothing.wav"], 3, "")
     with pytest.raises(UserError, match="there is no folder"):
-        choose(tmp_path / "nowhere", [], 3, "")
+        choose_files(tmp_path / "nowhere", [], 3, "")
     (tmp_path / "empty").mkdir()
     file = tmp_path / "file.wav"
     file.touch()
-    with pytest.raises(UserError, match="name files without --data"):
+    with pytest.raises(UserError, match="give files without --data"):
         dispatch(["analyze", "utterance", str(tmp_path), "--data", str(file)])
     file.unlink()
     with pytest.raises(UserError, match="no audio in"):
-        choose(tmp_path / "empty", [], 3, "")
+        choose_files(tmp_path / "empty", [], 3, "")
 
 
 def test_words_of_the_figure_come_from_alignments(tmp_path: Path) -> None:
     """Instead of the corpus's own; times are cut to the stretch that is shown."""
     rows = ["utterance,start,end,word", "speaker1-01,0.1,0.6,hello", "speaker1-01,0.7,1.1,world"]
     (tmp_path / "words.csv").write_text("\n".join(rows) + "\n")
-    ((path, label),) = choose(corpus(), [], 3, "", tmp_path / "words.csv")
+    ((path, label),) = choose_files(corpus(), [], 3, "", tmp_path / "words.csv")
     assert path.stem == "speaker1-01"
     speech = read_speech(path, label, 0.5, 0.6)
     assert [word for word in speech.words if word[2]] == [(0.0, 0.1, "hello"), (0.2, 0.6, "world")]
-    with pytest.raises(UserError, match="of which corpus"):
-        choose(None, [path], 3, "", tmp_path / "words.csv")
+    with pytest.raises(UserError, match="--alignments needs --data"):
+        choose_files(None, [path], 3, "", tmp_path / "words.csv")
 
 
 def test_a_folder_without_labels_gives_utterances_without_labels(tmp_path: Path) -> None:
     for index in range(5):
         write(tmp_path / f"{index}.wav", 0.1 * np.random.default_rng(index).normal(size=16_000))
-    chosen = choose(tmp_path, [], 2, "dev-clean")
+    chosen = choose_files(tmp_path, [], 2, "dev-clean")
     assert [(path.name, label) for path, label in chosen] == [("0.wav", None), ("2.wav", None)]
 
 
@@ -158,7 +158,7 @@ def test_the_command_takes_files_with_their_labels_and_draws_them_again(tmp_path
     out = str(tmp_path)
     dispatch(["analyze", "utterance", str(trained()), "--data", str(corpus()), "--out", out, str(path)])
     (kept,) = tmp_path.glob("*.json")
-    assert load(kept)["text"] == "first <i>second</i>"
+    assert load_findings(kept)["text"] == "first <i>second</i>"
     before = kept.with_suffix(".svg").read_bytes()
     kept.with_suffix(".svg").unlink()
     dispatch(["analyze", "utterance", str(tmp_path), "--out", out, "--redraw"])

@@ -1,4 +1,4 @@
-"""The Python API stands on torch, numpy and safetensors alone."""
+"""The Python API needs only torch, numpy and safetensors."""
 
 import subprocess
 import sys

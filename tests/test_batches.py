@@ -129,7 +129,7 @@ def test_decoding_as_needed_gives_the_same_batches_as_decoding_ahead(corpus: Pat
         assert a.position == b.position
 
 
-def test_a_crop_is_the_stretch_of_the_file_it_says(corpus: Path) -> None:
+def test_a_crop_is_the_stated_stretch_of_the_file(corpus: Path) -> None:
     loaded = scan_folder(corpus, 2.0, show=False)
     whole = read_audio(loaded.name(3))
     np.testing.assert_allclose(loaded.read(3, 1000, 500) / 32768, whole[1000:1500], atol=1 / 32768)

@@ -1,4 +1,4 @@
-"""Runs that begin from others: a second phase from another's first, an encoder from another's end."""
+"""Runs that start from others: a second phase from the first phase of another run, or another encoder."""
 
 import dataclasses
 import subprocess

@@ -1,4 +1,4 @@
-"""Checkpoints: whole or absent, checked when read, never pickled."""
+"""Checkpoints: complete or absent, checked when they are read, never pickled."""
 
 import json
 import os
@@ -42,15 +42,15 @@ def test_a_damaged_checkpoint_is_passed_over_and_named(tmp_path: Path, harm: str
         file.write_bytes(data)
     else:
         file.write_bytes(data[: len(data) // 2])
-    said: list[str] = []
-    found = checkpoint.load_latest(RunFolder(tmp_path), said.append)
+    output: list[str] = []
+    found = checkpoint.load_latest(RunFolder(tmp_path), output.append)
     assert found is not None
     assert found[1]["step"] == 5
-    assert "step-00000010 is damaged" in said[0]
+    assert "step-00000010 is damaged" in output[0]
     for path in RunFolder(tmp_path).checkpoint(5).iterdir():
         path.write_bytes(b"")
     with pytest.raises(UserError, match=r"all checkpoints .* are damaged"):
-        checkpoint.load_latest(RunFolder(tmp_path), said.append)
+        checkpoint.load_latest(RunFolder(tmp_path), output.append)
 
 
 def test_a_folder_left_by_a_kill_is_not_a_checkpoint(tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ def test_help_explains_every_field() -> None:
         "--mask.ratio",
     ):
         assert name in text
-    assert "Share of an utterance's frames that is masked" in text
+    assert "Share of frames that are masked in each utterance" in text
 
 
 def test_unknown_words_get_suggestions() -> None:
@@ -110,7 +110,7 @@ def test_ctrl_c_while_torch_is_imported_is_one_line(tmp_path: Path) -> None:
         ("", False),
     ],
 )
-def test_ctrl_c_says_where_the_same_command_continues(
+def test_ctrl_c_prints_where_the_same_command_continues(
     call: str, continues: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def interrupted(_: list[str]) -> None:
@@ -173,7 +173,7 @@ def test_a_file_in_place_of_a_folder_is_refused_before_the_work(tmp_path: Path) 
             cli.dispatch([*call, "--out", str(tmp_path / "words")])
 
 
-def test_a_gpu_that_is_not_there_is_said_for_either_option(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_gpu_is_reported_for_either_option(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with pytest.raises(UserError, match=r"^device cuda: there is no GPU that torch can use"):
         choose_device("cuda")
@@ -181,7 +181,7 @@ def test_a_gpu_that_is_not_there_is_said_for_either_option(monkeypatch: pytest.M
 
 def test_a_run_needs_a_preset_and_audio(tmp_path: Path, corpus: Path) -> None:
     refused(start_process("pretrain", "--out", tmp_path / "run", "--preset", "tiny"), "--data")
-    mistyped = f"there is no run in {tmp_path / 'run'}; to begin one, choose a preset"
+    mistyped = f"there is no run in {tmp_path / 'run'}; to start one, choose a preset"
     refused(sjepa("pretrain", "--out", tmp_path / "run", "--data", corpus), mistyped)
     refused(sjepa("pretrain", "--out", tmp_path / "run", "--preset", "tiny"), "--data")
     assert not (tmp_path / "run").exists()

@@ -15,7 +15,7 @@ from conftest import babble
 from sklearn.mixture import GaussianMixture
 
 from sjepa import Encoder, UserError
-from sjepa.analysis.restored import Restored
+from sjepa.analysis.restored_run import RestoredRun
 from sjepa.audio.io import read_audio
 from sjepa.audio.mfcc import mfcc
 from sjepa.cli import dispatch
@@ -117,7 +117,7 @@ def test_the_target_encoder_with_its_mixture_gives_the_targets_of_training(
     export(projected_run, tmp_path / "ema", "--to", "hf", "--ema")
     encoder = Encoder.from_pretrained(tmp_path / "ema")
     assert encoder.clusters.info.temperature == 3.0
-    restored = Restored(projected_run)
+    restored = RestoredRun(projected_run)
     for waveform in waveforms:
         (frames,) = restored(waveform.numpy())
         ours = encoder.posteriors(waveform[None], temperature=3.0)[0]
@@ -216,6 +216,6 @@ def test_codebooks_without_posteriors_have_units_alone(
     encoder = Encoder.from_pretrained(tmp_path / "run")
     with pytest.raises(UserError, match="best-rq has no posteriors"):
         encoder.posteriors(waveforms)
-    restored = Restored(tmp_path / "run")
+    restored = RestoredRun(tmp_path / "run")
     (frames,) = restored(waveforms[0].numpy())
     np.testing.assert_array_equal(encoder.units(waveforms, source="mixture")[0], frames.target.argmax(-1))

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from sjepa import UserError
-from sjepa.config import Config, differences, flatten
+from sjepa.config import FREE, Config, differences, flatten
 from sjepa.settings_file import from_toml, load_preset, preset_names, to_toml
 
 
@@ -55,6 +55,12 @@ OURS = {
     f"phase{number}.{name}": value for number in (1, 2) for name, value in {
         "hard": False, "temperature": 1.0, "centred": False, "dimensions": 0, "frontend_until": 1.0}.items()
 }  # fmt: skip
+# What the file leaves to defaults: where and how a run is computed, and fields that its schedule does not use.
+LEFT_OUT = {
+    "seed", "init_from", "augment.noise", "batches.bad_share", "batches.cache", "train.device", "train.bad_steps",
+    "train.log_every", "phase1.ema_switch_every", "phase1.final_lr", "phase2.final_lr", "phase1.batch_seconds",
+    "phase2.batch_seconds", "phase1.buckets", "phase2.buckets",
+} | FREE  # fmt: skip
 
 
 def test_the_paper_preset_states_every_value_of_the_papers_table() -> None:
@@ -64,6 +70,8 @@ def test_the_paper_preset_states_every_value_of_the_papers_table() -> None:
     text = resources.files("sjepa.presets").joinpath("paper.toml").read_text("utf-8")
     written = {f"{section}.{name}" for section, values in tomllib.loads(text).items() for name in values}
     assert written == {*PAPER, *OURS, "batches.buckets"}
+    assert flat["batches.buckets"] == (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 12.0, 14.0, 15.0)
+    assert set(flat) - written == LEFT_OUT  # a new field is decided on here
 
 
 def test_none_is_written_out_in_a_file_that_takes_a_value_back() -> None:

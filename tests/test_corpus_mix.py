@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sjepa import UserError
 from sjepa.data.corpus import Corpus
 from sjepa.data.corpus_mix import CorpusMix
-from sjepa.data.opening import open_corpus, weighted
+from sjepa.data.opening import open_corpus, parse_weights
 from sjepa.data.sampler import BatchPlan
 
 
@@ -25,7 +25,7 @@ def made_up(count: int, seed: int) -> Corpus:
 @given(weight=st.floats(0.05, 0.95), sizes=st.tuples(st.integers(2_000, 9_000), st.integers(2_000, 9_000)))
 def test_an_epoch_has_the_weights_shares_and_nothing_twice(weight: float, sizes: tuple[int, int]) -> None:
     corpora = [made_up(count, seed) for seed, count in enumerate(sizes)]
-    mix = CorpusMix.of(corpora, [weight, 1 - weight])
+    mix = CorpusMix.combine(corpora, [weight, 1 - weight])
     plan = BatchPlan(mix.length, seconds=60.0, buckets=(1.0, 2.0, 4.0, 8.0), seed=0, shares=mix.shares)
     for epoch in (0, 3):
         heard = plan.epoch(epoch).utterances
@@ -37,8 +37,8 @@ def test_an_epoch_has_the_weights_shares_and_nothing_twice(weight: float, sizes:
     assert max(share for _, share in mix.shares) == 1.0
 
 
-def test_epochs_go_round_a_corpus_so_that_all_is_heard_equally_often() -> None:
-    mix = CorpusMix.of([made_up(1_000, 0), made_up(9_000, 1)], [0.5, 0.5])
+def test_epochs_go_through_a_corpus_so_that_all_is_used_equally_often() -> None:
+    mix = CorpusMix.combine([made_up(1_000, 0), made_up(9_000, 1)], [0.5, 0.5])
     plan = BatchPlan(mix.length, seconds=20.0, buckets=(1.0,), seed=0, shares=mix.shares)
     times = np.zeros(len(mix), dtype=int)
     for epoch in range(27):
@@ -74,13 +74,13 @@ def test_an_utterance_is_read_from_its_own_corpus(tmp_path: Path) -> None:
 def test_weights_that_make_no_sense_are_one_clear_line(corpus: Path, tmp_path: Path) -> None:
     for text in (f"{corpus}=x,{corpus}=1", f"{corpus}=1,{corpus}", f"{corpus}=0,{corpus}=1", "=0.5", f"{corpus}=inf"):
         with pytest.raises(UserError, match="is not PLACE=WEIGHT"):
-            weighted(text)
+            parse_weights(text)
     with pytest.raises(UserError, match="there is no folder"):
         open_corpus(f"{tmp_path / 'none'}=0.5,{corpus}=0.5", 2.0, "none", 1.0, show=False)
     odd = tmp_path / "a=b"
     odd.mkdir()
-    assert weighted(str(odd)) == [(str(odd), 1.0)]
-    assert weighted("https://host/shards?x=1") == [("https://host/shards?x=1", 1.0)]
+    assert parse_weights(str(odd)) == [(str(odd), 1.0)]
+    assert parse_weights("https://host/shards?x=1") == [("https://host/shards?x=1", 1.0)]
 
 
 def test_places_without_weights_are_used_whole(corpus: Path, tmp_path: Path) -> None:
@@ -94,8 +94,8 @@ def test_places_without_weights_are_used_whole(corpus: Path, tmp_path: Path) -> 
     assert both.weights == pytest.approx((2.5 / 3.7, 1.2 / 3.7))
     with pytest.raises(UserError, match="there is no folder"):
         open_corpus(f"{corpus},{tmp_path / 'none'}", 2.0, "none", 1.0, show=False)
-    assert weighted("s3://host/a,s3://host/b") == [("s3://host/a", None), ("s3://host/b", None)]
-    assert weighted("https://host/a,b") == [("https://host/a,b", 1.0)]  # one URL with a comma in it
+    assert parse_weights("s3://host/a,s3://host/b") == [("s3://host/a", None), ("s3://host/b", None)]
+    assert parse_weights("https://host/a,b") == [("https://host/a,b", 1.0)]  # one URL with a comma in it
     odd = tmp_path / "a,b"
     odd.mkdir()
-    assert weighted(str(odd)) == [(str(odd), 1.0)]
+    assert parse_weights(str(odd)) == [(str(odd), 1.0)]

@@ -1,4 +1,4 @@
-"""What encoders cost: counted against torch's own counter on another implementation, and shown in tables."""
+"""The cost of encoders, compared with torch's counter on another implementation, and its columns in tables."""
 
 import json
 from pathlib import Path
@@ -41,7 +41,7 @@ def test_our_arithmetic_is_that_of_transformers_network(folder: Path) -> None:
     assert count_macs(load_upstream("mfcc"), 1.0) is None
 
 
-def test_the_cost_of_an_encoder_stands_beside_its_scores(folder: Path, tmp_path: Path) -> None:
+def test_the_cost_of_an_encoder_is_in_the_table_with_its_scores(folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "results" / "cost"
     dispatch(["cost", "--encoder", str(folder), "--seconds", "1", "--repeats", "1", "--out", str(out)])
     cost = json.loads((out / "cost.json").read_text())

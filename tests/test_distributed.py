@@ -1,4 +1,4 @@
-"""Several ranks: the same data and results on any number of them, and nothing lost whatever happens to one."""
+"""Several ranks: the same data and results on any number of them, and nothing is lost if one dies."""
 
 import contextlib
 import os
@@ -57,7 +57,7 @@ def train_in_ranks(
     folder: Path,
     before: Callable[[], None] | None = None,
 ) -> tuple[list[int], str]:
-    """Train in so many ranks, each of which calls `before` first; returns their exit codes and what they printed."""
+    """Train on several ranks that call `before` first. Returns their exit codes and output."""
     output = folder / f"output-{uuid.uuid4().hex}.txt"
     ranks = start_ranks(arguments(config, corpus, run, folder), output, world_size, before)
     return [rank.wait() for rank in ranks], "".join(rank.text for rank in ranks)
@@ -124,8 +124,8 @@ def test_a_run_moves_between_numbers_of_ranks_and_stays_the_same(
         assert not pretrain(config, corpus, moving, show=False)
     for world_size, until in ((2, 6), (4, 9)):
         assert RunFolder(moving).step == until - 3
-        codes, said = train_in_ranks(world_size, config, corpus, moving, tmp_path, partial(stop_at, until))
-        assert codes == [0] * world_size, said
+        codes, output = train_in_ranks(world_size, config, corpus, moving, tmp_path, partial(stop_at, until))
+        assert codes == [0] * world_size, output
         assert RunFolder(moving).step == until
     assert pretrain(config, corpus, moving, show=False)
     assert RunFolder(moving).step == 12
@@ -153,11 +153,11 @@ def test_a_rank_that_cannot_load_the_checkpoint_stops_all_with_one_line(
     shutil.copytree(one_rank, run)
     shutil.rmtree(RunFolder(run).checkpoint(12))
     newest = RunFolder(run).step
-    codes, said = train_in_ranks(2, plain(micro), corpus, run, tmp_path, partial(hide_from_rank_1, newest))
+    codes, output = train_in_ranks(2, plain(micro), corpus, run, tmp_path, partial(hide_from_rank_1, newest))
     assert codes == [2, 2]
-    assert said.count("rank 1 on") == 2  # each rank's one line
-    assert "which the main rank can (no such file)" in said
-    assert "Traceback" not in said
+    assert output.count("rank 1 on") == 2  # each rank's one line
+    assert "which the main rank can (no such file)" in output
+    assert "Traceback" not in output
     assert RunFolder(run).step == newest
 
 
@@ -172,9 +172,9 @@ def scatter(folder: Path) -> None:
 def test_a_folder_that_is_not_shared_is_refused_before_training(corpus: Path, tmp_path: Path, micro: Make) -> None:
     elsewhere = partial(scatter, tmp_path / "elsewhere")
     with contextlib.chdir(tmp_path):
-        codes, said = train_in_ranks(2, plain(micro), corpus, Path("run"), tmp_path, elsewhere)
+        codes, output = train_in_ranks(2, plain(micro), corpus, Path("run"), tmp_path, elsewhere)
     assert codes == [2, 2]
-    assert "must be on a disk that all machines share" in said
+    assert "must be on a disk that all machines share" in output
     assert not (tmp_path / "run").exists()
 
 
@@ -183,10 +183,10 @@ def wait_for_line(run: Path) -> None:
         time.sleep(0.02)
 
 
-def assert_stopped_once(run: Path, said: str) -> None:
-    assert said.count("stopping after this step") == 1
-    assert said.count("the same command continues") == 1
-    assert "audio" not in said.lower().replace("hours of audio", "")
+def assert_stopped_once(run: Path, output: str) -> None:
+    assert output.count("stopping after this step") == 1
+    assert output.count("the same command continues") == 1
+    assert "audio" not in output.lower().replace("hours of audio", "")
     stopped = RunFolder(run).step
     assert 0 < stopped < 400
     assert lines(run, "stopped") == [{"event": "stopped", "step": stopped}]
@@ -231,20 +231,20 @@ def test_a_rank_killed_under_torchrun_restarts_and_ends_as_if_nothing_had_happen
     corpus: Path, tmp_path: Path, micro: Make
 ) -> None:
     config = plain(micro, phase2={"steps": 24}, train={"checkpoint_every": 2})
-    codes, said = train_in_ranks(2, config, corpus, tmp_path / "whole", tmp_path)
-    assert codes == [0, 0], said
+    codes, output = train_in_ranks(2, config, corpus, tmp_path / "whole", tmp_path)
+    assert codes == [0, 0], output
     run = tmp_path / "killed"
     call = command(config, corpus, run, tmp_path, world_size=2)
     call.insert(call.index("--nproc-per-node"), "--max-restarts=5")
-    output = tmp_path / "output.txt"
-    with output.open("w") as file:
+    log = tmp_path / "output.txt"
+    with log.open("w") as file:
         process = subprocess.Popen(call, env=environment(), stdout=file, stderr=file)
     for after in (4, 13):
         while RunFolder(run).step < after and process.poll() is None:
             time.sleep(0.02)
         ranks = subprocess.run(["ps", "-o", "pid=", "--ppid", str(process.pid)], capture_output=True, text=True).stdout
         os.kill(int(ranks.split()[after % 2]), signal.SIGKILL)
-    assert process.wait(timeout=300) == 0, output.read_text()
+    assert process.wait(timeout=300) == 0, log.read_text()
     assert lines(run) == lines(tmp_path / "whole")
 
 

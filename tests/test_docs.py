@@ -19,6 +19,7 @@ from sjepa.data.build import build_index
 from sjepa.evaluate.superb.tasks import find_entry, make_task
 from sjepa.evaluate.upstream import load_upstream
 from sjepa.runs.folder import RunFolder
+from sjepa.targets import kinds
 from sjepa.targets.kinds import KINDS
 from sjepa.train.loop import pretrain
 
@@ -108,8 +109,10 @@ def test_the_kind_of_target_on_the_page_trains(
 ) -> None:
     monkeypatch.setattr("sjepa.targets.kinds.KINDS", KINDS)
     before = dict(KINDS)
+    names = dict(vars(kinds))
     try:
-        exec(example("targets/kinds.py"), {})
+        exec(example("targets/kinds.py"), names)
+        KINDS.update(eval("{" + example("targets/kinds.py, in KINDS") + "}", names))
         config = micro(phase1={"targets": "logmel-gmm", "steps": 2}, phase2={"targets": "same", "steps": 1})
         assert pretrain(config, corpus, tmp_path / "run", show=False)
     finally:

@@ -1,4 +1,4 @@
-"""Embedding recordings: the plain encoder's frames, joined without a seam, in every format, in bounded memory."""
+"""`sjepa embed`: the frames of the plain encoder, joined without a seam, in every format, in bounded memory."""
 
 import itertools
 import json
@@ -25,10 +25,10 @@ from sjepa.audio.io import read_audio
 from sjepa.audio.stream import stream_audio
 from sjepa.cli import dispatch
 from sjepa.embed.network import Network
-from sjepa.embed.readout import deduplicated
+from sjepa.embed.readout import deduplicate_units
 from sjepa.embed.recordings import Recording, batches_by_length
-from sjepa.embed.windows import MARGIN, WindowConfig, cut, join
-from sjepa.embed.writing import write_table
+from sjepa.embed.tables import write_table
+from sjepa.embed.windows import MARGIN, WindowConfig, cut_windows, join_windows
 from sjepa.model.formats import save_folder, to_hugging_face
 from sjepa.model.frontend import frame_count, sample_count
 from sjepa.model.moments import measure_moments
@@ -64,7 +64,7 @@ def test_streamed_audio_equals_audio_that_is_read_at_once(tmp_path: Path, rate: 
 @given(samples=st.integers(400, 1_000_000), block=st.integers(1_000, 200_000))
 def test_windows_and_joins_neither_lose_nor_double_a_frame(samples: int, block: int) -> None:
     recording = np.arange(samples, dtype=np.float32) // 320  # exact in float32; frame t begins with t
-    windows = list(cut((recording[i : i + block] for i in range(0, samples, block)), SHORT))
+    windows = list(cut_windows((recording[i : i + block] for i in range(0, samples, block)), SHORT))
     parts = []
     for window in windows:
         frames = frame_count(len(window.samples))
@@ -77,7 +77,7 @@ def test_windows_and_joins_neither_lose_nor_double_a_frame(samples: int, block: 
         assert {len(window.samples) for window in windows} == {sample_count(SHORT.frames)}
         overlaps = [SHORT.frames - (b.start - a.start) for a, b in itertools.pairwise(windows)]
         assert min(overlaps) >= SHORT.shared
-    joined = torch.cat(list(join(parts, SHORT)))[:, 0]
+    joined = torch.cat(list(join_windows(parts, SHORT)))[:, 0]
     torch.testing.assert_close(joined, torch.arange(frame_count(samples), dtype=torch.float32))
 
 
@@ -85,7 +85,7 @@ def test_a_join_fades_and_keeps_clear_of_the_edges() -> None:
     parts = [(0, torch.zeros(400, 1)), (200, torch.ones(400, 1))]
     edges = torch.full((MARGIN, 1), 99.0)  # what must not be heard
     parts[0][1][-MARGIN:], parts[1][1][:MARGIN] = edges, edges
-    x = torch.cat(list(join(parts, SHORT)))[:, 0]
+    x = torch.cat(list(join_windows(parts, SHORT)))[:, 0]
     assert len(x) == 600
     assert x.min() == 0
     assert x.max() == 1
@@ -95,7 +95,7 @@ def test_a_join_fades_and_keeps_clear_of_the_edges() -> None:
 
 
 def trained_like() -> Encoder:
-    """Weights at the scale of a trained encoder, whose attention tells frames apart."""
+    """Weights at the scale of a trained encoder, whose attention distinguishes frames."""
     torch.manual_seed(0)
     encoder = Encoder(EncoderConfig(64, 3, 4, 128, conv_channels=32, position_kernel=64, position_groups=4)).eval()
     return encoder.requires_grad_(False)
@@ -106,9 +106,11 @@ def test_joined_windows_stay_close_to_the_encoder_on_the_whole_recording() -> No
     network = Network(encoder, (encoder.config.layers,), torch.device("cpu"))
     samples = np.concatenate([level * babble(8.0, i) for i, level in enumerate((1.0, 0.03, 0.3, 0.0, 1.0))])
     whole = encoder(torch.from_numpy(samples)[None]).last[0]
-    windows, moments = list(cut([samples], SHORT)), measure_moments([samples])
+    windows, moments = list(cut_windows([samples], SHORT)), measure_moments([samples])
     assert len(windows) > 5
-    joined = torch.cat(list(join(((w.start, network.window_features(w.samples, moments)) for w in windows), SHORT)))
+    joined = torch.cat(
+        list(join_windows(((w.start, network.window_features(w.samples, moments)) for w in windows), SHORT))
+    )
     assert joined.shape == whole.shape
     relative = (joined - whole).norm(dim=1) / whole.norm(dim=1)
     assert relative.median() < 0.02
@@ -116,7 +118,7 @@ def test_joined_windows_stay_close_to_the_encoder_on_the_whole_recording() -> No
     assert joined.diff(dim=0).norm(dim=1).max() < 1.1 * whole.diff(dim=0).norm(dim=1).max()
 
 
-def test_the_front_end_hears_a_window_exactly_as_in_its_recording() -> None:
+def test_the_front_end_computes_a_window_exactly_as_in_its_recording() -> None:
     encoder = trained_like()
     norm = encoder.feature_extractor.conv_layers[0].layer_norm
     norm.weight.normal_()
@@ -144,7 +146,7 @@ def test_batches_hold_recordings_of_like_length_within_their_seconds() -> None:
 @given(st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=6), min_size=1, max_size=6))
 def test_deduplicated_units_cover_every_frame_once(pieces: list[list[int]]) -> None:
     frames = [unit for piece in pieces for unit in piece]
-    tables = list(deduplicated(np.array(piece, np.int32) for piece in pieces))
+    tables = list(deduplicate_units(np.array(piece, np.int32) for piece in pieces))
     units, start, end = (np.concatenate([table[name] for table in tables]) for name in ("units", "start", "end"))
     assert (units[1:] != units[:-1]).all()
     np.testing.assert_allclose(start[1:], end[:-1])
@@ -319,7 +321,7 @@ def test_what_was_stopped_is_continued_and_other_settings_are_refused(
     before = {file: file.stat().st_mtime_ns for file in out.glob("*.npz")}
     assert len(before) == 2
     run_embed(*files, "--encoder", finished_run, "--out", out)
-    assert "2 were there already" in capsys.readouterr().out
+    assert "2 existed already" in capsys.readouterr().out
     assert {file: file.stat().st_mtime_ns for file in before} == before
     assert len(list(out.glob("*.npz"))) == 3
     refused("layer was last, now 0", files[0], "--encoder", finished_run, "--out", out, "--layer", 0)
@@ -359,32 +361,32 @@ def test_mistakes_get_one_line(finished_run: Path, corpus: Path, tmp_path: Path)
 
     attempt("there is no file or folder", tmp_path / "none.wav")
     attempt("layers 0 to 1", file, "--layer", 2)
-    attempt("units are names", file, "--what", "units", "--pool", "mean")
+    attempt("units are categories", file, "--what", "units", "--pool", "mean")
     attempt("--what units", file, "--deduplicate")
-    attempt("too few", file, "--window.overlap", 1)
+    attempt("too short", file, "--window.overlap", 1)
     without = shutil.copytree(finished_run / "encoder", tmp_path / "without")
     (without / "clusters.safetensors").unlink()
     attempt("`sjepa pretrain` makes runs", file, "--what", "units", encoder=without)
-    attempt("say whose, --what mixture or --what head", file, "--what", "posteriors")
-    attempt("--what mixture gives its posteriors", file, "--from", "mixture")
+    attempt("choose --what mixture, or --what head", file, "--what", "posteriors")
+    attempt("for posteriors use --what mixture", file, "--from", "mixture")
     attempt("there is no encoder", file, encoder=tmp_path / "nowhere")
     (tmp_path / "words").write_text("words")
     refused("words is a file: give a folder", file, "--encoder", finished_run, "--out", tmp_path / "words", "--force")
     copy = tmp_path / "other" / file.name
     copy.parent.mkdir()
     copy.write_bytes(file.read_bytes())
-    attempt("would be written to one file", file, copy)
+    attempt("would be written to the same file", file, copy)
 
 
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
-        ("bert", r"other holds a 'bert' network: embed takes sjepa's own encoders"),
+        ("bert", r"other holds a 'bert' network: embed accepts sjepa's own encoders"),
         (
             "wavlm",
-            r"other holds a 'wavlm' network, which superb, probe and units accept and embed does not: embed takes",
+            r"other holds a 'wavlm' network, which only superb, probe and units accept: embed accepts",
         ),
-        ("wav2vec2", r"'wav2vec2' network, which superb, probe and units accept"),
+        ("wav2vec2", r"'wav2vec2' network, which only superb, probe and units accept"),
     ],
 )
 def test_another_network_is_named_with_what_takes_it(kind: str, words: str, corpus: Path, tmp_path: Path) -> None:

@@ -174,7 +174,7 @@ def test_too_short_and_foreign_folders_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot be read"):
         Encoder.from_pretrained(tmp_path)
     transformers.HubertConfig(feat_extract_norm="layer").save_pretrained(tmp_path)
-    with pytest.raises(UserError, match="this is another architecture"):  # said before the weights are looked at
+    with pytest.raises(UserError, match="this is another architecture"):  # reported before the weights are read
         Encoder.from_pretrained(tmp_path)
     Encoder(SMALL).save_pretrained(tmp_path / "other")
     (tmp_path / "other" / "config.json").write_text((tmp_path / "config.json").read_text())

@@ -1,4 +1,4 @@
-"""Encoders of others: Whisper, more of Hugging Face, s3prl and a function of one's own, with frames at any spacing."""
+"""Other encoders: Whisper, more of Hugging Face, s3prl and a user's function, with frames at any spacing."""
 
 import re
 import sys

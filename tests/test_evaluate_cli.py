@@ -83,7 +83,7 @@ def test_options_that_do_not_go_together_are_refused_in_one_line(tmp_path: Path)
         dispatch(["superb", "--task", "ravdess", *rest, "--language-model", "x.arpa"])
     with pytest.raises(UserError, match="only those have a cluster head"):
         dispatch(["units", *rest])
-    with pytest.raises(UserError, match="units are of one layer"):
+    with pytest.raises(UserError, match="units come from one layer"):
         dispatch(["units", *rest, "--layer", "all"])
     (tmp_path / "file").write_text("")
     for command in ("probe", "units"):

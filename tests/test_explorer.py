@@ -1,4 +1,4 @@
-"""The utterance explorer in a real browser: it plays, seeks, steps and tells what is at a frame."""
+"""The utterance explorer in a real browser: it plays, seeks, steps and shows the values of a frame."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 from analysed import findings, keep_findings
 from pages import HOSTILE, chromium, make_events, make_run, open_page, wait
 
-from sjepa.analysis.style import keep
+from sjepa.analysis.style import save_findings
 from sjepa.report.page import write_comparison, write_page
 
 pytest.importorskip("plotly")
@@ -25,7 +25,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("pages")
     run = keep_findings(make_run(folder / "run", make_events()))
     hostile = first() | {"name": HOSTILE, "text": HOSTILE, "phones": [(0.0, 1.2, HOSTILE)], "words": []}
-    keep(hostile, run / "analysis", "utterance-zz")
+    save_findings(hostile, run / "analysis", "utterance-zz")
     return write_page(run, folder / "page.html")
 
 
@@ -96,7 +96,7 @@ def test_a_click_seeks_and_the_sound_goes_there_too(explorer: Explorer) -> None:
     assert explorer.text(".clock") == "0.60 / 1.20 s"
 
 
-def test_hovering_tells_what_is_at_a_frame(explorer: Explorer) -> None:
+def test_hovering_shows_the_values_of_a_frame(explorer: Explorer) -> None:
     frame, found = 25, first()
     explorer.root.locator(".cursor").hover(position=explorer.place(0.0125 + 0.02 * frame))
     assert explorer.shown == str(frame)
@@ -131,7 +131,7 @@ def test_another_utterance_can_be_picked_and_hostile_text_stays_text(explorer: E
     assert explorer.utterance == findings()[second]["name"]
     explorer.root.locator(".which").select_option(index=3)
     assert explorer.utterance == HOSTILE
-    assert HOSTILE in explorer.text(".said")
+    assert HOSTILE in explorer.text(".transcript")
     assert HOSTILE in explorer.text(".facts")
     assert explorer.tab.evaluate("window.hacked") is None
     assert explorer.tab.locator("main img").count() == 0

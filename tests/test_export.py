@@ -1,4 +1,4 @@
-"""Exports against the programs that they are for: transformers, onnxruntime, torch.export."""
+"""Exports, compared in the programs that load them: transformers, onnxruntime, torch.export."""
 
 import json
 import logging
@@ -55,8 +55,8 @@ def test_transformers_loads_the_folder_without_a_warning_and_with_equal_outputs(
         transformers.logging.disable_propagation()
         transformers.logging.set_verbosity_warning()
     assert not caplog.records
-    said = "".join(capfd.readouterr()).lower()
-    assert not any(word in said for word in ("warn", "newly initialized", "not used", "unexpected", "missing"))
+    output = "".join(capfd.readouterr()).lower()
+    assert not any(word in output for word in ("warn", "newly initialized", "not used", "unexpected", "missing"))
     assert type(model) is transformers.HubertModel
     encoder = Encoder.from_pretrained(finished_run)
     waveform = babble(1.3, 0)
@@ -100,7 +100,7 @@ def test_an_exported_folder_in_fp16_is_half_as_large_and_close(finished_run: Pat
     torch.testing.assert_close(ours.posteriors(waveform), exact.posteriors(waveform), atol=0.02, rtol=0)
     model = transformers.AutoModel.from_pretrained(tmp_path / "half", dtype=torch.float32)
     torch.testing.assert_close(model(waveform).last_hidden_state, ours(waveform).last, atol=1e-4, rtol=1e-3)
-    refused("--half goes with --to hf", finished_run, tmp_path / "x", "--to", "torch", "--half")
+    refused("--half works with --to hf", finished_run, tmp_path / "x", "--to", "torch", "--half")
 
 
 def relative(ours: torch.Tensor, wanted: torch.Tensor) -> float:
@@ -122,16 +122,16 @@ def test_a_release_has_checksums_that_sha256sum_accepts(finished_run: Path, tmp_
     huggingface_hub.ModelCard(card)
 
 
-def test_a_folder_without_a_past_is_exported_with_a_card_that_says_so(tmp_path: Path) -> None:
+def test_a_folder_without_a_training_record_gets_a_card_without_one(tmp_path: Path) -> None:
     small = EncoderConfig(32, 2, 2, 64, conv_channels=16, position_kernel=16, position_groups=2)
     Encoder(small).save_pretrained(tmp_path / "new")
     export(tmp_path / "new", tmp_path / "out", "--to", "hf")
     assert not (tmp_path / "out" / "clusters.safetensors").exists()
-    assert "says nothing of their training" in (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+    assert "has no record of their training" in (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
     refused("is not a run", tmp_path / "new", tmp_path / "x", "--to", "hf", "--ema")
 
 
-def test_the_model_card_says_what_the_run_says(finished_run: Path, tmp_path: Path) -> None:
+def test_the_model_card_has_the_facts_of_the_run(finished_run: Path, tmp_path: Path) -> None:
     results = tmp_path / "results" / "probe"
     results.mkdir(parents=True)
     ours = {"name": "mine", "parameters": 5_000, "fingerprint": fingerprint(Encoder.from_pretrained(finished_run))}
@@ -166,11 +166,11 @@ def test_the_model_card_says_what_the_run_says(finished_run: Path, tmp_path: Pat
     )
     export(finished_run, tmp_path / "c", "--to", "hf")
     card = (tmp_path / "c" / "README.md").read_text(encoding="utf-8")
-    assert "None were at hand" in card
+    assert "None were available" in card
     assert 'license: "unknown"' in card
 
 
-def test_the_model_card_of_an_older_run_tells_its_processes(finished_run: Path, tmp_path: Path) -> None:
+def test_the_model_card_of_an_older_run_has_its_processes(finished_run: Path, tmp_path: Path) -> None:
     older = shutil.copytree(finished_run, tmp_path / "older")
     facts = json.loads((older / "run.json").read_text())
     facts["ranks"] = facts.pop("world_size") + 1
@@ -207,7 +207,7 @@ def test_weights_of_8_bits_give_nearly_the_encoders_states(finished_run: Path, t
     ours = Encoder.from_pretrained(finished_run)(waveforms).last.detach()
     (*_, theirs) = onnxruntime.InferenceSession(small).run(None, {"waveforms": waveforms.numpy()})
     assert (ours - torch.from_numpy(theirs)).square().mean() < 0.01 * ours.square().mean()
-    assert "8 bits" in (tmp_path / "int8" / "README.md").read_text(encoding="utf-8")
+    assert "8-bit weights" in (tmp_path / "int8" / "README.md").read_text(encoding="utf-8")
 
 
 @torch.no_grad()
@@ -233,7 +233,7 @@ def test_plain_convolutions_equal_the_papers_encoder() -> None:
 def test_a_graph_that_computes_something_else_is_refused(finished_run: Path) -> None:
     encoder = Encoder.from_pretrained(finished_run)
     with pytest.raises(UserError, match="differs from the encoder by"):
-        graphs.checked(encoder, lambda waveforms: [state + 1e-3 for state in encoder(waveforms).hidden_states])
+        graphs.check_outputs(encoder, lambda waveforms: [state + 1e-3 for state in encoder(waveforms).hidden_states])
 
 
 def test_what_exists_is_refused_and_force_leaves_other_files(finished_run: Path, tmp_path: Path) -> None:
@@ -252,7 +252,7 @@ def test_what_exists_is_refused_and_force_leaves_other_files(finished_run: Path,
     refused("is a file", finished_run, "--to", "hf", tmp_path / "file")
 
 
-def test_a_run_that_lacks_something_is_told_what_makes_it(finished_run: Path, tmp_path: Path) -> None:
+def test_a_run_that_lacks_a_file_is_refused_with_the_command_that_writes_it(finished_run: Path, tmp_path: Path) -> None:
     target = tmp_path / "out"
     refused("there is no run .* `sjepa pretrain", tmp_path / "none", "--to", "hf", target)
     run = tmp_path / "run"
@@ -264,7 +264,7 @@ def test_a_run_that_lacks_something_is_told_what_makes_it(finished_run: Path, tm
     assert not target.exists()
 
 
-def test_the_encoder_of_an_unfinished_run_says_how_far_it_is(
+def test_the_card_of_an_unfinished_run_states_its_step(
     finished_run: Path, tmp_path: Path, micro: Callable[..., Config]
 ) -> None:
     run = tmp_path / "run-of-mine"

@@ -1,4 +1,4 @@
-"""`sjepa figures`: what the results at hand allow, and the command for what they do not."""
+"""`sjepa figures`: the figures that the available results allow, and the commands for the others."""
 
 import json
 from pathlib import Path
@@ -9,7 +9,7 @@ from pages import make_events, make_run
 from test_table import probe, result
 
 from sjepa.analysis import style
-from sjepa.analysis.clusters import made_from_corpus
+from sjepa.analysis.clusters import corpus_inputs
 from sjepa.analysis.erank import analyse_erank, draw_phases
 from sjepa.analysis.figures import make_figures
 from sjepa.analysis.pareto import COMPACT, analyse_pareto, compact_region
@@ -45,7 +45,7 @@ def test_everything_at_hand_is_drawn_and_what_is_missing_has_its_command(
     assert made == utterances | figures | tables
     assert (tmp_path / "out" / "erank.pdf").read_bytes()[:5] == b"%PDF-"
     assert all(str(tmp_path / "out" / name) in printed for name in made)
-    listed = printed.split("Not made")[1]
+    listed = printed.split("Missing")[1]
     assert f"sjepa analyze erank {whole} --data LABELLED" in listed
     assert f"sjepa analyze progress {whole} --data LABELLED" in listed
     assert "sjepa superb" not in listed
@@ -104,10 +104,10 @@ def test_a_result_of_other_data_or_settings_is_not_replaced_unless_forced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Refused before the model is loaded, with what differs; the same data by another path is the same."""
-    monkeypatch.setattr("sjepa.analysis.restored.Restored", lambda *_: pytest.fail("the model was loaded"))
+    monkeypatch.setattr("sjepa.analysis.restored_run.RestoredRun", lambda *_: pytest.fail("the model was loaded"))
     out = tmp_path / "out"
     made_from = {"data": str(corpus().resolve()), "utterances": 500, "seed": 0}
-    style.keep({"subject": "entropy", "made_from": made_from}, out, "entropy")
+    style.save_findings({"subject": "entropy", "made_from": made_from}, out, "entropy")
     before = (out / "entropy.json").read_bytes()
     call = ["analyze", "entropy", str(trained()), "--out", str(out)]
     with pytest.raises(UserError) as refusal:
@@ -118,17 +118,17 @@ def test_a_result_of_other_data_or_settings_is_not_replaced_unless_forced(
     for allowed in (["--data", f"{corpus()}/."], ["--data", str(tmp_path), "--force"]):
         with pytest.raises(pytest.fail.Exception, match="the model was loaded"):
             dispatch([*call, *allowed])
-    style.keep({"subject": "entropy"}, out, "entropy")  # of an older version
+    style.save_findings({"subject": "entropy"}, out, "entropy")  # of an older version
     with pytest.raises(pytest.fail.Exception, match="the model was loaded"):
         dispatch([*call, "--data", str(tmp_path)])
-    assert "entropy.json does not say what it was made from; it is replaced" in capsys.readouterr().out
+    assert "entropy.json, which does not record its data and settings" in capsys.readouterr().out
 
 
 def test_clusters_without_data_keep_the_phones_that_were_found(tmp_path: Path) -> None:
     run = keep_findings(make_run(tmp_path / "run", make_events(shares=True)))
     kept = json.loads((run / "analysis" / "clusters.json").read_text())
-    made_from = made_from_corpus(corpus(), "dev-clean", 500)
-    style.keep(kept | {"made_from": made_from}, run / "analysis", "clusters")
+    made_from = corpus_inputs(corpus(), "dev-clean", 500)
+    style.save_findings(kept | {"made_from": made_from}, run / "analysis", "clusters")
     dispatch(["analyze", "clusters", str(run)])
     again = json.loads((run / "analysis" / "clusters.json").read_text())
     assert again["phones"] == kept["phones"]

@@ -1,4 +1,4 @@
-"""Weights that other programs wrote, against what those programs made of them."""
+"""Weights of other programs, compared with the outputs of those programs."""
 
 import argparse
 from pathlib import Path
@@ -97,7 +97,7 @@ def test_the_sizes_of_a_released_hubert_base_are_read_from_its_weights() -> None
         assert Encoder(EncoderConfig(**fields)).state_dict().keys() == weights.keys()
 
 
-def test_a_run_gives_its_encoder_and_one_without_says_what_makes_it(tmp_path: Path) -> None:
+def test_a_run_loads_as_its_encoder_and_one_without_names_the_command(tmp_path: Path) -> None:
     run = tmp_path / "a run – ünï"
     (run / "encoder").mkdir(parents=True)
     (run / "config.toml").touch()
@@ -111,13 +111,15 @@ def test_a_run_gives_its_encoder_and_one_without_says_what_makes_it(tmp_path: Pa
 
 
 class Surprise:
-    """What a pickle of a stranger may hold."""
+    """Content of an untrusted pickle."""
 
     def __reduce__(self) -> tuple[object, tuple[str]]:
         return (print, ("code of a stranger runs",))
 
 
-def test_pickled_objects_never_run_and_the_way_out_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pickled_objects_never_run_and_the_error_points_to_the_workaround(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     weights, _, _ = golden("fairseq")
     for name, extra in (("fairseq", argparse.Namespace(arch="hubert")), ("evil", Surprise())):
         torch.save({"model": weights, "args": extra}, tmp_path / f"{name}.pt")

@@ -1,12 +1,13 @@
-"""Nothing that a stranger hands over ends in a traceback, hangs, or touches files outside `--out`.
+"""No untrusted input causes a traceback or a hang, or changes files outside `--out`.
 
 `benchmarks/fuzz.py` makes many more attempts of the same kinds.
 """
 
+import time
 from pathlib import Path
 
 import pytest
-from hostile import ATTACKS, Workspace, attempt
+from hostile import ATTACKS, TooLongError, Workspace, attempt, time_limit
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
@@ -53,3 +54,16 @@ def test_the_fuzzer_notices_what_it_looks_for(workspace: Workspace, tmp_path: Pa
     (workspace.scratch / "elsewhere.txt").write_text("x")
     assert "elsewhere.txt" in touched(before, workspace.snapshot(workspace.out))
     (workspace.scratch / "elsewhere.txt").unlink()
+
+
+def test_the_time_limit_counts_cpu_time_and_finds_waits_too() -> None:
+    def spin() -> None:
+        while True:
+            pass
+
+    with time_limit(cpu_seconds=0.1, wall_seconds=60):
+        time.sleep(0.3)  # uses no CPU
+    with pytest.raises(TooLongError, match="CPU"), time_limit(cpu_seconds=0.05, wall_seconds=60):
+        spin()
+    with pytest.raises(TooLongError, match="clock"), time_limit(cpu_seconds=60, wall_seconds=0.1):
+        time.sleep(60)

@@ -171,7 +171,7 @@ def test_the_update_by_frames_is_stepwise_em() -> None:
 
 
 def test_the_update_by_frames_does_not_floor_a_batchs_own_variance() -> None:
-    """Two frames at one place add nothing to a variance but how far they lie off: the floor is for the result."""
+    """Two equal frames only add their distance to a variance: the floor applies to the result."""
     gmm = DiagonalGMM.from_parameters(torch.ones(1), torch.zeros(1, 2), torch.ones(1, 2), floor=0.5)
     x = torch.full((2, 2), 3.0)
     gmm.update_online(gmm.statistics(gmm.powers(x), torch.ones(2, 1)), decay=0.9, minimum_count=0.01, by_frames=True)

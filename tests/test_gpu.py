@@ -1,4 +1,4 @@
-"""What only a GPU runs: kernels, graphs, streams, bf16. Skipped where there is none; CI has none."""
+"""What only a GPU runs: kernels, graphs, streams, bf16. Skipped if there is no GPU, as in CI."""
 
 import copy
 import shutil
@@ -78,7 +78,7 @@ def test_target_features_are_computed_in_fp32() -> None:
     torch.testing.assert_close(found.cpu(), mfcc(waveforms, MfccConfig()), rtol=1e-3, atol=2e-2)
 
 
-def test_phase_2_continues_alike_on_a_cpu_in_plain_and_in_captured_steps(corpus: Path, tmp_path: Path) -> None:
+def test_phase_2_gives_the_same_on_a_cpu_and_in_plain_and_captured_steps(corpus: Path, tmp_path: Path) -> None:
     """From one checkpoint inside phase 2, because a fit makes much of the last digit.
 
     Decays as fast as these let a mixture or target encoder that does not move, or moves otherwise, show in its tensors.

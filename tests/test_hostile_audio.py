@@ -1,4 +1,4 @@
-"""Audio that a stranger made: it is refused by name, and the job goes on with the rest."""
+"""Untrusted audio: a bad file is refused by name, and the job continues with the others."""
 
 import http.server
 import json
@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import safetensors.torch
 import soundfile
@@ -21,7 +22,9 @@ from sjepa.audio.stream import stream_audio
 from sjepa.config import Config
 from sjepa.data import storage
 from sjepa.data.build import build_index
+from sjepa.data.layouts.hugging_face import class_names
 from sjepa.errors import UserError
+from sjepa.evaluate.superb.user_corpus import read_items
 from sjepa.evaluate.upstream import load_upstream
 from sjepa.train.loop import pretrain
 
@@ -85,9 +88,9 @@ def test_audio_far_beyond_full_scale_is_refused_and_not_embedded_as_nan(finished
     folder = tmp_path / "audio"
     for name, seconds in (("short", 1.0), ("long", 31.0)):
         write_float(folder / f"{name}.wav", 1e30 * babble(seconds, 0))
-    status, said, _ = sjepa("embed", folder, "--encoder", finished_run, "--out", tmp_path / "none")
+    status, output, _ = sjepa("embed", folder, "--encoder", finished_run, "--out", tmp_path / "none")
     assert status == 2
-    assert "nothing could be embedded" in said
+    assert "nothing could be embedded" in output
     write_float(folder / "sound.wav", babble(1.0, 1))
     status, _, printed = sjepa("embed", folder, "--encoder", finished_run, "--out", tmp_path / "features")
     assert status == 0
@@ -103,23 +106,23 @@ def test_weights_that_are_not_numbers_are_refused_when_they_are_read(finished_ru
     weights["encoder.layer_norm.weight"][0] = float("nan")
     safetensors.torch.save_file(weights, file)
     audio = write_float(tmp_path / "audio" / "a.wav", babble(1.0, 0))
-    status, said, _ = sjepa("embed", audio, "--encoder", tmp_path / "encoder", "--out", tmp_path / "out")
+    status, output, _ = sjepa("embed", audio, "--encoder", tmp_path / "encoder", "--out", tmp_path / "out")
     assert status == 2
-    assert "weights that are not finite numbers: encoder.layer_norm.weight" in said
+    assert "weights that are not finite numbers: encoder.layer_norm.weight" in output
     weights["encoder.layer_norm.weight"][:] = 3e38  # each is a number, and what comes of them is not
     safetensors.torch.save_file(weights, file)
-    status, said, _ = sjepa("embed", audio, "--encoder", tmp_path / "encoder", "--out", tmp_path / "out")
+    status, output, _ = sjepa("embed", audio, "--encoder", tmp_path / "encoder", "--out", tmp_path / "out")
     assert status == 2
-    assert "a.wav: the encoder gives features that are not finite numbers" in said
+    assert "a.wav: the encoder's features are not finite numbers" in output
     with pytest.raises(UserError, match="its features are not finite"):
         load_upstream(str(tmp_path / "encoder")).extract([babble(1.0, 0)])
 
 
 @pytest.mark.parametrize("temperature", ["nan", "inf", "-1", "0", "1e-300", "1e300"])
 def test_a_temperature_that_cannot_be_trained_with_is_refused(temperature: str) -> None:
-    status, said, _ = sjepa("config", "--preset", "tiny", "--phase1.temperature", temperature)
+    status, output, _ = sjepa("config", "--preset", "tiny", "--phase1.temperature", temperature)
     assert status == 2
-    assert "phase1.temperature" in said
+    assert "phase1.temperature" in output
 
 
 def test_a_pipe_is_not_waited_for(finished_run: Path, tmp_path: Path, micro: Callable[..., Config]) -> None:
@@ -135,12 +138,12 @@ def test_a_pipe_is_not_waited_for(finished_run: Path, tmp_path: Path, micro: Cal
     assert facts["files"] == 2
     assert refused.count("not a regular file") == 3
     assert sjepa("embed", folder, "--encoder", finished_run, "--out", tmp_path / "features")[0] == 0
-    status, said, _ = sjepa("embed", folder / "pipe.wav", "--encoder", finished_run, "--out", tmp_path / "more")
-    assert (status, "pipe.wav: not a regular file" in said) == (2, True)
+    status, output, _ = sjepa("embed", folder / "pipe.wav", "--encoder", finished_run, "--out", tmp_path / "more")
+    assert (status, "pipe.wav: not a regular file" in output) == (2, True)
     assert pretrain(micro(phase1={"steps": 1}, phase2={"steps": 1}), folder, tmp_path / "run", show=False)
     os.mkfifo(tmp_path / "list.jsonl")
-    status, said, _ = sjepa("index", tmp_path / "list.jsonl", "--out", tmp_path / "another")
-    assert (status, "neither a regular file nor a folder" in said) == (2, True)
+    status, output, _ = sjepa("index", tmp_path / "list.jsonl", "--out", tmp_path / "another")
+    assert (status, "neither a regular file nor a folder" in output) == (2, True)
 
 
 def test_rates_of_no_recording_and_long_nan_are_refused_by_name(tmp_path: Path) -> None:
@@ -194,6 +197,45 @@ def test_a_bad_line_of_a_list_is_refused_and_the_rest_goes_on(tmp_path: Path) ->
     assert "line 2: not valid CSV (field larger than field limit" in refused
 
 
+RECORDING = {"id": "r", "sources": [{"type": "file", "source": "a.wav", "channels": [0]}], "sampling_rate": 16000}
+CUT = {"id": "c", "type": "MonoCut", "start": 0.0, "duration": 1.0, "recording": RECORDING, "supervisions": []}
+BAD_CUTS = [
+    {"supervisions": "x"},
+    {"supervisions": [3]},
+    {"supervisions": [3, 4]},
+    {"start": 10**400},
+    {"start": "nan"},
+    {"duration": "inf"},
+    {"recording": RECORDING | {"sources": 3}},
+    {"recording": RECORDING | {"sources": [None]}},
+    {"recording": RECORDING | {"sources": [{"type": "file", "source": "a.wav", "channels": [0, "a"]}]}},
+]
+
+
+def test_a_bad_line_of_a_lhotse_manifest_is_refused_and_the_rest_goes_on(tmp_path: Path) -> None:
+    write_float(tmp_path / "a.wav", babble(2.0, 0))
+    lines = [json.dumps(CUT | changed) for changed in BAD_CUTS]
+    (tmp_path / "cuts.jsonl").write_text("\n".join([*lines, json.dumps(CUT)]) + "\n")
+    facts, refused = index(tmp_path / "cuts.jsonl", tmp_path / "index")
+    assert facts["utterances"] == 1
+    assert len(refused.splitlines()) == len(BAD_CUTS)
+    assert len(read_items(tmp_path / "cuts.jsonl")) == 1
+
+
+def test_labels_nested_without_end_are_left_out(tmp_path: Path) -> None:
+    write_float(tmp_path / "a.wav", babble(2.0, 0))
+    (tmp_path / "list.jsonl").write_text(json.dumps({"path": "a.wav", "labels": '{"a":' * 50_000}) + "\n")
+    assert index(tmp_path / "list.jsonl", tmp_path / "index")[0]["utterances"] == 1
+
+
+@pytest.mark.parametrize(
+    "info", ["[" * 100_000, '{"features": 3}', '{"features": {"mood": {"_type": "ClassLabel", "names": 3}}}']
+)
+def test_class_names_of_other_values_are_left_out(tmp_path: Path, info: str) -> None:
+    (tmp_path / "dataset_info.json").write_text(info)
+    assert class_names(pa.schema([]), str(tmp_path / "data-00000-of-00001.arrow")) == {}
+
+
 def test_voice_activity_that_is_not_finite_is_refused(tmp_path: Path) -> None:
     for name, voice in {
         "nan": "[[NaN, 1]]",
@@ -237,9 +279,18 @@ def test_a_flag_allows_more_protocols(tmp_path: Path, monkeypatch: pytest.Monkey
     audio = write_float(tmp_path / "a.wav", babble(2.0, 0))
     (tmp_path / "list.jsonl").write_text(json.dumps({"audio_filepath": f"file://{audio}"}))
     call = ("index", tmp_path / "list.jsonl", "--out", tmp_path / "index")
-    status, said, _ = sjepa(*call)
-    assert (status, "--allow-protocols adds others" in said) == (2, True)
+    status, output, _ = sjepa(*call)
+    assert (status, "--allow-protocols adds others" in output) == (2, True)
     assert sjepa(*call, "--allow-protocols", "file,gs")[0] == 0
+
+
+def test_every_link_of_a_chain_must_be_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(storage.ALLOWED, "zip")
+    for url in ("zip://a.wav::http://host/b.zip", "zip://a.wav::/data/b.zip", "http://[::1]/a.wav"):
+        storage.check_protocol(url)
+    for url in ("zip://a.wav::ftp://host/b.zip", "zip://a::simplecache::http://b", "http://host/a::file:///etc/passwd"):
+        with pytest.raises(BadAudioError, match="--allow-protocols adds others"):
+            storage.check_protocol(url)
 
 
 def test_embedding_that_was_stopped_ends_with_the_same_bits(finished_run: Path, corpus: Path, tmp_path: Path) -> None:

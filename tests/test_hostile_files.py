@@ -1,4 +1,4 @@
-"""Files of runs and encoders that a stranger made or a disk damaged: one line that names the file and the field."""
+"""Untrusted or damaged files of runs and encoders: the error is one line that names the file and the field."""
 
 import json
 import pickle
@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.torch
 import torch
 from calls import Ended, sjepa
 
 from sjepa.config import Config
+from sjepa.errors import UserError
+from sjepa.evaluate.superb.state import TrainingState
 from sjepa.runs.folder import RunFolder
 from sjepa.train.loop import pretrain
 
@@ -19,8 +22,8 @@ DEEP = "[" * 100_000 + "]" * 100_000
 
 
 def refused(ended: Ended, *words: str) -> None:
-    assert ended.status == 2, ended.said
-    *_, last = ended.said.strip().splitlines()
+    assert ended.status == 2, ended.output
+    *_, last = ended.output.strip().splitlines()
     assert last.startswith("sjepa: ")
     for word in words:
         assert word in last
@@ -58,9 +61,9 @@ def test_a_damaged_state_falls_back_to_the_checkpoint_before(
 ) -> None:
     change(RunFolder(run).checkpoint(12) / "state.json", **{field: value})
     assert pretrain(micro(), corpus, run, show=False)
-    said = capsys.readouterr().out
-    assert "step-00000012 is damaged" in said
-    assert "Continuing" in said
+    output = capsys.readouterr().out
+    assert "step-00000012 is damaged" in output
+    assert "Continuing" in output
 
 
 def test_a_state_nested_without_end_falls_back_too(run: Path, corpus: Path, micro: Callable[..., Config]) -> None:
@@ -113,7 +116,7 @@ def test_other_layers_than_before_are_one_line(run: Path) -> None:
     log.write_text(log.read_text() + '{"event": "layers", "step": 13, "smoothed": [], "effective_ranks": []}\n')
     ended = sjepa("report", run)
     assert ended.status in (0, 2)
-    assert "Traceback" not in ended.said
+    assert "Traceback" not in ended.output
 
 
 @pytest.mark.parametrize("content", ["\xff\xfe", DEEP, "x = 1", "a = [" * 5000, "[encoder]\nlayers = 1e400"])
@@ -129,7 +132,7 @@ def test_damaged_facts_are_one_line(run: Path, content: str) -> None:
     for call in (("report", run), ("export", run, run / "out", "--to", "hf")):
         ended = sjepa(*call)
         assert ended.status in (0, 2)
-        assert "Traceback" not in ended.said
+        assert "Traceback" not in ended.output
 
 
 def test_a_config_that_does_not_fit_the_checkpoints_is_one_line(run: Path, corpus: Path) -> None:
@@ -232,8 +235,8 @@ def test_a_malicious_pickle_is_refused_without_advice_to_load_it(
         ):
             ended = sjepa(*call, "--encoder", encoder)
             refused(ended)
-            assert "weights_only" not in ended.said
-            assert "unsafe" not in ended.said.lower()
+            assert "weights_only" not in ended.output
+            assert "unsafe" not in ended.output.lower()
             assert "stranger runs" not in ended.printed + capfd.readouterr().out
 
 
@@ -273,7 +276,55 @@ def test_analyses_of_other_values_are_one_line(run: Path) -> None:
             refused(sjepa("analyze", name, run, "--redraw"), f"{name}.json")
             ended = sjepa("report", run)
             assert ended.status in (0, 2)
-            assert "Traceback" not in ended.said
+            assert "Traceback" not in ended.output
         (analysis / f"{name}.json").unlink()
     (analysis / "utterance-a.json").write_text('{"name": 3}')
     refused(sjepa("report", run), "analysis")
+
+
+@pytest.mark.parametrize(
+    ("facts", "field"),
+    [
+        ({"batch": "x", "seconds": []}, "batch"),
+        ({"batch": 0, "seconds": 15}, "batch"),
+        ({"phase1": 3}, "phase1"),
+        ({"phase2": {"audio_per_second": "fast"}}, "phase2: audio_per_second"),
+    ],
+    ids=str,
+)
+def test_a_benchmark_file_of_other_values_is_refused_by_field(
+    tmp_path: Path, facts: dict[str, Any], field: str
+) -> None:
+    file = tmp_path / "step.json"
+    file.write_text(json.dumps({"audio_per_second": 100.0} | facts))
+    refused(sjepa("plan", "--hours", "1", "--throughput", file), f"{file}: {field} should be")
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{"cpu_ms": "x"}, {"seconds": 10**400}, {"macs_per_second": 10**400}, {"threads": []}, {"encoder": {"name": 3}}],
+    ids=lambda values: next(iter(values)),
+)
+def test_costs_of_other_values_are_refused_by_field(tmp_path: Path, values: dict[str, Any]) -> None:
+    (tmp_path / "results.json").write_text(json.dumps(RESULT))
+    cost = {"macs_per_second": None, "threads": 1, "seconds": 10, "cpu_ms": 3.0, "encoder": {}} | values
+    (tmp_path / "cost.json").write_text(json.dumps(cost))
+    refused(sjepa("table", tmp_path), "cost.json", "should be")
+
+
+@pytest.mark.parametrize(
+    "about",
+    ["3", DEEP, '{"step": 1}', '{"identity": 3}', '{"identity": {}, "step": "x"}', '{"identity": {}, "step": -1}'],
+)
+def test_a_damaged_head_is_refused_by_name(tmp_path: Path, about: str) -> None:
+    head = torch.nn.Linear(2, 2)
+    file = tmp_path / "head.safetensors"
+    safetensors.torch.save_file(head.state_dict(), file, metadata={"about": about})
+    with pytest.raises(UserError, match=r"head\.safetensors"):
+        TrainingState.open(file, {}, head, torch.optim.Adam(head.parameters()))
+
+
+def test_a_launch_without_its_closing_quote_is_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "sweep.toml"
+    file.write_text('[sweep]\ndata = "a"\npreset = "tiny"\nlaunch = "a \'b"\n[runs.one]\n')
+    refused(sjepa("sweep", file, "--list"), "sweep.launch: No closing quotation")

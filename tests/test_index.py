@@ -1,4 +1,4 @@
-"""Indexing: folders, known layouts and lists become columns; what is unusable is refused with a reason."""
+"""Indexing: folders, known layouts and lists become columns; unusable audio is refused with a reason."""
 
 import csv
 import json
@@ -310,7 +310,7 @@ def test_sources_without_audio_leave_nothing_behind(tmp_path: Path) -> None:
     assert not (tmp_path / "index").exists()
 
 
-def test_audio_that_was_moved_is_said_not_to_be_there(tmp_path: Path) -> None:
+def test_audio_that_was_moved_is_reported_as_missing(tmp_path: Path) -> None:
     for name in ("a", "b"):
         write(tmp_path / "in" / f"{name}.wav")
     index(tmp_path / "in", out=tmp_path / "index")
@@ -479,7 +479,7 @@ def test_damaged_indexes_are_refused_in_one_line(tmp_path: Path, corpus: Path) -
         ("audio.arrow", good["audio.arrow"][:200], "audio.arrow is missing or damaged"),
         ("files.arrow", None, "files.arrow is missing or damaged"),
         ("index.json", b"{", "is not valid JSON"),
-        ("index.json", b'{"format": "other"}', "is not an index that this version reads"),
+        ("index.json", b'{"format": "other"}', "is not an index that this version can read"),
         ("index.json", good["index.json"].replace(b'"utterances": 12', b'"utterances": 13'), "disagree"),
     ):
         (out / name).write_bytes(content) if content is not None else (out / name).unlink()

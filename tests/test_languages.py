@@ -1,4 +1,4 @@
-"""One language of a corpus of many: by whatever column its lists have."""
+"""Selecting one language of a multilingual corpus, by any of the columns that lists use."""
 
 import json
 from pathlib import Path
@@ -35,7 +35,7 @@ def test_only_utterances_of_the_language_are_indexed(column: str, tmp_path: Path
     dispatch(["index", str(listed), "--out", str(out), "--language", "en"])
     assert read_table(out / "labels.arrow").column("id").to_pylist() == ["0", "1", "2"]
     assert len(open_index(str(out))) == 3
-    assert (out / "refused.txt").read_text() == "5: no language is named for it (lang, language, source_lang)\n"
+    assert (out / "refused.txt").read_text() == "5: it has no language (lang, language, source_lang)\n"
     facts = json.loads((out / "index.json").read_text())
     assert facts["languages"] == ["en"]
     dispatch(["index", str(listed), "--out", str(out), "--language", "en"])  # complete already
@@ -47,7 +47,7 @@ def test_only_utterances_of_the_language_are_indexed(column: str, tmp_path: Path
 
 def test_a_language_that_is_not_there_is_refused_with_those_that_are(tmp_path: Path) -> None:
     listed = make_list(tmp_path / "granary", "lang")
-    with pytest.raises(UserError, match=r"--language fr: no utterance is in it; there are en, EN, en-US, de, enm"):
+    with pytest.raises(UserError, match=r"--language fr: no utterance matches; there are en, EN, en-US, de, enm"):
         dispatch(["index", str(listed), "--out", str(tmp_path / "index"), "--language", "fr"])
     with pytest.raises(UserError, match="no column is called lang, language"):
         dispatch(["index", str(tmp_path / "granary"), "--layout", "folder", "--out", str(tmp_path / "index"),

@@ -321,7 +321,7 @@ def test_tables_that_hold_no_audio_or_are_damaged_are_refused(tmp_path: Path) ->
     assert any("row 0: its audio is compressed: save the dataset without compression" in line for line in refused)
 
 
-def test_pretraining_reads_lists_and_says_what_is_no_list(tmp_path: Path) -> None:
+def test_pretraining_reads_lists_and_refuses_other_files(tmp_path: Path) -> None:
     write(tmp_path / "a.wav")
     (tmp_path / "list.csv").write_text("path,mood\na.wav,calm\n")
     corpus = open_one(str(tmp_path / "list.csv"), 15.0, show=False)
@@ -329,5 +329,5 @@ def test_pretraining_reads_lists_and_says_what_is_no_list(tmp_path: Path) -> Non
     (tmp_path / "list.csv").write_text("path\nb.wav\n")
     with pytest.raises(UserError, match=r"no usable audio in .*list\.csv: .*b\.wav"):
         open_one(str(tmp_path / "list.csv"), 15.0, show=False)
-    with pytest.raises(UserError, match="is a file: name a folder of audio"):
+    with pytest.raises(UserError, match="is a file: give a folder of audio"):
         open_one(str(tmp_path / "a.wav"), 15.0, show=False)

@@ -16,6 +16,7 @@ from sjepa import UserError
 from sjepa.cli import dispatch
 from sjepa.config import Config
 from sjepa.runs import history
+from sjepa.runs.audio import AudioSection, audio_sections, replace_audio
 from sjepa.runs.folder import RunFolder
 from sjepa.runs.history import describe_stop
 from sjepa.settings_file import to_toml
@@ -46,7 +47,7 @@ def longer(micro: Make, steps: int = 10, **changes: object) -> Config:
 def test_a_lengthened_run_is_the_longer_run(
     corpus: Path, tmp_path: Path, micro: Make, copied: Path, finished_run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With a constant learning rate and cadences in steps, nothing tells it from one that was planned so long."""
+    """With a constant learning rate and cadences in steps, it equals a run that was planned with that length."""
     config = longer(micro, warmup=0)
     whole, short = tmp_path / "whole", tmp_path / "short"
     branch(finished_run, whole, config)
@@ -56,8 +57,8 @@ def test_a_lengthened_run_is_the_longer_run(
     ended = weights(short / "encoder")
     capsys.readouterr()
     assert pretrain(config, corpus, short, show=False)
-    said = capsys.readouterr().out
-    assert "Phase 2: 6 -> 10 steps; schedules recomputed: at step 12 the learning rate stays 0.001\n" in said
+    output = capsys.readouterr().out
+    assert "Phase 2: 6 -> 10 steps; schedules recomputed: at step 12 the learning rate stays 0.001\n" in output
     ours, theirs = (
         [line | {"alarms": None} for line in lines(run) if line["event"] != "clusters"] for run in (short, whole)
     )
@@ -67,7 +68,7 @@ def test_a_lengthened_run_is_the_longer_run(
     assert RunFolder(short).config() == config
     # What was there is a run of its own.
     kept = RunFolder(short / "before-step-12")
-    assert f"The run as it was: {kept}" in said
+    assert f"The run as it was: {kept}" in output
     assert kept.is_complete
     assert kept.name == "short-before-step-12"
     assert kept.config() == micro(phase2={"warmup": 0})
@@ -98,7 +99,7 @@ def test_schedules_follow_the_new_length(
     ]
 
 
-def test_what_more_steps_mean_is_told(micro: Make) -> None:
+def test_the_effect_of_more_steps_is_reported(micro: Make) -> None:
     half = {"steps": 100, "visible_loss_until": 0.5, "augment_until": 50, "warmup": 0}
     past, config = micro(phase2=half), micro(phase2=half | {"steps": 200})
     assert extend.describe_extension(past, config, 6 + 70) == [
@@ -132,7 +133,10 @@ def test_a_phase_is_added_to_a_run_that_was_complete(
 def test_what_has_happened_cannot_change(corpus: Path, micro: Make, finished_run: Path) -> None:
     for changes, words in (
         ({"phase1": {"steps": 7}}, r"phase1.steps was 6, now 7\): a run accepts new phases, and more steps"),
-        ({"phase2": {"steps": 5}}, r"phase2.steps was 6, now 5\): a run accepts new phases, and more steps .* never fewer"),
+        (
+            {"phase2": {"steps": 5}},
+            r"phase2.steps was 6, now 5\): a run accepts new phases, and more steps .* never fewer",
+        ),
         ({"phase2": {"steps": 9, "k": 5}}, r"\(phase2.k was 12, now 5\): leave out"),
     ):
         with pytest.raises(UserError, match=words):
@@ -160,6 +164,20 @@ def test_a_run_continues_on_other_audio_when_that_is_asked_for(
     assert [(line["step"], line["utterances"]) for line in lines(unbroken, "data")] == [(0, 12), (12, 6)]
     assert lines(unbroken, "train")[12]["epoch"] == lines(unbroken, "train")[11]["epoch"] + 1
     assert RunFolder(run.earlier(12)).data == str(corpus)
+    # The model card names both, and one of a checkpoint of before that one alone.
+    dispatch(["export", str(unbroken), str(tmp_path / "card"), "--to", "hf"])
+    dispatch(["export", str(tmp_path / "card"), str(tmp_path / "again"), "--to", "hf"])
+    dispatch(["export", str(unbroken), str(tmp_path / "before"), "--to", "hf", "--step", "12"])
+    card, again, before = ((tmp_path / name / "README.md").read_text("utf-8") for name in ("card", "again", "before"))
+    old, new = (f"{name} ({count} utterances, " for name, count in ((corpus, 12), (f"from step 12 on {other}", 6)))
+    for text, expected in ((card, True), (again, True), (before, False)):
+        assert old in text
+        assert (new in text) == expected
+    # A branch from the end of phase 1 goes on with the audio of phase 1.
+    dispatch(["pretrain", "--out", str(tmp_path / "branch"), "--branch-from", str(unbroken), "--phase2.k", "5"])
+    branched = RunFolder(tmp_path / "branch")
+    assert branched.is_complete
+    assert audio_sections(branched.facts) == audio_sections(RunFolder(run.earlier(12)).facts)
     # Stopped after the change and before a checkpoint, it goes on in the same way.
     assert pretrain(longer(micro), other, copied, show=False, replace_data=True)
     for step in (15, 16):
@@ -167,6 +185,20 @@ def test_a_run_continues_on_other_audio_when_that_is_asked_for(
     assert pretrain(longer(micro), other, copied, show=False)
     assert lines(copied) == lines(unbroken)
     assert same(copied / "encoder", unbroken / "encoder")
+
+
+def test_audio_is_known_section_by_section() -> None:
+    first = {"data": "a", "corpus": "1"}
+    second = first | replace_audio(first, "b", "2", 10)
+    third = second | replace_audio(second, "c", "3", 25)
+    assert first | replace_audio(first, "b", "2", 0) == {"data": "b", "corpus": "2"}  # no step was trained on a
+    assert third | replace_audio(third, "d", "4", 25) == second | replace_audio(second, "d", "4", 25)  # nor on c
+    sections = [AudioSection("a", "1", 0), AudioSection("b", "2", 10), AudioSection("c", "3", 25)]
+    assert audio_sections(json.loads(json.dumps(third))) == sections
+    assert [len(audio_sections(third, before=step)) for step in (0, 10, 11, 25, 26)] == [1, 1, 2, 2, 3]
+    for damaged in ({"data_since": 10}, {"earlier_data": [{"data": 3}]}, {"data_since": "x"}):
+        with pytest.raises(UserError, match=r"run\.json: "):
+            audio_sections(third | damaged)
 
 
 class Killed(BaseException):

@@ -1,4 +1,4 @@
-"""`sjepa runs`: what is known of many runs, read quickly and without torch."""
+"""`sjepa runs`: facts about many runs, read quickly and without torch."""
 
 import csv
 import io
@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from sjepa import UserError
+from sjepa import Encoder, UserError
 from sjepa.cli import dispatch
+from sjepa.model.formats import fingerprint
 from sjepa.report.listing import describe_age, find_runs, list_runs, state_of, unusual
 from sjepa.runs.events import last_event
 from sjepa.runs.folder import RunFolder
@@ -21,7 +22,6 @@ PROBE = {
     "task": "probe",
     "corpus": "made up",
     "encoder": {"name": "hard", "parameters": 5, "fingerprint": "x"},
-    "layers": {"layer 1": {"phoneme linear": {"mean": 71.25, "deviation": 0.5}}},
 }
 
 
@@ -37,8 +37,12 @@ def study(finished_run: Path, tmp_path: Path) -> Path:
         )
     )
     record_start(hard, 12, {"world_size": 2, "device": "cpu"}, [("train.device", "cpu", "cuda")])
-    (hard.results / "probe").mkdir(parents=True)
-    (hard.results / "probe" / "results.json").write_text(json.dumps(PROBE))
+    ours = {"fingerprint": fingerprint(Encoder.from_pretrained(hard.path))}
+    for name, encoder, score in (("probe", ours, 71.25), ("probe-before", {}, 60.0)):  # the other before more steps
+        (hard.results / name).mkdir(parents=True)
+        layers = {"layer 1": {"phoneme linear": {"mean": score, "deviation": 0.5}}}
+        result = PROBE | {"encoder": PROBE["encoder"] | encoder, "layers": layers}
+        (hard.results / name / "results.json").write_text(json.dumps(result))
     new = RunFolder(study / "new")
     new.path.mkdir()
     shutil.copy2(finished_run / "config.toml", new.config_file)
@@ -83,7 +87,7 @@ def test_the_table_shows_one_run_with_its_history(
     (study / "soft" / "config.toml").write_text("[phase1")
     dispatch(["runs", str(study)])
     assert "damaged" in capsys.readouterr().out
-    with pytest.raises(UserError, match="there is no run below"):
+    with pytest.raises(UserError, match="there is no run in"):
         dispatch(["runs", str(study / "notes")])
 
 

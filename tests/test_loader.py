@@ -1,4 +1,4 @@
-"""The loader in worker processes: deaths and damage are named, and too much damage ends the run."""
+"""The loader in worker processes: crashes and damaged files are reported, and too much damage ends the run."""
 
 import json
 import multiprocessing
@@ -188,7 +188,7 @@ def test_crop_loss_is_the_share_of_audio_that_the_crops_left_out(
     assert data["padding_waste"] == 0.0
 
 
-def test_long_files_are_said_to_be_cut_and_the_advice_on_crops_fits_the_corpus(
+def test_cut_files_are_reported_and_the_advice_on_crops_fits_the_corpus(
     corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     build_index([str(corpus)], tmp_path / "index", layout="auto", max_seconds=15.0, cut_transcribed=False, show=False)

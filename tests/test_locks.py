@@ -1,7 +1,9 @@
-"""Two commands on one folder: the second is refused, and what a kill leaves does not stand in the way."""
+"""Two commands on one folder: the second is refused, and leftovers of a killed command do no harm."""
 
 import fcntl
+import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -61,7 +63,7 @@ def test_a_folder_that_another_holds_below_is_not_swept(tmp_path: Path) -> None:
             assert partial.exists()
 
 
-def test_a_file_system_without_locks_is_said(
+def test_a_file_system_without_locks_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refuse(*_: object) -> None:
@@ -109,6 +111,11 @@ def test_every_command_that_writes_a_folder_holds_it(
     corpus: Path, index: Path, finished_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out, encoder = tmp_path / "out", finished_run / "encoder"
+    names = sorted(path.name for path in corpus.glob("*.wav"))
+    rows = [{"path": name, "text": "one", "speaker": str(number % 3)} for number, name in enumerate(names)]
+    spoken = shutil.copytree(corpus, tmp_path / "spoken")
+    (spoken / "labels.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    labelled = ("--data", spoken)
     calls = {
         "index": ("index", corpus, "--out", out),
         "shard": ("shard", index, "--out", out, "--workers", 1),
@@ -116,17 +123,20 @@ def test_every_command_that_writes_a_folder_holds_it(
         "probe": ("probe", "--encoder", "mfcc", "--data", corpus, "--out", out),
         "units": ("units", "--encoder", "mfcc", "--units", "kmeans", "--data", corpus, "--out", out),
         "analyze": ("analyze", "erank", finished_run, "--out", out),
+        "figures": ("figures", finished_run, "--out", out),
+        "cost": ("cost", "--encoder", "mfcc", "--out", out),
+        "superb": ("superb", "asr", *labelled, "--encoder", "mfcc", "--lite", "--out", out),
         "demo": ("demo", "--out", out),
     }
     for call in calls.values():
         with lock_folder(out):
-            status, said, _ = sjepa(*call)
-        assert status == 2, said
-        assert f"another process writes to {out}" in said
+            status, output, _ = sjepa(*call)
+        assert status == 2, output
+        assert f"another process writes to {out}" in output
     with lock_new_folder(out):
-        status, said, _ = sjepa("export", finished_run, out, "--to", "hf")
+        status, output, _ = sjepa("export", finished_run, out, "--to", "hf")
     assert status == 2
-    assert f"another process writes {out}" in said
+    assert f"another process writes {out}" in output
     with RunFolder(finished_run).lock(), pytest.raises(UserError, match="another process is training"):
         RunFolder(finished_run).lock().__enter__()
 
@@ -137,16 +147,16 @@ def test_shards_begun_with_other_settings_are_refused(index: Path, tmp_path: Pat
     with monkey.context() as patched:
         patched.setattr("sjepa.data.shards.merge_parts", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         assert sjepa("shard", index, "--out", out, "--workers", 1)[0] == 130
-    status, said, _ = sjepa("shard", index, "--out", out, "--workers", 1, "--seed", 1)
+    status, output, _ = sjepa("shard", index, "--out", out, "--workers", 1, "--seed", 1)
     assert status == 2
-    assert "begun with other settings" in said
+    assert "has unfinished shards with other settings" in output
     tar = next(out.glob("*.tar"))
     sound = tar.read_bytes()
     for damage in (sound[: len(sound) // 2], b"another shard" + sound[13:]):
         tar.write_bytes(damage)
-        status, said, _ = sjepa("shard", index, "--out", out, "--workers", 1)
+        status, output, _ = sjepa("shard", index, "--out", out, "--workers", 1)
         assert status == 2
-        assert "is not what" in said
+        assert "is not what" in output
     tar.write_bytes(sound)
     assert sjepa("shard", index, "--out", out, "--workers", 1)[0] == 0
     assert len(open_index(str(out))) == len(open_index(str(index)))

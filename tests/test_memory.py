@@ -1,4 +1,4 @@
-"""What the allocators are told."""
+"""Settings of the memory allocators."""
 
 import os
 import platform

@@ -1,4 +1,4 @@
-"""What is logged, against sums done slowly, and the alarms."""
+"""Logged metrics, compared with a slow computation, and the alarms."""
 
 import itertools
 import json

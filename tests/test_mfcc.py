@@ -1,4 +1,4 @@
-"""MFCC against kaldi-native-fbank, and deltas against Kaldi's definition written the slow way."""
+"""MFCC against kaldi-native-fbank, and deltas against a slow implementation of Kaldi's definition."""
 
 import kaldi_native_fbank as knf
 import numpy as np
@@ -6,7 +6,7 @@ import pytest
 import torch
 from conftest import babble
 
-from sjepa.audio.mfcc import MfccConfig, mfcc, with_deltas
+from sjepa.audio.mfcc import MfccConfig, add_deltas, mfcc
 from sjepa.model.frontend import frame_count
 from sjepa.targets.features import RandomProjection
 
@@ -44,7 +44,7 @@ def test_deltas_are_kaldis_regression_over_two_frames_with_edges_repeated() -> N
                     reach = len(taps) // 2
                     steps = range(-reach, reach + 1)
                     value = sum(taps[s + reach] * features[batch, min(max(t + s, 0), 14), d] for s in steps)
-                    ours = with_deltas(features.float())[batch, t, 3 * order + d]
+                    ours = add_deltas(features.float())[batch, t, 3 * order + d]
                     assert float(ours) == pytest.approx(float(value), abs=1e-5)
 
 

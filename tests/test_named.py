@@ -1,4 +1,4 @@
-"""Encoders that ship with the package are found by name, offline, wherever an encoder is asked for."""
+"""Encoders that ship with the package are found by name, offline, by every command that takes an encoder."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -30,7 +30,7 @@ def shipped(finished_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     return folder
 
 
-def test_a_name_stands_for_its_folder_everywhere(
+def test_a_name_works_like_its_folder_everywhere(
     shipped: Path, corpus: Path, tmp_path: Path, micro: Callable[..., Config]
 ) -> None:
     encoder = Encoder.from_pretrained("english-compact")
@@ -58,7 +58,7 @@ def test_an_unknown_name_gets_the_list_and_a_path_comes_first(shipped: Path, fin
     assert Encoder.from_pretrained("iban-compact").config.layers == 1
 
 
-def test_the_package_says_so_if_it_ships_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_package_without_encoders_reports_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(named, "WEIGHTS", tmp_path)
     with pytest.raises(UserError, match="no encoder ships with sjepa yet"):
         Encoder.from_pretrained("english-compact")

@@ -83,8 +83,8 @@ def test_absurd_numbers_are_refused_when_they_are_parsed(command: str, name: str
     flag = f"--{name.replace('_', '-')}"
     needed = [word.format(tmp_path) for word in NEEDED.get(command.split()[0], ())]
     for value in ("nan", "inf", "-1", "-1e300", "1e300", str(10**40), "9" * 5000):
-        status, said, _ = sjepa(*command.split(), *needed, f"{flag}={value}")
-        assert status == 2, (value, said)
-        assert "Traceback" not in said
-        assert name.split(".")[-1].replace("_", "-") in said.replace("_", "-")
+        status, output, _ = sjepa(*command.split(), *needed, f"{flag}={value}")
+        assert status == 2, (value, output)
+        assert "Traceback" not in output
+        assert name.split(".")[-1].replace("_", "-") in output.replace("_", "-")
     assert not list(tmp_path.iterdir())

@@ -1,4 +1,4 @@
-"""Masked prediction over training: every checkpoint sees the same masks, and is told as it was."""
+"""Masked prediction over training: every checkpoint sees the same masks and is restored exactly."""
 
 from pathlib import Path
 
@@ -6,23 +6,29 @@ import numpy as np
 import torch
 from analysed import corpus, trained
 
-from sjepa.analysis.over_training import analyse_over_training, inner_part, predict_masked, restore_at, stretch
-from sjepa.analysis.restored import Restored
-from sjepa.analysis.speech import choose, read_speech
+from sjepa.analysis.over_training import (
+    analyse_over_training,
+    inner_part,
+    most_masked_frames,
+    predict_masked,
+    restore_at,
+)
+from sjepa.analysis.restored_run import RestoredRun
+from sjepa.analysis.speech import choose_files, read_speech
 from sjepa.runs.folder import RunFolder
 
 
 def test_a_checkpoint_is_restored_as_a_run_continues_from_it() -> None:
     folder = RunFolder(trained())
     last = max(folder.checkpoint_steps)
-    ours, other = restore_at(folder, last), Restored(Path(trained())).run
+    ours, other = restore_at(folder, last), RestoredRun(Path(trained())).run
     assert (ours.step, ours.phase, ours.active_layer) == (other.step, other.phase, other.active_layer)
     for a, b in zip(ours.model.state_dict().values(), other.model.state_dict().values(), strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=0)
 
 
-def test_every_checkpoint_is_told_with_its_accuracy() -> None:
-    speeches = [read_speech(path, label, 0.0, 4.0) for path, label in choose(corpus(), [], 3, "")]
+def test_every_checkpoint_is_listed_with_its_accuracy() -> None:
+    speeches = [read_speech(path, label, 0.0, 4.0) for path, label in choose_files(corpus(), [], 3, "")]
     found = analyse_over_training(Path(trained()), speeches)
     folder = RunFolder(trained())
     assert [moment["step"] for moment in found["moments"]] == sorted(folder.checkpoint_steps)
@@ -41,6 +47,6 @@ def test_every_checkpoint_is_told_with_its_accuracy() -> None:
 def test_the_stretch_has_the_most_masked_frames() -> None:
     mask = np.zeros(100, dtype=bool)
     mask[60:70] = True
-    shown = stretch(mask)
+    shown = most_masked_frames(mask)
     assert mask[shown].sum() == 10
-    assert stretch(mask[:5]) == slice(0, 5)
+    assert most_masked_frames(mask[:5]) == slice(0, 5)

@@ -1,4 +1,4 @@
-"""`sjepa plan` and `sjepa bench data`: arithmetic that can be done by hand, figures that make sense."""
+"""`sjepa plan` and `sjepa bench data`: results that can be computed by hand, and plausible measurements."""
 
 import json
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sjepa import UserError
-from sjepa.commands.plan import read_times, run, work_of
+from sjepa.commands.plan import planned_work, read_times, run
 from sjepa.config import Config
 from sjepa.data.plan import (
     Machine,
@@ -28,7 +28,7 @@ from sjepa.train.loop import pretrain
 
 
 def test_the_papers_run_by_hand() -> None:
-    work = work_of(load_preset("paper"), 83_000)
+    work = planned_work(load_preset("paper"), 83_000)
     assert work.steps == 800_000
     assert work.audio_seconds == 800_000 * 2880
     assert [phase.reads_encoder for phase in work.phases] == [False, True]
@@ -45,7 +45,7 @@ def test_the_papers_run_by_hand() -> None:
 @pytest.mark.parametrize("preset", ["half-hour", "tiny"])
 def test_the_other_presets_are_planned_too(preset: str) -> None:
     config = load_preset(preset)
-    work = work_of(config, 13)
+    work = planned_work(config, 13)
     assert work.audio_seconds == config.steps * config.batches.seconds
 
 
@@ -63,7 +63,7 @@ def test_a_corpus_that_is_too_small_for_its_steps_is_named(capsys: pytest.Captur
     assert describe_repetition(config.audio_seconds, config.steps, 1.0) == ""
 
 
-def test_a_run_says_at_its_start_that_its_corpus_is_too_small(
+def test_a_run_reports_at_its_start_that_its_corpus_is_small(
     corpus: Path, tmp_path: Path, micro: Callable[..., Config], capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = micro(phase2={"steps": 10_000})
@@ -114,15 +114,15 @@ def test_small_steps_are_slower_per_second_of_audio() -> None:
         assert found == pytest.approx([plain, encoder])
 
 
-def test_the_plan_says_when_more_gpus_stop_helping(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_plan_states_when_more_gpus_stop_helping(capsys: pytest.CaptureFixture[str]) -> None:
     run(["--hours", "83000", "--gpus", "64"])
-    said = capsys.readouterr().out
-    rows = {int(line.split()[0]): line for line in said.splitlines() if line.strip()[:1].isdigit() and " / " in line}
+    output = capsys.readouterr().out
+    rows = {int(line.split()[0]): line for line in output.splitlines() if line.strip()[:1].isdigit() and " / " in line}
     assert set(rows) == {1, 2, 4, 8, 16, 32, 64, 128}
     assert "45.0 s" in rows[64]
-    assert "GPUs stop helping" in said
+    assert "GPUs stop helping" in output
     # At 45 s per GPU the rate of large steps does not hold: it would be 3.3 hours.
-    found = [float(line.split()[1]) for line in said.splitlines() if line.startswith("  time")]
+    found = [float(line.split()[1]) for line in output.splitlines() if line.startswith("  time")]
     assert found[0] > 3.3
     gpus, gain = useful_gpus(work(gradient_bytes=240_000_000), machine(8, 9000))
     assert 1 < gpus < 192

@@ -75,7 +75,7 @@ def test_a_new_output_layer_changes_k_and_nothing_else() -> None:
 
 
 @torch.no_grad()
-def test_attention_can_start_as_likeness() -> None:
+def test_attention_can_start_as_inner_products_of_frames() -> None:
     """Scores summed over heads are then inner products of the frames themselves: a rotation changes none."""
     encoder = Encoder(replace(SMALL, layers=2, attention_start=0.5))
     predictor = Predictor(32, PredictorConfig(heads=4, inner_size=64, attention_start=1.5))

@@ -1,4 +1,4 @@
-"""Probes, units and ABX: right where the answer is known, and as the paper's protocol has them."""
+"""Probes, units and ABX: correct on known cases, and equal to the paper's protocol."""
 
 import json
 import shutil
@@ -11,7 +11,7 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import mutual_info_score
 
-from sjepa.analysis.speech import choose
+from sjepa.analysis.speech import choose_files
 from sjepa.cli import dispatch
 from sjepa.data.synthetic import VOICES, synthesise_corpus
 from sjepa.errors import UserError
@@ -245,7 +245,7 @@ def test_a_list_needs_no_more_than_a_path_a_text_and_a_speaker(
     assert results["data"] == {"utterances": len(corpus)}
     (section,) = build_sections([results])
     assert section.columns == ["speaker"]
-    (_, label), *_ = choose(data, [], 2, "dev-clean")  # for the explorer of `report --data`
+    (_, label), *_ = choose_files(data, [], 2, "dev-clean")  # for the explorer of `report --data`
     assert label is not None
     assert label.speaker
     with pytest.raises(UserError, match=r"labels\.jsonl has no phones: a list of \[start, end, phone\]"):

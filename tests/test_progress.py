@@ -1,4 +1,4 @@
-"""Progress lines: what has room is shown, whole."""
+"""Progress lines: every part that is shown fits on the line."""
 
 from collections.abc import Callable
 
@@ -53,7 +53,7 @@ def test_a_long_description_goes_on_below_and_no_number_is_cut(line: Callable[..
 
 
 @pytest.mark.parametrize(("seconds", "lines"), [(-1.0, ["1/3", "2/3", "3/3", "3/3"]), (600.0, ["3/3"])])
-def test_without_a_terminal_a_line_tells_now_and_then(
+def test_without_a_terminal_a_line_is_printed_now_and_then(
     seconds: float, lines: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sjepa.progress.QUIET", seconds)

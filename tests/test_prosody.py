@@ -1,4 +1,4 @@
-"""Pitch and energy against signals whose values are known, stress and tone by their labels, and the probes."""
+"""Pitch and energy on signals with known values, stress and tone by their labels, and the probes."""
 
 import json
 from pathlib import Path

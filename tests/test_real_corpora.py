@@ -1,4 +1,4 @@
-"""LibriSpeech dev-clean, RAVDESS and ESC-50, where they are at hand: figures against the official ones."""
+"""LibriSpeech dev-clean, RAVDESS and ESC-50, if they are available: counts compared with the official ones."""
 
 import tarfile
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A whole run, both phases, against the algorithm written down a second time in `reference.py`."""
+"""A whole run, both phases, compared with a second implementation of the algorithm in `reference.py`."""
 
 from collections.abc import Callable
 from pathlib import Path

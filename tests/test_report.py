@@ -1,4 +1,4 @@
-"""The page of a run: it shows what was logged, needs no network, and says what is missing."""
+"""The page of a run: it shows the log, needs no network, and lists what is missing."""
 
 import json
 import shutil
@@ -94,7 +94,7 @@ def test_the_average_level_is_the_divergence_from_the_mean_posterior() -> None:
     assert charts.average_loss(line) == pytest.approx((q * np.log(q / mean)).sum(1).mean())
 
 
-def test_the_comparison_is_drawn_and_told(whole: tuple[list[dict[str, Any]], Page]) -> None:
+def test_the_comparison_is_drawn_and_explained(whole: tuple[list[dict[str, Any]], Page]) -> None:
     _, page = whole
     for index, task in enumerate(("phone", "speaker")):
         chart = page.charts[f"comparison-{index}"]
@@ -111,13 +111,13 @@ def test_the_header_adds_up_steps_and_audio(whole: tuple[list[dict[str, Any]], P
     assert "600 + 400 by phase" in page.text
 
 
-def test_alarms_that_differ_in_numbers_are_told_once(whole: tuple[list[dict[str, Any]], Page]) -> None:
+def test_alarms_that_differ_only_in_numbers_are_listed_once(whole: tuple[list[dict[str, Any]], Page]) -> None:
     text = whole[1].text
     assert "3 times, steps 700 to 740. The last:740 of 100 components are dead" in text
     assert "700 of 100" not in text
 
 
-def test_a_run_that_learns_nothing_at_masked_frames_says_so(tmp_path: Path) -> None:
+def test_a_run_that_learns_nothing_at_masked_frames_has_a_warning(tmp_path: Path) -> None:
     events, words = make_events(shares=True), "does not yet predict better than the average target"
     learning = Page(write_page(make_run(tmp_path / "learning", events), tmp_path / "page.html")).text
     assert words not in learning
@@ -167,7 +167,7 @@ def test_missing_pieces_leave_notes(tmp_path: Path) -> None:
     assert "loss" in page.charts
 
 
-def test_an_unfinished_run_says_how_far_it_is(tmp_path: Path) -> None:
+def test_the_page_of_an_unfinished_run_states_its_progress(tmp_path: Path) -> None:
     page = Page(write_page(make_run(tmp_path / "run", make_events(400)), tmp_path / "page.html"))
     assert "trained for 400 of 1,000 steps" in page.text
 
@@ -309,7 +309,7 @@ def test_findings_become_charts(tmp_path: Path) -> None:
     np.testing.assert_allclose([row[-1] for row in heat["z"]], drawn, atol=1e-3)
 
 
-def test_masked_frames_are_told_checkpoint_by_checkpoint(tmp_path: Path) -> None:
+def test_masked_frames_are_listed_checkpoint_by_checkpoint(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", make_events())
     moments = [
         {
@@ -370,7 +370,7 @@ def test_a_calibration_and_results_of_the_full_protocol_are_drawn(tmp_path: Path
     assert [(trace["x"], trace["y"]) for trace in ours] == [([52.0], [11.0])]
 
 
-def test_runs_beside_each_other_have_their_curves_and_what_differs(tmp_path: Path) -> None:
+def test_a_comparison_has_the_curves_of_all_runs_and_their_differences(tmp_path: Path) -> None:
     events = make_events()
     runs = [make_run(tmp_path / name, events) for name in ("one", "two")]
     (runs[1] / "config.toml").write_text((runs[0] / "config.toml").read_text().replace("seed = 7", "seed = 8"))

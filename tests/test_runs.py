@@ -1,4 +1,4 @@
-"""The run directory: one owner of its names, read without torch, written whole."""
+"""The run folder: one class owns its file names, reads it without torch, and writes files completely or not at all."""
 
 import ast
 import json

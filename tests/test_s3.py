@@ -1,4 +1,4 @@
-"""Shards in an S3 bucket: the same as on disk, asked for again where an answer breaks, and clear where it is gone."""
+"""Shards in an S3 bucket: the same as on disk, with retries after errors and clear messages for missing files."""
 
 import json
 import sys
@@ -76,7 +76,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.setattr(storage, "FIRST_WAIT", 0.01)
     monkeypatch.setattr(s3fs.S3FileSystem, "retries", 1)  # its own, within each of ours
     s3fs.S3FileSystem.clear_instance_cache()  # a connection to another test's server
-    storage.failing.clear()
+    storage.failing_urls.clear()
     yield running
     running.stop()
 
@@ -154,7 +154,7 @@ def test_what_is_not_there_is_one_clear_line(bucket: tuple[str, Breakable], serv
         open_corpus(bucket[0], 15.0, "none", 0.0, show=False)
 
 
-def test_without_s3fs_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_s3fs_the_error_names_the_package_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     registry = pytest.importorskip("fsspec.registry")
     monkeypatch.delitem(registry._registry, "s3", raising=False)  # what an earlier test imported
     monkeypatch.setitem(sys.modules, "s3fs", None)

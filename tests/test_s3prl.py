@@ -1,4 +1,4 @@
-"""The s3prl upstream: its interface by itself, and inside s3prl where that is installed."""
+"""The s3prl upstream: its interface alone, and inside s3prl if it is installed."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @torch.no_grad()
-def test_seven_states_at_stride_320_that_do_not_depend_on_the_company(encoder: Path) -> None:
+def test_seven_states_at_stride_320_that_do_not_depend_on_the_batch(encoder: Path) -> None:
     expert = UpstreamExpert(str(encoder), model_config=None, refresh=False).eval()
     assert expert.get_downsample_rates("hidden_states") == 320
     waveforms = [torch.randn(samples) for samples in (16_000, 9_000, 200)]  # s3prl may send less than a frame

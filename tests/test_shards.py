@@ -1,4 +1,4 @@
-"""Shards: tars that any WebDataset reader takes, read here or over HTTP, whole or broken."""
+"""Shards: tars that any WebDataset reader accepts, read from disk or over HTTP, intact or damaged."""
 
 import http.server
 import io
@@ -247,7 +247,7 @@ Serve = Callable[[Path], tuple[str, type[Handler]]]
 def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(storage, "FIRST_WAIT", 0.01)
-    storage.failing.clear()
+    storage.failing_urls.clear()
     servers: list[http.server.ThreadingHTTPServer] = []
 
     def start(folder: Path) -> tuple[str, type[Handler]]:
@@ -326,7 +326,7 @@ def test_urls_that_cannot_be_opened_are_one_clear_line(flac: Path, serve: Serve)
         open_index(url).read(0)
 
 
-def test_training_reads_an_index_shards_or_a_url_alike(
+def test_training_is_the_same_from_an_index_shards_or_a_url(
     index: Path, flac: Path, serve: Serve, tmp_path: Path, micro: Callable[..., Config]
 ) -> None:
     url, _ = serve(flac)

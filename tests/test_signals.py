@@ -1,4 +1,4 @@
-"""Signals at any moment: one answer at once, everything saved, the documented exit code, and nothing lost."""
+"""Signals at any moment: an immediate line, everything saved, the documented exit code, and nothing lost."""
 
 import os
 import pkgutil
@@ -88,9 +88,9 @@ def test_a_signal_at_any_moment_is_answered_and_the_run_continues_as_if_there_ha
 
         patched.setattr(place, interrupted)
         assert not pretrain(micro(), corpus, run, show=False)
-    said = capfd.readouterr()
-    assert said.err.count(f"sjepa: {numbers[0].name}: stopping ") == said.err.count("stopping") == 1
-    assert f"Stopped at step {stopped_at} of 12; the same command continues" in said.out
+    output = capfd.readouterr()
+    assert output.err.count(f"sjepa: {numbers[0].name}: stopping ") == output.err.count("stopping") == 1
+    assert f"Stopped at step {stopped_at} of 12; the same command continues" in output.out
     assert RunFolder(run).step == stopped_at
     assert pretrain(micro(), corpus, run, show=False)
     assert lines(run) == lines(finished_run)

@@ -1,8 +1,10 @@
 """Any checkpoint: kept by `train.keep_every`, evaluated with `--step`, drawn over training."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,11 +12,11 @@ import torch
 from conftest import babble
 
 from sjepa import Encoder
-from sjepa.analysis.restored import Restored
+from sjepa.analysis.restored_run import RestoredRun
 from sjepa.cli import dispatch
 from sjepa.config import Config
 from sjepa.errors import UserError
-from sjepa.evaluate.upstream import describe_encoder, load_upstream
+from sjepa.evaluate.upstream import Upstream, describe_encoder, load_upstream
 from sjepa.model.formats import fingerprint
 from sjepa.runs.folder import RunFolder
 from sjepa.train.loop import pretrain
@@ -85,13 +87,15 @@ def test_export_embed_units_and_analyses_take_a_step(run: Path, labelled: Path, 
     units = ["units", "--encoder", str(run), "--data", str(labelled), "--step", "8", "--out", str(tmp_path / "u")]
     dispatch(units)  # the cluster head of the same checkpoint
     assert json.loads((tmp_path / "u" / "results.json").read_text())["encoder"]["step"] == 8
-    assert Restored(run, step=4).about["step"] == 4
-    assert next(Restored(run, step=4)(babble(0.5, 0))).masked.shape[1] == 8
+    assert RestoredRun(run, step=4).about["step"] == 4
+    assert next(RestoredRun(run, step=4)(babble(0.5, 0))).masked.shape[1] == 8
     dispatch(["analyze", "clusters", str(run), "--data", str(labelled), "--step", "4"])
     assert (run / "analysis" / "step-4" / "clusters.json").is_file()
 
 
-def test_progress_is_drawn_from_every_checkpoint(run: Path, labelled: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_is_drawn_from_every_checkpoint(
+    run: Path, labelled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("matplotlib")
     empty = ["analyze", "progress", str(run)]
     with pytest.raises(UserError, match="has no results of its checkpoints: give --data to probe them all"):
@@ -106,7 +110,21 @@ def test_progress_is_drawn_from_every_checkpoint(run: Path, labelled: Path, caps
     dispatch(task)
     assert (run / "results" / "superb" / "mine-step-8" / "asr-lite" / "results.json").is_file()
     dispatch([*empty, "--data", str(labelled), "--frames", "200"])
-    assert "step 4 was probed before" in capsys.readouterr().out
+    assert "Step 4 was probed before" in capsys.readouterr().out
     found = json.loads((run / "analysis" / "progress.json").read_text())
     errors = [c for c in found["curves"] if c["better"] == "lower"]
     assert [[step for step, _ in c["points"]] for c in errors] == [[8], [8]]
+    # Another corpus does not replace the results of the first one.
+    other, curves = shutil.copytree(labelled, tmp_path / "other"), len(found["curves"])
+
+    def fake_probes(upstream: Upstream, corpus: object, where: str, **_: object) -> dict[str, Any]:
+        layers = {"layer 1": {"phoneme linear, random frames": {"mean": 5.0, "deviation": 0.0}}}
+        return {"task": "probe", "corpus": where, "encoder": describe_encoder(upstream), "layers": layers}
+
+    with monkeypatch.context() as patch:
+        patch.setattr("sjepa.analysis.progress.run_probes", fake_probes)
+        dispatch([*empty, "--data", str(other), "--frames", "200"])
+    found = json.loads((run / "analysis" / "progress.json").read_text())
+    assert len(found["curves"]) == curves + 1
+    assert "phoneme linear, random frames, labelled speech (other): 5.0 at step 4" in capsys.readouterr().out
+    assert curve in found["curves"]

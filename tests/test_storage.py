@@ -1,4 +1,4 @@
-"""Audio behind URLs: many requests at a time, patience in an outage, and a cache of shards that a node shares."""
+"""Audio behind URLs: concurrent requests, waiting in an outage, and a cache of shards that a node shares."""
 
 import os
 import shutil
@@ -244,7 +244,7 @@ def test_processes_of_a_node_download_a_shard_once_and_sweep_what_a_kill_left(
 
 @pytest.mark.usefixtures("no_pauses")
 @pytest.mark.parametrize("harm", ["little space", "no space", "too small"])
-def test_a_full_disk_is_said_once_and_shards_are_read_from_their_urls(
+def test_a_full_disk_is_reported_once_and_shards_are_read_from_their_urls(
     wholes: tuple[list[str], type[Handler], Path],
     harm: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -266,9 +266,9 @@ def test_a_full_disk_is_said_once_and_shards_are_read_from_their_urls(
             assert cache.find(url, "x") == url
         wait_until(lambda: not cache.names)  # noqa: B023
     reason = {"little space": "the disk is full", "no space": "No space left on device", "too small": "a shard has"}
-    said = capfd.readouterr().err
-    assert said.count("shards cannot be kept there") == 1
-    assert reason[harm] in said
+    output = capfd.readouterr().err
+    assert output.count("shards cannot be kept there") == 1
+    assert reason[harm] in output
     assert not kept(folder)
     assert not list(folder.glob("*.partial"))
 

@@ -38,7 +38,7 @@ def recording() -> np.ndarray:
 
 
 def front_end(encoder: Encoder, samples: np.ndarray, heard: np.ndarray) -> torch.Tensor:
-    """Features (1, T, C) by plain convolutions, with the first norm's statistics over all that was heard."""
+    """Features (1, T, C) by plain convolutions, with the first norm's statistics over all audio so far."""
     x = torch.from_numpy(samples)[None, None]
     for index, layer in enumerate(encoder.feature_extractor.conv_layers):
         if index == 0:
@@ -157,7 +157,7 @@ def test_embed_live_prints_rows_as_they_come(
     rows = [json.loads(line) for line in printed.out.splitlines()]
     samples = pcm.astype(np.float32) / 32768
     assert len(rows) == frame_count(len(samples))
-    assert "Frames come out 0.70 s after their audio at most" in printed.err
+    assert "Latency: at most 0.70 s" in printed.err
     assert "of real time" in printed.err
     encoder = Encoder.from_pretrained(finished_run)
     wanted = torch.cat(list(encoder.stream(0.5, 0.2, 2.0).feed([samples])))

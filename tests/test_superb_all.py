@@ -1,4 +1,4 @@
-"""All tasks at once, files for the board, sweeps from one pass of features, and features on disk."""
+"""All tasks at once, files for the leaderboard, sweeps with one pass of feature extraction, and features on disk."""
 
 import itertools
 import json
@@ -164,12 +164,12 @@ def test_all_runs_what_is_there_and_prints_the_table(tmp_path: Path, capsys: pyt
     command = ["superb", "all", "--encoder", "mfcc", "--data", str(data), "--lite", "--out", str(tmp_path / "out")]
     with pytest.raises(UserError, match="2 of 4 tasks were not run: asr, pr"):
         dispatch([*command, "--steps", "2"])
-    said = capsys.readouterr().out
-    assert "tasks: asr, pr, qbe, sid; no corpus of asv, er, ic, ks, sd, sf" in said
-    assert "asr was not run: " in said
-    assert "## Lite protocols" in said
-    assert "qbe-lite" in said.split("## Lite")[1]
-    assert "sid-lite" in said.split("## Lite")[1]
+    output = capsys.readouterr().out
+    assert "tasks: asr, pr, qbe, sid; no corpus of asv, er, ic, ks, sd, sf" in output
+    assert "asr was not run: " in output
+    assert "## Lite protocols" in output
+    assert "qbe-lite" in output.split("## Lite")[1]
+    assert "sid-lite" in output.split("## Lite")[1]
     assert json.loads((tmp_path / "out" / "sid-lite" / "results.json").read_text())["protocol"]["steps"] == 2
     assert not (tmp_path / "out" / "predict.zip").exists()  # lite results are not for the board
     with pytest.raises(UserError, match="has no corpus of SUPERB"):

@@ -1,4 +1,4 @@
-"""Training batches of the tasks, compared with what s3prl's own loaders would give."""
+"""Training batches of the tasks, compared with those of s3prl's loaders."""
 
 import itertools
 from pathlib import Path

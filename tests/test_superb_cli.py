@@ -1,4 +1,4 @@
-"""Options of `sjepa superb` that are refused in one line, and those that only look odd."""
+"""Options of `sjepa superb` that are refused in one line, and unusual ones that work."""
 
 import json
 from pathlib import Path

@@ -61,16 +61,16 @@ def test_the_loss_takes_the_best_order_of_each_utterance() -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_the_error_over_frames_is_that_of_a_slow_loop(seed: int) -> None:
     generator = np.random.default_rng(seed)
-    said, wanted = generator.random((2, 40, 2)) > 0.6
+    predicted, wanted = generator.random((2, 40, 2)) > 0.6
     errors = speech = right = 0
-    for one, other in zip(said, wanted, strict=True):
+    for one, other in zip(predicted, wanted, strict=True):
         missed = max(0, other.sum() - one.sum())
         false = max(0, one.sum() - other.sum())
         confused = min(one.sum(), other.sum()) - (one & other).sum()
         errors += missed + false + confused
         speech += other.sum()
         right += (one == other).sum()
-    assert frame_errors(said, wanted) == pytest.approx((errors / speech, right / 80))
+    assert frame_errors(predicted, wanted) == pytest.approx((errors / speech, right / 80))
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -85,24 +85,24 @@ def test_the_error_over_time_is_that_of_a_slow_loop(seed: int) -> None:
             found[str(speaker)] = [(float(edges[0]), float(edges[1])), (float(edges[2]), float(edges[3]))]
         return found
 
-    said, wanted = drawn(int(generator.integers(1, 4))), drawn(int(generator.integers(1, 4)))
+    predicted, wanted = drawn(int(generator.integers(1, 4))), drawn(int(generator.integers(1, 4)))
 
     def speaking(turns: list[tuple[float, float]], time: float) -> bool:
         return any(start <= time < end for start, end in turns)
 
     times = (np.arange(500) + 0.5) / 100
-    columns = [*said, *[None] * len(wanted)]
+    columns = [*predicted, *[None] * len(wanted)]
     rates = []
     for order in itertools.permutations(columns, len(wanted)):
         errors = speech = 0
         for time in times:
-            heard = {name for name, turns in said.items() if speaking(turns, time)}
+            active = {name for name, turns in predicted.items() if speaking(turns, time)}
             there = [name for name, turns in wanted.items() if speaking(turns, time)]
-            matched = sum(order[list(wanted).index(name)] in heard for name in there)
-            errors += max(len(heard), len(there)) - matched
+            matched = sum(order[list(wanted).index(name)] in active for name in there)
+            errors += max(len(active), len(there)) - matched
             speech += len(there)
         rates.append((errors / 100, speech / 100))
-    assert error_time(said, wanted) == pytest.approx(min(rates))
+    assert error_time(predicted, wanted) == pytest.approx(min(rates))
 
 
 def test_turns_pass_a_threshold_and_a_median() -> None:

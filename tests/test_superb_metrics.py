@@ -1,4 +1,4 @@
-"""Metrics, symbols and decoders of the evaluation, each against something independent."""
+"""Metrics, symbols and decoders of the evaluation, each compared with something independent."""
 
 import functools
 import itertools
@@ -208,7 +208,7 @@ def test_frames_are_counted_on_the_cpu_wherever_features_lie() -> None:
 
 
 @pytest.mark.parametrize("head", [RecurrentHead(16, 5, 8), FrameHead(16, 5), UtteranceHead(16, 5)])
-def test_a_head_hears_no_padding(head: torch.nn.Module) -> None:
+def test_a_head_ignores_padding(head: torch.nn.Module) -> None:
     head.eval()
     x, frames = torch.randn(3, 9, 16), torch.tensor([9, 4, 6])
     together = head(x, frames)
@@ -218,7 +218,7 @@ def test_a_head_hears_no_padding(head: torch.nn.Module) -> None:
         torch.testing.assert_close(alone, expected, atol=1e-5, rtol=1e-5)
 
 
-def test_specaugment_masks_what_it_says_and_is_seeded() -> None:
+def test_specaugment_masks_the_configured_amount_and_is_seeded() -> None:
     x, frames = torch.ones(3, 200, 768), torch.tensor([200, 120, 8])
     augment = SpecAugment()
     first, again, other = (augment(x, frames, torch.Generator().manual_seed(seed)) for seed in (0, 0, 1))

@@ -1,4 +1,4 @@
-"""The real sets, where they are at hand: the readers find in them what their authors put there."""
+"""The real corpora, if they are available: the readers find everything that their authors document."""
 
 from collections import Counter
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Every task of the evaluation, end to end on a small corpus in its true layout: it learns, and repeats itself."""
+"""Every task, end to end on a small corpus in its true layout: it learns, and a seed fixes the result."""
 
 import itertools
 import json
@@ -365,7 +365,7 @@ def test_chance_is_one_answer_to_everything_and_training_decides_which() -> None
     asked = labelled("test", ("mocha", ""), ("mocha", "large"), ("tea", ""))
     fold = Fold("orders", orders, orders, asked)
     chance = ClassTask("coffee", recipe, [fold], find_entry("coffee").metrics, optional=True).chance(fold)
-    # 6 pairs are said, 4 are wanted, and 3 are both.
+    # 6 pairs are predicted, 4 are in the reference, and 3 are in both.
     assert chance == {"slot_f1": pytest.approx(100 * 2 * 3 / (6 + 4)), "accuracy": pytest.approx(100 / 3)}
 
 

@@ -1,4 +1,4 @@
-"""Sweeps: a file of variations becomes runs that share what they may, in any order and by several processes."""
+"""Sweeps: one file describes runs that share their first phases, in any order and in several processes."""
 
 import json
 import os
@@ -156,7 +156,7 @@ def test_a_sweep_trains_measures_compares_and_continues(
     costs = [call[call.index("--encoder") + 1] for call in calls if call[0] == "cost"]
     assert costs[-3:] == [str(out / "soft-1" / "encoder-phase1"), f"untrained:{out / 'soft-0'}", "mfcc"]
     assert len(costs) == 9
-    assert "no absent, because there is no" in capsys.readouterr().out
+    assert "skipping absent, because" in capsys.readouterr().out
     report = calls[-1]
     assert report[0] == "report"
     assert report[1:7] == [str(run.folder) for run in read(file).runs]
@@ -175,7 +175,7 @@ def test_a_sweep_trains_measures_compares_and_continues(
     assert RunFolder(out / "hard-long-0").step == 8
 
 
-def test_one_task_makes_what_its_run_stands_on(
+def test_one_task_trains_the_phases_that_its_run_needs(
     file: Path, calls: list[list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     dispatch(["sweep", str(file), "--array"])
@@ -193,7 +193,7 @@ def test_one_task_makes_what_its_run_stands_on(
     assert "phase 1 of soft-0" in capsys.readouterr().out
     with pytest.raises(UserError, match=r"--only sofft-0: .* \(did you mean soft-0\?\)"):
         dispatch(["sweep", str(file), "--only", "sofft-0"])
-    with pytest.raises(UserError, match="--task 9: the last is 8"):
+    with pytest.raises(UserError, match="--task 9: the last task is 8"):
         dispatch(["sweep", str(file), "--task", "9"])
 
 
@@ -212,9 +212,9 @@ def test_a_task_waits_for_a_run_that_another_process_trains(
     other = threading.Thread(target=hold)
     other.start()
     held.wait(30)
-    monkeypatch.setattr(work, "pause", lambda: (free.set(), other.join()))
+    monkeypatch.setattr(work, "wait_for_lock", lambda: (free.set(), other.join()))
     dispatch(["sweep", str(file), "--task", "3"])
-    assert "soft-0: another process trains it; waiting" in capsys.readouterr().out
+    assert "soft-0: another process is training it; waiting" in capsys.readouterr().out
     assert RunFolder(sweep.out / "frozen-0").is_complete
 
 
@@ -227,7 +227,7 @@ def test_what_fails_does_not_hold_up_the_rest(
         return 2 if "soft-0" in arguments[-1] else launch(arguments, program)
 
     monkeypatch.setattr(work, "launch", fail)
-    with pytest.raises(UserError, match="soft-0, frozen-0 failed, as said above; the same command tries again"):
+    with pytest.raises(UserError, match=r"soft-0, frozen-0 failed \(see above\); run the same command to try again"):
         dispatch(["sweep", str(file), "--only", "soft-0", "frozen-0", "hard-0"])
     assert "frozen-0: left out, because soft-0 failed" in capsys.readouterr().out
     assert RunFolder(read(file).out / "hard-0").is_complete
@@ -248,7 +248,7 @@ HARD = "phase1.hard = true"
         ("[runs.soft]", "[runs.'a/b']", "study.toml: runs.a/b: a name has letters"),
         ("[runs.soft]", "[run.soft]", "study.toml: unknown key run (did you mean runs?)"),
         ('preset = "base.toml"\ndata', 'preset = "tinny"\ndata', "there is no preset 'tinny' (did you mean tiny?)"),
-        ("$SWEEP_AUDIO", "$NO_SUCH", "sweep.data = '$NO_SUCH': the environment has no NO_SUCH"),
+        ("$SWEEP_AUDIO", "$NO_SUCH", "sweep.data = '$NO_SUCH': the environment variable NO_SUCH is not set"),
         ('run = "soft"', 'run = "sofd"', "encoders.soft.phase1.run: there is no run sofd-1 (did you mean soft-1?)"),
         ("phase = 1", "phase = 2", "encoders.soft.phase1.phase = 2: soft-1 keeps the encoders of phases before"),
         ("sjepa cost", "sjepa coast", "evaluate.cost.command: sjepa has no command 'coast'"),

@@ -1,4 +1,4 @@
-"""The synthesised corpus: its times are true, it covers English, and the same call gives the same bytes."""
+"""The synthetic corpus: its times are exact, it covers English, and the same call gives the same bytes."""
 
 import itertools
 import json
@@ -113,7 +113,7 @@ def test_utterances_are_short_and_of_natural_loudness(utterances: list[tuple[str
         assert 0.3 < np.abs(spoken.samples).max() < 0.7
 
 
-def test_the_same_call_is_bit_identical_whatever_was_said_between() -> None:
+def test_the_same_call_is_bit_identical_whatever_was_synthesised_in_between() -> None:
     first = speak("A huge yellow vase.", VOICES[0])
     speak("Something else entirely, and longer.", VOICES[3])
     second = speak("A huge yellow vase.", VOICES[0])

@@ -1,4 +1,4 @@
-"""The table of many results: sizes counted, the best in bold, reported rows marked, lite apart."""
+"""The table of results: counted sizes, best values in bold, marked reported rows, a separate lite table."""
 
 import csv
 import io
@@ -184,7 +184,7 @@ def test_only_seeds_are_averaged() -> None:
 
 
 def test_a_learning_rate_that_was_not_swept_is_marked() -> None:
-    """Every row of the board is the best of a sweep; a default rate beside them is not."""
+    """Every row of the board is the best of a sweep, unlike a row with the default rate."""
     protocol = {"name": "full", "steps": 200_000, "lr": 1e-4}
     plain = result("plain", "asr", {"wer": 12.5}, learning_rate=1e-4, protocol=protocol)
     other = result("other", "asr", {"wer": 12.6}, learning_rate=1e-3, protocol=protocol)

@@ -58,7 +58,7 @@ def test_every_kind_gives_a_distribution_at_every_frame_and_uses_its_components(
         assert ((q > 0.01) & (q < 0.99)).any()
 
 
-def test_hard_targets_are_the_argmax_of_the_soft_ones_and_clusters_move_alike() -> None:
+def test_hard_targets_are_the_argmax_of_the_soft_ones_and_clusters_move_the_same() -> None:
     clean = audio()
     soft, hard, warm = (
         fitted("online-gmm", clean, **settings) for settings in ({}, {"hard": True}, {"temperature": 5.0})
@@ -115,7 +115,7 @@ def test_an_anchored_mixture_keeps_its_components_on_another_layer() -> None:
     assert agree > 0.6
 
 
-def test_a_component_far_from_all_frames_starts_anew_at_one_of_them() -> None:
+def test_a_component_far_from_all_frames_restarts_at_one_of_them() -> None:
     clean = audio()
     targets = fitted("online-gmm", clean)
     features = targets.frame_features(clean, 1)

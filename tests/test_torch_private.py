@@ -1,4 +1,4 @@
-"""What is taken from torch's private parts does what we rely on."""
+"""The private APIs of torch behave as the package expects."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Frozen features: the same alone and in company, from our encoder, Hugging Face's, and the floors."""
+"""Frozen features: the same alone and in a batch, from our encoder, Hugging Face's, and the baselines."""
 
 import json
 from collections.abc import Callable
@@ -121,9 +121,9 @@ def test_context_puts_eleven_frames_side_by_side(utterances: list[np.ndarray]) -
 
 
 def test_the_mfcc_floor_is_mfcc_up_to_scale(utterances: list[np.ndarray]) -> None:
-    floor = load_upstream("mfcc").extract(utterances[:1])[0][0]
+    baseline = load_upstream("mfcc").extract(utterances[:1])[0][0]
     raw = mfcc(torch.from_numpy(utterances[0])[None], MfccConfig())[0]
-    correlation = np.corrcoef(floor[:, 3].numpy(), raw[:, 3].numpy())[0, 1]
+    correlation = np.corrcoef(baseline[:, 3].numpy(), raw[:, 3].numpy())[0, 1]
     assert correlation == pytest.approx(1.0, abs=1e-6)
 
 

@@ -1,4 +1,4 @@
-"""The live view: what it tells, from metrics.jsonl alone, also while that is being written."""
+"""The live view: what it shows, from metrics.jsonl alone, even while the file is being written."""
 
 import json
 import subprocess
@@ -16,16 +16,16 @@ from sjepa.errors import UserError
 from sjepa.watch import BLOCKS, Tail, progress, sparkline, view
 
 
-def shown(run: Path, total: int = 1000, age: float = 3.0) -> str:
+def render_status(run: Path, total: int = 1000, age: float = 3.0) -> str:
     console = Console(width=220, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
     console.print(view(run, Tail(run / "metrics.jsonl").read(), total, age))
     return console.export_text()
 
 
-def test_the_last_line_is_told(tmp_path: Path) -> None:
+def test_the_last_line_is_shown(tmp_path: Path) -> None:
     events = make_events(400)
     run = make_run(tmp_path / "run", events)
-    text, last = shown(run), events[-1]
+    text, last = render_status(run), events[-1]
     assert "step 400 of 1,000 (40%), phase 1, pass 5 over the corpus" in text
     assert "about 120 s left" not in text  # 600 steps at 20 in 4 s are 2 minutes
     assert "about 2 min left; last line 3 s ago" in text
@@ -39,26 +39,26 @@ def test_metrics_alone_are_enough(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", make_events(400))
     (run / "config.toml").unlink()
     (run / "run.json").unlink()
-    assert "step 400, phase 1" in shown(run, total=0)
+    assert "step 400, phase 1" in render_status(run, total=0)
 
 
-def test_alarms_and_long_silence_are_told(tmp_path: Path) -> None:
+def test_alarms_and_long_silence_are_reported(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", make_events(760))
-    assert "step 740: 740 of 100 components are dead" in shown(run)
-    assert "step 720" not in shown(run)  # the same, earlier
-    assert "has it stopped?" in shown(run, age=600.0)
-    assert "has it stopped?" not in shown(run, age=30.0)
-    assert "complete" in shown(make_run(tmp_path / "done", make_events()))
+    assert "step 740: 740 of 100 components are dead" in render_status(run)
+    assert "step 720" not in render_status(run)  # the same, earlier
+    assert "has it stopped?" in render_status(run, age=600.0)
+    assert "has it stopped?" not in render_status(run, age=30.0)
+    assert "complete" in render_status(make_run(tmp_path / "done", make_events()))
 
 
-def test_a_run_that_was_asked_to_stop_says_so(tmp_path: Path) -> None:
-    text = shown(make_run(tmp_path / "run", [*make_events(400), {"event": "stopped", "step": 412}]), age=6000.0)
+def test_a_run_that_was_asked_to_stop_is_shown_as_stopped(tmp_path: Path) -> None:
+    text = render_status(make_run(tmp_path / "run", [*make_events(400), {"event": "stopped", "step": 412}]), age=6000.0)
     assert "step 412 of 1,000 (41%), phase 1, pass 5 over the corpus; stopped, the same command continues" in text
 
 
 def test_a_run_that_has_not_begun_is_waited_for(tmp_path: Path) -> None:
-    assert "waiting for metrics.jsonl" in shown(tmp_path)
-    assert "first line follows" in shown(make_run(tmp_path / "run", make_events(0)))
+    assert "waiting for metrics.jsonl" in render_status(tmp_path)
+    assert "first line follows" in render_status(make_run(tmp_path / "run", make_events(0)))
 
 
 def test_sparklines_go_from_the_lowest_to_the_highest_and_show_gaps() -> None:

@@ -1,1 +1,1 @@
-"""Figures of a run: each subject writes JSON first and draws from it."""
+"""Analyses of a run. Each subject saves its findings as JSON and draws its figure from that file."""

@@ -1,4 +1,4 @@
-"""Does effective rank find the best layer? A CTC head on each frozen layer at the end of phase 1, against its rank."""
+"""Does effective rank find the best layer? Compare it with the error rate of a CTC head on each frozen layer."""
 
 import itertools
 from pathlib import Path
@@ -30,7 +30,7 @@ Labels = Literal["phones", "words"]
 BATCH, CLIP = 16, 1.0
 RATE = {"phones": 1e-2, "words": 1e-3}
 LSTM = 256  # width of the head for words; phones have two linear layers
-SHARES = (0.8, 0.2)  # of the speakers: to train on, to score
+SHARES = (0.8, 0.2)  # of the speakers: training, held-out
 
 
 def calibrate(
@@ -45,14 +45,16 @@ def calibrate(
     device: Device = "auto",
     step: int | None = None,
 ) -> dict[str, Any]:
-    """Error rate of a head on every layer of the encoder as phase 1 left it, or the checkpoint of a step, beside the
-    layers' effective ranks."""
+    """Train a head on every layer and correlate its error rate with the layer's effective rank.
+
+    The encoder is the one at the end of phase 1, or that of the checkpoint at `step`.
+    """
     folder = RunFolder(run).phase_encoder(1)
     if step is None and not folder.is_dir():
         raise UserError(f"{run} has no {folder.name}: the calibration needs a run that has finished phase 1")
     upstream = load_upstream(str(folder), device) if step is None else load_upstream(str(run), device, step=step)
     corpus = read_labelled(data, subset, phones=labels == "phones")
-    train, held_out = divide(corpus, labels, seed)
+    train, held_out = split_corpus(corpus, labels, seed)
     task = make_task(train, held_out, labels, steps)
     store = FeatureStore(upstream, cache_gb=2.0)
     heads = train_heads(store, task, train, steps, seed)
@@ -75,14 +77,14 @@ def calibrate(
     }
 
 
-def divide(corpus: list[LabelledUtterance], labels: Labels, seed: int) -> tuple[list[Utterance], list[Utterance]]:
-    """Labelled utterances of some speakers to train on, and of others to score."""
-    utterances = [Utterance(i.utterance.name, i.utterance.path, spelled(i, labels), i.speaker) for i in corpus]
+def split_corpus(corpus: list[LabelledUtterance], labels: Labels, seed: int) -> tuple[list[Utterance], list[Utterance]]:
+    """Split labelled utterances by speaker into a training part and a held-out part."""
+    utterances = [Utterance(i.utterance.name, i.utterance.path, label_text(i, labels), i.speaker) for i in corpus]
     train, held_out = split_speakers([u for u in utterances if u.label], SHARES, seed, "the corpus")
     return train, held_out
 
 
-def spelled(item: LabelledUtterance, labels: Labels) -> str:
+def label_text(item: LabelledUtterance, labels: Labels) -> str:
     if labels == "words":
         return item.transcript()
     if item.segments:
@@ -99,21 +101,21 @@ def make_task(train: list[Utterance], held_out: list[Utterance], labels: Labels,
     return SequenceTask("calibration", recipe, [fold], (PER,), symbols=Phones(tuple(known)))
 
 
-def samples_of(utterances: list[Utterance]) -> np.ndarray:
+def sample_counts(utterances: list[Utterance]) -> np.ndarray:
     return np.array([read_header(u.path).samples for u in track(utterances, "Reading headers", len(utterances))])
 
 
 def train_heads(
     store: FeatureStore, task: SequenceTask, train: list[Utterance], steps: int, seed: int
 ) -> nn.ModuleList:
-    """A head a layer, all from the same start and on the same batches; none sees another's gradient."""
+    """Train one head per layer. All start from the same weights and see the same batches; no gradient is shared."""
     upstream: Upstream = store.upstream
     heads = nn.ModuleList()
     for _ in range(upstream.states - 1):
         torch.manual_seed(seed)
         heads.append(task.head(upstream.dimension).to(upstream.device))
     optimizer = torch.optim.Adam(heads.parameters(), lr=task.recipe.lr)
-    indices = itertools.islice(length_batches(samples_of(train), BATCH, seed), steps)
+    indices = itertools.islice(length_batches(sample_counts(train), BATCH, seed), steps)
     plan = (([train[i] for i in batch], -1) for batch in indices)
     with bar(f"Heads on {len(heads)} layers", steps) as progress:
         for number, (utterances, features) in enumerate(store.batches(plan)):
@@ -137,34 +139,37 @@ def train_heads(
 def score(
     store: FeatureStore, task: SequenceTask, heads: nn.ModuleList, held_out: list[Utterance], frames: int, seed: int
 ) -> tuple[list[float], list[float]]:
-    """Error rate of every head, and effective rank of every layer over one sample of the same frames."""
-    said: list[list[Any]] = [[] for _ in heads]
+    """Measure the error rate of every head, and the effective rank of every layer on a sample of the same frames."""
+    predictions: list[list[Any]] = [[] for _ in heads]
     order: list[Utterance] = []
     sampled: list[torch.Tensor] = []
     generator = torch.Generator().manual_seed(seed)
     share = -(-frames // len(held_out))
     heads.eval()
-    batches = testing_batches(samples_of(held_out), BATCH)
+    batches = testing_batches(sample_counts(held_out), BATCH)
     plan = [([held_out[i] for i in batch], -1) for batch in batches]
     with bar("Scoring", len(held_out)) as progress:
         for utterances, features in store.batches(plan):
             states, counts = pad_states(features)
             order += utterances
             for layer, head in enumerate(heads):
-                said[layer] += task.predict(head(states[:, layer + 1].float(), counts), counts)
+                predictions[layer] += task.predict(head(states[:, layer + 1].float(), counts), counts)
             for state in features:
                 chosen = torch.randperm(state.shape[1], generator=generator)[:share]
                 sampled.append(state[1:, chosen.to(state.device)].float().cpu())
             progress.advance(len(utterances))
-    together = torch.cat(sampled, dim=1)
-    together = together[:, torch.randperm(together.shape[1], generator=generator)[:frames]]
-    wanted = [u.label for u in order]
-    scores = [task.score(each, wanted)[task.selection.name] for each in said]
-    return scores, effective_rank(together).tolist()
+    sample = torch.cat(sampled, dim=1)
+    sample = sample[:, torch.randperm(sample.shape[1], generator=generator)[:frames]]
+    references = [u.label for u in order]
+    scores = [task.score(each, references)[task.selection.name] for each in predictions]
+    return scores, effective_rank(sample).tolist()
 
 
 def rank_correlation(a: list[float], b: list[float], seed: int = 0) -> tuple[float, float]:
-    """Spearman's rho, and the share of orders that reach it or more: all of up to 8 layers, else 20,000 at random."""
+    """Spearman's rho, and its p value: the share of permutations that reach the same rho.
+
+    Up to 8 layers all permutations are tried, beyond that 20,000 random ones.
+    """
     x, y = (standard_ranks(values) for values in (a, b))
     rho = float((x * y).mean())
     if len(a) <= 8:
@@ -176,7 +181,7 @@ def rank_correlation(a: list[float], b: list[float], seed: int = 0) -> tuple[flo
 
 
 def standard_ranks(values: list[float]) -> np.ndarray:
-    """Ranks, ties sharing their mean, with zero mean and unit variance."""
+    """Ranks with zero mean and unit variance. Ties get their mean rank."""
     array = np.array(values, float)
     ranks = np.array([(array < v).sum() + ((array == v).sum() - 1) / 2 for v in array])
     spread = ranks.std()

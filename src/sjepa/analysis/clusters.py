@@ -1,4 +1,4 @@
-"""The components: how full each is over training, which die and are born, and which phones they hold."""
+"""The components: the share of frames of each over training, which die or revive, and which phones they hold."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from sjepa.analysis.restored import Restored
-from sjepa.analysis.style import GRID, MUTED, TARGET, WARNING, Found, figure, whole_path
+from sjepa.analysis.restored_run import RestoredRun
+from sjepa.analysis.style import GRID, MUTED, TARGET, WARNING, Findings, absolute_path, figure
 from sjepa.audio.io import read_audio
 from sjepa.evaluate.agreement import measure_agreement
 from sjepa.evaluate.labelled import LabelledUtterance
@@ -16,18 +16,18 @@ from sjepa.progress import bar
 from sjepa.runs.events import Event, phase_start, select_events
 from sjepa.runs.folder import RunFolder
 
-DEAD = 0.01  # of an even share, as in metrics.jsonl
+DEAD = 0.01  # a component below this part of an even share is dead, as in metrics.jsonl
 
 
-def analyse_clusters(run: Path) -> Found:
-    """Shares of the components whenever they were logged, by phase; a phase has components of its own."""
+def analyse_clusters(run: Path) -> Findings:
+    """Read the logged shares of the components, separately for each phase, since each phase has its own components."""
     found = occupancies(RunFolder(run).events())
-    missing = None if found else "this run logged no shares of components: it was made by a version without them"
+    missing = None if found else "this run logged no shares of components: an older version of sjepa trained it"
     return {"subject": "clusters", "occupancy": found, "missing": missing, "phones": None}
 
 
 def occupancies(events: Sequence[Event]) -> list[dict[str, Any]]:
-    """Shares of every phase that logged them."""
+    """The occupancy of every phase that logged shares."""
     logged = select_events(events, "clusters")
     return [
         occupancy([event for event in logged if event["phase"] == phase], phase_start(events, phase))
@@ -36,7 +36,7 @@ def occupancies(events: Sequence[Event]) -> list[dict[str, Any]]:
 
 
 def occupancy(events: Sequence[Event], start: int = 0) -> dict[str, Any]:
-    """Shares over a phase that began at `start`; how many are dead, and which died or were born since the last time."""
+    """Shares over a phase that began at `start`, and how many components are dead, have died or have revived."""
     shares = np.array([event["share"] for event in events], float)  # (times, K)
     dead = shares < DEAD / shares.shape[1]
     died, born = dead[1:] & ~dead[:-1], ~dead[1:] & dead[:-1]
@@ -55,13 +55,13 @@ def occupancy(events: Sequence[Event], start: int = 0) -> dict[str, Any]:
     }
 
 
-def made_from_corpus(data: Path, subset: str, utterances: int) -> dict[str, Any]:
-    """What the phones of clusters are made from."""
-    return {"data": whole_path(data), "subset": subset, "utterances": utterances}
+def corpus_inputs(data: Path, subset: str, utterances: int) -> dict[str, Any]:
+    """The inputs that determine the phones of the clusters, as the JSON keeps them."""
+    return {"data": absolute_path(data), "subset": subset, "utterances": utterances}
 
 
-def analyse_phones(run: Restored, corpus: Sequence[LabelledUtterance], utterances: int = 500) -> dict[str, Any]:
-    """How much of each phone every component takes: posteriors of the target summed over labelled frames."""
+def analyse_phones(run: RestoredRun, corpus: Sequence[LabelledUtterance], utterances: int = 500) -> dict[str, Any]:
+    """Sum the target's posteriors over labelled frames to see which phones every component holds."""
     chosen = sample_evenly(list(corpus), utterances)
     names = sorted({phone for item in chosen for phone in (item.phones or [label for _, _, label in item.segments])})
     number = {name: index for index, name in enumerate(names)}
@@ -78,7 +78,7 @@ def analyse_phones(run: Restored, corpus: Sequence[LabelledUtterance], utterance
             progress.advance()
     return (
         run.about
-        | summary(joint, names)
+        | summarise_phones(joint, names)
         | {
             "utterances": len(chosen),
             "frames": int(sum(map(len, best))),
@@ -89,13 +89,13 @@ def analyse_phones(run: Restored, corpus: Sequence[LabelledUtterance], utterance
     )
 
 
-def summary(joint: np.ndarray, names: Sequence[str]) -> dict[str, Any]:
-    """The table (K, phones) of frames as shares within each cluster, clusters in the order of their main phone."""
+def summarise_phones(joint: np.ndarray, names: Sequence[str]) -> dict[str, Any]:
+    """Turn frame counts (K, phones) into shares within each cluster, with clusters sorted by their main phone."""
     frames = joint.sum(1)
     share = joint / np.maximum(frames, 1e-12)[:, None]
     main = joint.argmax(1)
     used = np.flatnonzero(frames >= 1)
-    common = np.argsort(-joint.sum(0), kind="stable")  # phones, the most frequent first
+    common = np.argsort(-joint.sum(0), kind="stable")  # phones, most frequent first
     rank = np.empty(len(names), int)
     rank[common] = np.arange(len(names))
     order = used[np.lexsort((-share[used, main[used]], rank[main[used]]))]
@@ -109,8 +109,8 @@ def summary(joint: np.ndarray, names: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def draw_clusters(found: Found, stem: Path) -> None:
-    """Occupancy of each phase as a heat map above its dead and born, and the phones of the clusters."""
+def draw_clusters(found: Findings, stem: Path) -> None:
+    """Draw the occupancy of each phase as a heat map above its dead components, then the phones of the clusters."""
     parts, phones = found["occupancy"], found["phones"]
     columns = max(1, len(parts))
     above, below = 4.4 if parts else 0.6, 1.2 + 0.12 * len(phones["phones"]) if phones else 0.0
@@ -126,8 +126,8 @@ def draw_clusters(found: Found, stem: Path) -> None:
             draw_phones(rows[1], phones)
 
 
-def borders(part: dict[str, Any]) -> list[int]:
-    """Steps between which the logged shares lie; files of an earlier version do not tell where the phase began."""
+def step_edges(part: dict[str, Any]) -> list[int]:
+    """Edges of the heat map's columns. Older files do not record the step at which the phase began."""
     return [part.get("start", part["steps"][0] - 1), *part["steps"]]
 
 
@@ -137,9 +137,9 @@ def draw_occupancy(top: Any, bottom: Any, part: dict[str, Any], fig: Any) -> Non
     steps = np.array(part["steps"], float)
     drawn = np.clip(np.log2(np.maximum(shares[:, order], 1e-9)), -7, 4)
     image = top.pcolormesh(
-        borders(part), np.arange(part["components"] + 1), drawn.T, cmap="cividis", vmin=-7, vmax=4, rasterized=True
+        step_edges(part), np.arange(part["components"] + 1), drawn.T, cmap="cividis", vmin=-7, vmax=4, rasterized=True
     )
-    top.set(ylabel="components, fullest at the bottom", title=f"Phase {part['phase']}: share of frames")
+    top.set(ylabel="components, largest share at the bottom", title=f"Phase {part['phase']}: share of frames")
     bar = fig.colorbar(image, ax=top, ticks=[-7, -3, 0, 3], pad=0.01)
     bar.set_ticklabels(["dead", "1/8", "even", "8×"])
     bottom.step(steps, part["dead"], where="post", color=WARNING, label="dead")
@@ -160,9 +160,7 @@ def draw_phones(fig: Any, phones: dict[str, Any]) -> None:
     many = len(phones["clusters"]) > 120
     axes.set_xticks([] if many else range(len(phones["clusters"])), [] if many else phones["clusters"])
     axes.tick_params(axis="x", labelsize=5.5, rotation=90, length=0)
-    axes.set_xlabel(
-        f"{len(phones['clusters'])} clusters in the order of their main phone; {phones['empty']} hold nothing"
-    )
+    axes.set_xlabel(f"{len(phones['clusters'])} clusters sorted by their main phone; {phones['empty']} are empty")
     purity = phones["agreement"]["phone_purity"]
     axes.set_title(
         f"Which phones each cluster holds: phone purity {purity:.2f}, PNMI {phones['agreement']['pnmi']:.2f}"

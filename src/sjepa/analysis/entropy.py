@@ -1,4 +1,4 @@
-"""Entropy of every frame, by both paths and of their target: is the softness in the target, or only predicted?"""
+"""Entropy of every frame for both paths and their target: is the softness in the target, or only in the prediction?"""
 
 import math
 import textwrap
@@ -9,24 +9,26 @@ import numpy as np
 
 from sjepa.analysis.modes import Grid, count_modes, grid_for
 from sjepa.analysis.names import LABELS, PATHS
-from sjepa.analysis.restored import Restored, entropy_bits
-from sjepa.analysis.style import GRID, INK, MUTED, PREDICTOR, RULE, TARGET, VISIBLE, Found, figure, whole_path
+from sjepa.analysis.restored_run import RestoredRun, entropy_bits
+from sjepa.analysis.style import GRID, INK, MUTED, PREDICTOR, RULE, TARGET, VISIBLE, Findings, absolute_path, figure
 from sjepa.audio.io import BadAudioError
 from sjepa.data.opening import open_corpus
 from sjepa.errors import UserError
 from sjepa.progress import bar, say
 
-MARKS = (0.5, 1.0, 2.0)  # bits: one is an even tie of two components, two of four
+MARKS = (0.5, 1.0, 2.0)  # bits: 1 is an even tie of two components, 2 of four
 CONFIDENT = 0.3
 JOINT_BINS = 60
 SUBJECTS = {"visible": "The cluster head at visible frames", "masked": "The predictor at masked frames"}
-WHOLE = 1e9  # seconds: files are not cut, so that an utterance of a plain folder is a file
+WHOLE = 1e9  # seconds: do not cut files, so that an utterance of a plain folder is a whole file
 COLOURS = {"visible": VISIBLE, "masked": PREDICTOR, "target": TARGET, "plain": TARGET}
 
 
-def analyse_entropy(run: Restored, data: str, utterances: int = 500, seed: int = 0) -> Found:
-    """Entropies over a sample of whole utterances: of the head at visible frames, of the predictor at masked ones, and
-    of their target."""
+def analyse_entropy(run: RestoredRun, data: str, utterances: int = 500, seed: int = 0) -> Findings:
+    """Compute entropies on a sample of whole utterances.
+
+    The distributions are the cluster head's at visible frames, the predictor's at masked frames, and their target.
+    """
     corpus = open_corpus(data, WHOLE, "none", 0.0)
     order = np.random.default_rng(seed).permutation(len(corpus))[:utterances]
     parts: dict[str, list[np.ndarray]] = {name: [] for name in LABELS}
@@ -45,36 +47,38 @@ def analyse_entropy(run: Restored, data: str, utterances: int = 500, seed: int =
                 if kept:
                     parts[name].append(np.concatenate([entropy_bits(part) for part in kept]))
     if not parts["target"]:
-        raise UserError(f"no utterance of {data} could be used: {refused[0] if refused else 'there is none'}")
+        raise UserError(f"no utterance of {data} could be used: {refused[0] if refused else 'it has none'}")
     for line in refused[:5]:
         say(f"  left out: {line}")
     facts = {"data": data, "utterances": len(parts["target"]), "left_out": len(refused), "seed": seed}
-    made_from = {"data": whole_path(data), "utterances": utterances, "seed": seed}
-    return {"subject": "entropy", "run": run.about | facts, "made_from": made_from} | describe(
+    made_from = {"data": absolute_path(data), "utterances": utterances, "seed": seed}
+    return {"subject": "entropy", "run": run.about | facts, "made_from": made_from} | describe_entropies(
         parts, run.components, seed
     )
 
 
-def describe(parts: dict[str, list[np.ndarray]], components: int, seed: int = 0) -> Found:
-    """All that is kept of entropies that come in utterances: histograms, shares, modes, and the joint histogram."""
+def describe_entropies(parts: dict[str, list[np.ndarray]], components: int, seed: int = 0) -> Findings:
+    """Summarise entropies per utterance: histograms, shares, modes, and joint histograms with the target."""
     limit = math.log2(components)
     edges = np.linspace(0, limit, round(limit / 0.05) + 1)
     curves = {
-        name: distribution(found, edges, seed) | {"label": LABELS[name]} for name, found in parts.items() if found
+        name: describe_distribution(found, edges, seed) | {"label": LABELS[name]}
+        for name, found in parts.items()
+        if found
     }
-    joint = {path: compare(parts[path], parts["target"], limit) for path in PATHS if parts.get(path)}
+    joint = {path: compare_with_target(parts[path], parts["target"], limit) for path in PATHS if parts.get(path)}
     return {
         "limit_bits": round(limit, 4),
         "marks": list(MARKS),
         "edges": np.round(edges, 4).tolist(),
         "distributions": curves,
         "joint": joint,
-        "answer": " ".join(answer(path, both) for path, both in joint.items()),
+        "answer": " ".join(describe_softness(path, both) for path, both in joint.items()),
     }
 
 
-def compare(predicted: list[np.ndarray], targets: list[np.ndarray], limit: float) -> dict[str, Any]:
-    """A path and its target frame by frame: their joint histogram, and how often both are soft."""
+def compare_with_target(predicted: list[np.ndarray], targets: list[np.ndarray], limit: float) -> dict[str, Any]:
+    """Compare a path with its target frame by frame: their joint histogram, and how often both are soft."""
     p, q = np.concatenate(predicted), np.concatenate(targets)
     bins = np.linspace(0, limit, JOINT_BINS + 1)
     soft = p > 1.0
@@ -88,7 +92,7 @@ def compare(predicted: list[np.ndarray], targets: list[np.ndarray], limit: float
     }
 
 
-def distribution(utterances: list[np.ndarray], edges: np.ndarray, seed: int) -> dict[str, Any]:
+def describe_distribution(utterances: list[np.ndarray], edges: np.ndarray, seed: int) -> dict[str, Any]:
     values = np.concatenate(utterances)
     modes = count_modes(utterances, seed)
     grid = grid_for(values)
@@ -107,13 +111,13 @@ def distribution(utterances: list[np.ndarray], edges: np.ndarray, seed: int) -> 
 
 
 def smooth_curve(grid: Grid, values: np.ndarray, bandwidth: float, edges: np.ndarray) -> list[float]:
-    """The kernel estimate, a density per bit, at the histogram's centres."""
+    """The kernel density estimate (per bit) at the histogram's centres."""
     centres = (edges[:-1] + edges[1:]) / 2
     return np.round(np.interp(centres, grid.centres, grid.density(grid.counts(values), bandwidth)), 5).tolist()
 
 
-def answer(path: str, both: dict[str, Any]) -> str:
-    """Where the softness is, in a sentence that follows from the numbers."""
+def describe_softness(path: str, both: dict[str, Any]) -> str:
+    """State in a sentence whether the softness is in the prediction or in the target."""
     soft, target = both["path_above_1_bit"], both["target_above_1_bit"]
     shared, who = both["target_soft_where_path_is"], SUBJECTS[path]
     if soft < 0.01:
@@ -131,8 +135,8 @@ def answer(path: str, both: dict[str, Any]) -> str:
     )
 
 
-def verdict(modality: dict[str, Any]) -> str:
-    """Where the density has its maxima, and whether the test rejects a single mode, in words."""
+def describe_modes(modality: dict[str, Any]) -> str:
+    """State where the density has its maxima, and whether the test rejects a single mode."""
     places, test = ", ".join(f"{each['bits']:.2f}" for each in modality["modes"]), modality["test"]
     if test is None:
         return f"one value, {places} bits"
@@ -143,25 +147,25 @@ def verdict(modality: dict[str, Any]) -> str:
     return f"{maxima}{joint} dip test {'rejects' if rejected else 'does not reject'} a single mode ({chance})"
 
 
-def draw_entropy(found: Found, stem: Path) -> None:
-    """Histograms one above the other, and the joint histogram beside them."""
+def draw_entropy(found: Findings, stem: Path) -> None:
+    """Draw the histograms below each other, and the joint histograms on the right."""
     curves = found["distributions"]
     with figure(10.5, 0.9 + 1.7 * len(curves), stem) as fig:
         left, right = fig.subfigures(1, 2, width_ratios=(1.35, 1))
-        draw_histograms(left, found, reach(found))
+        draw_histograms(left, found, upper_limit(found))
         rows = np.atleast_1d(right.subfigures(len(found["joint"]), 1))
         for part, path in zip(rows, found["joint"], strict=True):
-            draw_joint(part, found, path, reach(found))
+            draw_joint(part, found, path, upper_limit(found))
 
 
-def reach(found: Found) -> float:
-    """Entropy up to which there is anything to draw, in whole bits."""
+def upper_limit(found: Findings) -> float:
+    """Upper end of the entropy axis, in whole bits."""
     edges, counts = np.array(found["edges"]), [np.array(c["counts"]) for c in found["distributions"].values()]
     last = max(int(np.flatnonzero(each)[-1]) for each in counts) + 1
     return float(min(max(found["marks"][-1] + 1, math.ceil(edges[last])), edges[-1]))
 
 
-def draw_histograms(fig: Any, found: Found, most: float) -> None:
+def draw_histograms(fig: Any, found: Findings, most: float) -> None:
     curves, edges = found["distributions"], np.array(found["edges"])
     rows = np.atleast_1d(fig.subplots(len(curves), 1, sharex=True))
     for axes, (name, curve) in zip(rows, curves.items(), strict=True):
@@ -178,12 +182,12 @@ def draw_histograms(fig: Any, found: Found, most: float) -> None:
         axes.minorticks_off()
         axes.set_title(f"{curve['label'].capitalize()}: {curve['above']['1']:.1%} of frames above 1 bit")
         words = {"transform": axes.transAxes, "ha": "right", "va": "top", "color": MUTED, "fontsize": 8}
-        axes.text(0.995, 0.97, textwrap.fill(verdict(curve["modality"]), 56), **words)
+        axes.text(0.995, 0.97, textwrap.fill(describe_modes(curve["modality"]), 56), **words)
     rows[-1].set_xlabel("entropy of a frame in bits; dashed: 0.5, 1 (a tie of two) and 2 (of four)")
     fig.supylabel(f"share of {curves['target']['frames']:,} frames", color=MUTED, fontsize=9)
 
 
-def draw_joint(fig: Any, found: Found, path: str, most: float) -> None:
+def draw_joint(fig: Any, found: Findings, path: str, most: float) -> None:
     from matplotlib.colors import LogNorm
 
     axes = fig.subplots()

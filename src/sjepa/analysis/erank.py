@@ -1,16 +1,16 @@
-"""Effective rank of every layer over training, with what acted on it, and its calibration where there is one."""
+"""Effective rank of every layer over training, with the active layer, decay switches and any calibration."""
 
 from pathlib import Path
 from typing import Any
 
-from sjepa.analysis.style import GRID, INK, MASKED, MUTED, RULE, Found, figure, ramp
+from sjepa.analysis.style import GRID, INK, MASKED, MUTED, RULE, Findings, figure, ramp
 from sjepa.errors import UserError
 from sjepa.runs.events import active_layers, decay_switches, last_step, phase_spans, select_events
 from sjepa.runs.folder import RunFolder
 
 
-def analyse_erank(run: Path) -> Found:
-    """Effective ranks of every layer at every check, the active layer and the decay's switches, from metrics.jsonl."""
+def analyse_erank(run: Path) -> Findings:
+    """Read the effective ranks at every layer check, the active layer and the decay switches from metrics.jsonl."""
     events = RunFolder(run).events()
     checks = select_events(events, "layers")
     if not checks:
@@ -31,10 +31,10 @@ def analyse_erank(run: Path) -> Found:
     }
 
 
-def draw_erank(found: Found, stem: Path) -> None:
-    """Effective ranks over steps, a panel per phase as in the paper, each above a strip of the active layer.
+def draw_erank(found: Findings, stem: Path) -> None:
+    """Draw effective ranks over steps, one panel per phase as in the paper, above a strip of the active layer.
 
-    The calibration stands beside them.
+    The calibration, if there is one, is a panel on the right.
     """
     calibration = found["calibration"]
     with figure(4.6 * len(found["phases"]) + (3.4 if calibration else 0.6), 4.2, stem) as fig:
@@ -44,8 +44,8 @@ def draw_erank(found: Found, stem: Path) -> None:
             draw_calibration(right, calibration)
 
 
-def draw_phases(fig: Any, found: Found) -> None:
-    """A panel per phase over its own steps, all on the same scale of ranks."""
+def draw_phases(fig: Any, found: Findings) -> None:
+    """Draw one panel per phase over its own steps. All panels share the scale of ranks."""
     phases = found["phases"]
     rows = fig.subplots(2, len(phases), sharex="col", sharey="row", height_ratios=(9, 1), squeeze=False)
     for index, (number, start, end) in enumerate(phases):
@@ -58,11 +58,13 @@ def draw_phases(fig: Any, found: Found) -> None:
     rows[1][0].set_ylabel("active", rotation=0, ha="right", va="center")
     rows[0][-1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
     if found["decay_switches"]:
-        fig.supxlabel("dotted: the target encoder's decay switches to the value beside", color=MUTED, fontsize=8)
+        fig.supxlabel(
+            "dotted: the target encoder's decay switches to the value next to the line", color=MUTED, fontsize=8
+        )
 
 
-def draw_effective_ranks(axes: Any, found: Found, phase: int) -> None:
-    """Measurements of a phase as dots, their running mean as lines."""
+def draw_effective_ranks(axes: Any, found: Findings, phase: int) -> None:
+    """Draw the measurements of a phase as dots and their running mean as lines."""
     checks = [index for index, number in enumerate(found["phase"]) if number == phase]
     steps = [found["steps"][index] for index in checks]
     for layer, colour in enumerate(ramp(len(found["smoothed"][-1]))):
@@ -76,8 +78,8 @@ def draw_effective_ranks(axes: Any, found: Found, phase: int) -> None:
     axes.grid(color=GRID, lw=0.7, axis="y")
 
 
-def draw_active(strip: Any, found: Found, first: int, last: int) -> None:
-    """The active layer over the steps of a phase: pale while it is only watched."""
+def draw_active(strip: Any, found: Findings, first: int, last: int) -> None:
+    """Draw the active layer over the steps of a phase, pale while the targets do not use it yet."""
     layers = len(found["smoothed"][-1])
     colours = ramp(layers)
     for start, end, layer, used in found["active"]:
@@ -100,12 +102,12 @@ def steps_locator() -> Any:
     return MaxNLocator(4, integer=True)
 
 
-MARKERS = "osD^vP*X"  # so that layers can be told apart in grey
+MARKERS = "osD^vP*X"  # distinguish layers in greyscale prints
 
 
 def draw_calibration(fig: Any, calibration: dict[str, Any]) -> None:
     axes = fig.subplots()
-    effective_ranks = calibration.get("effective_ranks", calibration.get("ranks", []))  # ranks: in older files
+    effective_ranks = calibration.get("effective_ranks", calibration.get("ranks", []))  # older files call them ranks
     scores = calibration["scores"]
     for layer, colour in enumerate(ramp(len(effective_ranks))):
         axes.plot(effective_ranks[layer], scores[layer], MARKERS[layer % len(MARKERS)], color=colour, ms=8)

@@ -1,4 +1,4 @@
-"""All figures and tables of the paper that the results at hand allow, and what makes those that are missing."""
+"""Draw every figure and table of the paper that the available results allow, and list what is missing."""
 
 import shlex
 from collections.abc import Callable, Sequence
@@ -10,7 +10,7 @@ from sjepa.analysis.entropy import draw_entropy
 from sjepa.analysis.erank import analyse_erank, draw_erank
 from sjepa.analysis.pareto import analyse_pareto, draw_pareto
 from sjepa.analysis.progress import analyse_progress, draw_progress
-from sjepa.analysis.style import Found, file_name, read_found, write_formats
+from sjepa.analysis.style import Findings, file_name, read_findings, write_formats
 from sjepa.analysis.utterance import draw_utterance
 from sjepa.errors import UserError
 from sjepa.evaluate.metric import SectionKind
@@ -26,19 +26,19 @@ TABLES = {SectionKind.SUPERB: "superb", SectionKind.PROBES: "probes", SectionKin
 
 
 @dataclass
-class Made:
-    """What was written, and what could not be: its name and the command that makes it possible."""
+class FigureList:
+    """The files that were written, and each missing figure with the command that produces its data."""
 
     files: list[Path] = field(default_factory=list)
     missing: list[tuple[str, str]] = field(default_factory=list)
 
 
-def make_figures(runs: Sequence[Path], out: Path, results: Sequence[Path] = ()) -> Made:
-    """Draw the figures of each run, and those of all of them together, as PDF and SVG; tables as LaTeX and Markdown.
+def make_figures(runs: Sequence[Path], out: Path, results: Sequence[Path] = ()) -> FigureList:
+    """Write the figures of each run and of all runs together as PDF and SVG, and tables as LaTeX and Markdown.
 
-    Nothing is computed with a model: figures come from logs, from what `sjepa analyze` left, and from results.
+    No model runs. Figures come from logs, from the files of `sjepa analyze`, and from results.
     """
-    made = Made()
+    made = FigureList()
     out.mkdir(parents=True, exist_ok=True)
     with write_formats(*FORMATS):
         names = [file_name(RunFolder(run).name) for run in runs]
@@ -50,25 +50,25 @@ def make_figures(runs: Sequence[Path], out: Path, results: Sequence[Path] = ()) 
     return made
 
 
-def draw_run(run: RunFolder, out: Path, prefix: str, made: Made) -> None:
-    """The figures of one run."""
+def draw_run(run: RunFolder, out: Path, prefix: str, made: FigureList) -> None:
+    """Draw the figures of one run."""
     where = shlex.quote(str(run))
 
-    def draw(name: str, found: Found, with_draw: Callable[[Found, Path], None]) -> None:
+    def draw(name: str, found: Findings, with_draw: Callable[[Findings, Path], None]) -> None:
         with_draw(found, out / f"{prefix}{name}")
         made.files += [out / f"{prefix}{name}.{kind}" for kind in FORMATS]
 
-    def draw_kept(name: str, with_draw: Callable[[Found, Path], None], title: str, command: str) -> None:
+    def draw_saved(name: str, with_draw: Callable[[Findings, Path], None], title: str, command: str) -> None:
         path = run.analysis / f"{name}.json"
         if not path.is_file():
             made.missing.append((title, command))
             return
         with refuse_surprises(path, "run the analysis again"):
-            draw(name, read_found(path), with_draw)
+            draw(name, read_findings(path), with_draw)
 
-    calibrated: Found = {}
+    calibrated: Findings = {}
     if (run.analysis / "erank.json").is_file():
-        calibrated = read_found(run.analysis / "erank.json")
+        calibrated = read_findings(run.analysis / "erank.json")
     try:
         draw("erank", analyse_erank(run.path) | {"calibration": calibrated.get("calibration")}, draw_erank)
     except UserError as error:
@@ -77,19 +77,19 @@ def draw_run(run: RunFolder, out: Path, prefix: str, made: Made) -> None:
         made.missing.append(
             (f"calibration of {run.name}'s effective rank", f"sjepa analyze erank {where} --data LABELLED")
         )
-    draw_kept(
+    draw_saved(
         "entropy", draw_entropy, f"entropy of {run.name}'s frames", f"sjepa analyze entropy {where} --data dev-clean"
     )
     utterances = sorted(run.analysis.glob("utterance-*.json"))
     for path in utterances:
-        draw_kept(path.stem, draw_utterance, "", "")
+        draw_saved(path.stem, draw_utterance, "", "")
     if not utterances:
         made.missing.append(
             (f"utterances of {run.name}", f"sjepa analyze utterance {where} --data LibriSpeech --alignments FOLDER")
         )
     found = analyse_clusters(run.path) if run.log.is_file() else {}
     kept = run.analysis / "clusters.json"
-    phones = read_found(kept).get("phones") if kept.is_file() else None
+    phones = read_findings(kept).get("phones") if kept.is_file() else None
     if found.get("occupancy") or phones:
         draw("clusters", found | {"phones": phones}, draw_clusters)
     if not phones:
@@ -100,8 +100,8 @@ def draw_run(run: RunFolder, out: Path, prefix: str, made: Made) -> None:
         made.missing.append((f"probes over {run.name}'s training", f"sjepa analyze progress {where} --data LABELLED"))
 
 
-def draw_size(folders: Sequence[Path], run: Path, out: Path, made: Made) -> None:
-    """The Pareto figure, of reported systems and of all results at hand."""
+def draw_size(folders: Sequence[Path], run: Path, out: Path, made: FigureList) -> None:
+    """Draw the Pareto figure of reported systems and of all available results."""
     found = analyse_pareto(folders)
     draw_pareto(found, out / "pareto")
     made.files += [out / f"pareto.{kind}" for kind in FORMATS]
@@ -110,8 +110,8 @@ def draw_size(folders: Sequence[Path], run: Path, out: Path, made: Made) -> None
         made.missing.append(("our own points in the Pareto figure", f"{command}, and the same for er"))
 
 
-def write_tables(folders: Sequence[Path], run: Path, out: Path, made: Made) -> None:
-    """Every section of results as a table of its own, LaTeX and Markdown."""
+def write_tables(folders: Sequence[Path], run: Path, out: Path, made: FigureList) -> None:
+    """Write each kind of results as one table, in LaTeX and Markdown."""
     sections = build_sections(find_results(folders))
     for kind, name in TABLES.items():
         chosen = [section for section in sections if section.place.kind is kind]
@@ -121,8 +121,8 @@ def write_tables(folders: Sequence[Path], run: Path, out: Path, made: Made) -> N
                 made.files.append(out / f"table-{name}.{suffix}")
     where = shlex.quote(str(run))
     commands = {
-        SectionKind.SUPERB: ("the table of SUPERB", f"sjepa superb all --encoder {where} --data CORPORA"),
+        SectionKind.SUPERB: ("the SUPERB table", f"sjepa superb all --encoder {where} --data CORPORA"),
         SectionKind.PROBES: ("the table of probes", f"sjepa probe --encoder {where} --data LibriSpeech"),
     }
-    there = {section.place.kind for section in sections}
-    made.missing += [missing for kind, missing in commands.items() if kind not in there]
+    present = {section.place.kind for section in sections}
+    made.missing += [missing for kind, missing in commands.items() if kind not in present]

@@ -1,4 +1,4 @@
-"""Where a distribution has its modes, and whether one mode would do: Hartigan's dip test."""
+"""Find the modes of a distribution, and test whether it has only one: Hartigan's dip test."""
 
 from functools import cache
 from itertools import pairwise
@@ -8,13 +8,13 @@ import numpy as np
 
 BINS = 2048
 BANDWIDTH = 0.1  # bits
-LEAST_SHARE, LEAST_RISE = 0.01, 0.1  # of all frames; above the higher of the valleys beside it
+LEAST_SHARE, LEAST_RISE = 0.01, 0.1  # a mode's share of all frames; its rise above the higher adjacent valley
 NULL_SIZE, NULL_SAMPLES = 1000, 1000
-MOST_VALUES = 20_000  # the dip of so many, evenly spaced in rank, is that of all to the fourth digit
+MOST_VALUES = 20_000  # the dip of this many values, evenly spaced in rank, equals that of all to four digits
 METHOD = (
     f"Modes: maxima of a Gaussian kernel estimate with bandwidth {BANDWIDTH:g} bits that hold at least 1% of the "
-    "frames and rise a tenth above their valleys. Test of one mode: Hartigan's dip against uniform samples, with "
-    "frames counted by their design effect, because those of an utterance are alike."
+    "frames and rise a tenth above their valleys. Test of one mode: Hartigan's dip against uniform samples. The "
+    "number of frames is divided by their design effect, because frames of an utterance are correlated."
 )
 
 
@@ -45,22 +45,22 @@ def grid_for(values: np.ndarray) -> Grid:
 
 
 def count_modes(utterances: list[np.ndarray], seed: int = 0) -> dict[str, Any]:
-    """Modes of values that come in utterances, and the test of one mode against more."""
+    """Find the modes of per-utterance values, and test one mode against several."""
     values = np.concatenate(utterances)
     found: dict[str, Any] = {"method": METHOD, "bandwidth": BANDWIDTH}
     if values.std() < 1e-6:
-        return found | {"modes": [mode(float(values.mean()), 1.0)], "test": None}
+        return found | {"modes": [describe_mode(float(values.mean()), 1.0)], "test": None}
     grid = grid_for(values)
     counts = grid.counts(values)
     density = grid.density(counts, BANDWIDTH)
-    places, valleys = prominent(density, counts)
+    places, valleys = find_prominent_modes(density, counts)
     shares = [float(part.sum() / counts.sum()) for part in np.split(counts, valleys)]
-    modes = [mode(float(grid.centres[place]), share) for place, share in zip(places, shares, strict=True)]
+    modes = [describe_mode(float(grid.centres[place]), share) for place, share in zip(places, shares, strict=True)]
     return found | {"modes": modes, "test": dip_test(utterances, seed)}
 
 
-def prominent(density: np.ndarray, counts: np.ndarray) -> tuple[list[int], list[int]]:
-    """Maxima and the valleys between them; the least of those that are too small or too flat goes until none is."""
+def find_prominent_modes(density: np.ndarray, counts: np.ndarray) -> tuple[list[int], list[int]]:
+    """Find maxima and the valleys between them. Drop the lowest maximum that is too small or too flat until none is."""
     places = [i for i in range(1, len(density) - 1) if density[i - 1] < density[i] >= density[i + 1]]
     while True:
         valleys = [int(a + density[a:b].argmin()) for a, b in pairwise(places)]
@@ -77,14 +77,14 @@ def prominent(density: np.ndarray, counts: np.ndarray) -> tuple[list[int], list[
         places.pop(min(weak)[1])
 
 
-def mode(place: float, share: float) -> dict[str, float]:
+def describe_mode(place: float, share: float) -> dict[str, float]:
     return {"bits": round(max(0.0, place), 3), "share": round(share, 4)}
 
 
 def dip_test(utterances: list[np.ndarray], seed: int = 0) -> dict[str, float]:
-    """Hartigan and Hartigan (1985): the distance to the nearest unimodal distribution, and how rarely chance gives it.
+    """Hartigan and Hartigan (1985): the distance to the nearest unimodal distribution, and its p value.
 
-    Among unimodal distributions the uniform has the largest dips, so tails raise no alarm.
+    Among unimodal distributions the uniform one has the largest dips, so the test is conservative for long tails.
     """
     values = np.sort(np.concatenate(utterances))
     thinned = values[np.linspace(0, len(values) - 1, min(len(values), MOST_VALUES)).round().astype(int)]
@@ -95,13 +95,13 @@ def dip_test(utterances: list[np.ndarray], seed: int = 0) -> dict[str, float]:
 
 @cache
 def scaled_uniform_dips(seed: int, samples: int) -> np.ndarray:
-    """Dips of uniform samples times the square root of their size, with which they shrink."""
+    """Dips of uniform samples, multiplied by the square root of the sample size, with which they shrink."""
     draw = np.random.default_rng(seed)
     return np.sqrt(NULL_SIZE) * np.array([dip(np.sort(draw.random(NULL_SIZE))) for _ in range(samples)])
 
 
 def design_effect(utterances: list[np.ndarray]) -> float:
-    """How many dependent frames are worth one independent frame: for shares below any level, the worst of them."""
+    """How many correlated frames are worth one independent frame: the largest value over 19 quantiles."""
     values, sizes = np.concatenate(utterances), np.array([len(each) for each in utterances])
     worst = 1.0
     for level in np.quantile(values, np.linspace(0.05, 0.95, 19)):
@@ -117,8 +117,8 @@ def design_effect(utterances: list[np.ndarray]) -> float:
 def dip(x: np.ndarray) -> float:
     """Hartigan's dip of sorted values, by algorithm AS 217 (with its correction of 1991).
 
-    The package diptest computes the same numbers. It is not used because its licence is the GPL, and because on ARM
-    machines with Linux it must be compiled.
+    The package diptest computes the same numbers. It is not used because it is under the GPL, and because it has to be
+    compiled on Linux ARM machines.
     """
     n, values = len(x), x.tolist()
     if n < 2 or values[0] == values[-1]:
@@ -134,8 +134,8 @@ def dip(x: np.ndarray) -> float:
         widest, g, h = widest_gap(values, below, above)
         if widest < found:
             break
-        left = [excess(x, below[j + 1], below[j], 1) for j in range(g, len(below) - 1)]
-        right = [excess(x, above[j], above[j + 1], -1) for j in range(h, len(above) - 1)]
+        left = [largest_excess(x, below[j + 1], below[j], 1) for j in range(g, len(below) - 1)]
+        right = [largest_excess(x, above[j], above[j + 1], -1) for j in range(h, len(above) - 1)]
         found = max(found, *left, *right) if left or right else found
         if (low, high) == (below[g], above[h]):
             break
@@ -144,7 +144,7 @@ def dip(x: np.ndarray) -> float:
 
 
 def minorant(x: list[float]) -> list[int]:
-    """For every value, where the greatest convex minorant of the distribution up to it comes from."""
+    """For every value, the previous vertex of the greatest convex minorant that ends there."""
     before = [0] * len(x)
     for j in range(1, len(x)):
         a = j - 1
@@ -155,7 +155,7 @@ def minorant(x: list[float]) -> list[int]:
 
 
 def majorant(x: list[float]) -> list[int]:
-    """For every value, where the least concave majorant from it on goes to."""
+    """For every value, the next vertex of the least concave majorant that starts there."""
     last = len(x) - 1
     after = [last] * len(x)
     for k in range(last - 1, -1, -1):
@@ -167,7 +167,7 @@ def majorant(x: list[float]) -> list[int]:
 
 
 def widest_gap(x: list[float], below: list[int], above: list[int]) -> tuple[float, int, int]:
-    """The largest distance between minorant and majorant, and where in both it is."""
+    """The largest distance between minorant and majorant, and its index in each."""
     g, h, i, v, widest = len(below) - 1, len(above) - 1, len(below) - 2, 1, 0.0
     if len(below) == 2 and len(above) == 2:
         return 1.0, g, h
@@ -189,8 +189,8 @@ def widest_gap(x: list[float], below: list[int], above: list[int]) -> tuple[floa
             return widest, g, h
 
 
-def excess(x: np.ndarray, start: int, end: int, side: int) -> float:
-    """The largest distance of the distribution from the chord between two of its values, on one side."""
+def largest_excess(x: np.ndarray, start: int, end: int, side: int) -> float:
+    """The largest distance between the distribution and a chord between two of its values, on one side."""
     if end - start <= 1 or x[end] == x[start]:
         return 1.0
     ranks = np.arange(end - start + 1)

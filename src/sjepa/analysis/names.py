@@ -1,4 +1,4 @@
-"""What distributions over the components are called."""
+"""Names of the distributions over the components."""
 
 LABELS = {
     "visible": "cluster head, visible frames",
@@ -6,5 +6,5 @@ LABELS = {
     "target": "target",
     "plain": "target at temperature 1",
 }
-"""The distributions of a frame by name, in words. The first two are the model's two paths."""
+"""The distributions of a frame, with a label for each. The first two are the model's two paths."""
 PATHS = ("visible", "masked")

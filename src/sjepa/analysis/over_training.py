@@ -1,4 +1,4 @@
-"""Masked frames of one utterance as several checkpoints of a run predict them, beside the truth."""
+"""What each checkpoint of a run predicts at masked frames, next to the targets."""
 
 import dataclasses
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from sjepa.analysis.speech import Speech, within
+from sjepa.analysis.speech import Speech, excerpt_segments
 from sjepa.audio.io import SAMPLE_RATE
 from sjepa.data.masking import block_mask
 from sjepa.model.frontend import STRIDE, frame_centres
@@ -16,14 +16,14 @@ from sjepa.runs.folder import RunFolder
 from sjepa.train.run import Run
 
 SEED = 0
-EDGE, LONGEST = 0.25, 2.5  # seconds: cut off both ends, as crops in training mostly are, and looked at
-NAMED = 40  # consecutive frames of the first utterance that are told one by one
+EDGE, LONGEST = 0.25, 2.5  # seconds: cut from both ends, since training crops rarely include them; kept at most
+LISTED = 40  # consecutive frames of the first utterance that are listed one by one
 
 
 def analyse_over_training(folder: Path, speeches: list[Speech]) -> dict[str, Any]:
-    """Predictions and truths at the masked frames of utterances, for every checkpoint that the run has kept.
+    """Compare predictions with targets at the masked frames of utterances, for every checkpoint of the run.
 
-    All checkpoints see the same masks. The first utterance is told frame by frame, all of them by their accuracy.
+    All checkpoints see the same masks. The first utterance is listed frame by frame; the accuracy is over all of them.
     """
     run, speeches = RunFolder(folder), [inner_part(speech) for speech in speeches]
     moments = []
@@ -32,7 +32,7 @@ def analyse_over_training(folder: Path, speeches: list[Speech]) -> dict[str, Any
         found = [predict_masked(restored, speech, index) for index, speech in enumerate(speeches)]
         mask, predicted, truth = (np.concatenate(parts) for parts in zip(*found, strict=True))
         counts = np.bincount(truth[mask], minlength=restored.targets.components)
-        first = stretch(found[0][0])
+        first = most_masked_frames(found[0][0])
         moments.append(
             {
                 "step": step,
@@ -44,8 +44,8 @@ def analyse_over_training(folder: Path, speeches: list[Speech]) -> dict[str, Any
                 "truth": found[0][2][first].tolist(),
             }
         )
-    shown = stretch(found[0][0])
-    centres = frame_centres(len(found[0][0]))[shown]
+    listed = most_masked_frames(found[0][0])
+    centres = frame_centres(len(found[0][0]))[listed]
     return {
         "subject": "over_training",
         "name": speeches[0].name,
@@ -54,13 +54,13 @@ def analyse_over_training(folder: Path, speeches: list[Speech]) -> dict[str, Any
         "masked_frames": int(mask.sum()),
         "seconds": np.round(centres, 3).tolist(),
         "phones": [phone_at(speeches[0], second) for second in centres],
-        "mask": found[0][0][shown].tolist(),
+        "mask": found[0][0][listed].tolist(),
         "moments": moments,
     }
 
 
 def restore_at(folder: RunFolder, step: int) -> Run:
-    """The model and targets of one checkpoint, nothing to be learned."""
+    """Load the model and targets of one checkpoint, for inference only."""
     config = folder.config()
     config = dataclasses.replace(config, train=dataclasses.replace(config.train, compile=False))
     run = Run.start(config, torch.device("cpu"))
@@ -72,13 +72,13 @@ def restore_at(folder: RunFolder, step: int) -> Run:
     run.targets.load_state_dict(parts["targets"])
     run.model.eval()
     run.targets.eval()
-    run.targets.online = False  # an online mixture would learn from what it is shown
+    run.targets.online = False  # an online mixture would learn from this audio
     return run
 
 
 @torch.inference_mode()
 def predict_masked(run: Run, speech: Speech, index: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Mask, likeliest component by the predictor and likeliest component of the target, at every frame."""
+    """The mask, the predictor's most likely component and the target's most likely component of every frame."""
     longest = min(round(run.config.batches.max_seconds * 50), run.config.predictor.positions) * STRIDE
     clean = torch.from_numpy(speech.samples[:longest])[None]
     q, _ = run.targets(run.targets.frame_features(clean, run.active_layer))
@@ -90,7 +90,7 @@ def predict_masked(run: Run, speech: Speech, index: int) -> tuple[np.ndarray, np
 
 
 def inner_part(speech: Speech) -> Speech:
-    """A stretch from within an utterance: whole utterances begin and end with more silence than training sees."""
+    """Cut both ends off an utterance: they hold more silence than the crops in training."""
     seconds = len(speech.samples) / SAMPLE_RATE
     if seconds < 4 * EDGE:
         return speech
@@ -100,19 +100,19 @@ def inner_part(speech: Speech) -> Speech:
         speech,
         start=speech.start + EDGE,
         samples=speech.samples[first : first + round(length * SAMPLE_RATE)],
-        phones=within(speech.phones, EDGE, length),
-        words=within(speech.words, EDGE, length),
+        phones=excerpt_segments(speech.phones, EDGE, length),
+        words=excerpt_segments(speech.words, EDGE, length),
     )
 
 
-def stretch(mask: np.ndarray) -> slice:
-    """The frames that are told one by one: those with the most masked ones among them."""
-    width = min(NAMED, len(mask))
+def most_masked_frames(mask: np.ndarray) -> slice:
+    """The `LISTED` consecutive frames that include the most masked ones."""
+    width = min(LISTED, len(mask))
     counts = np.convolve(mask, np.ones(width), mode="valid")
     start = int(counts.argmax())
     return slice(start, start + width)
 
 
 def phone_at(speech: Speech, second: float) -> str:
-    """The phone that is spoken then; empty where the speech has no labels."""
+    """The phone at a time in seconds; empty if the speech has no labels there."""
     return next((name for start, end, name in speech.phones if start <= second < end), "")

@@ -1,10 +1,10 @@
-"""Parameters against word error rate and emotion accuracy: reported systems, ours, and the frontier."""
+"""Parameters against word error rate and emotion accuracy: reported systems, our results, and the frontier."""
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sjepa.analysis.style import GRID, INK, MUTED, PLAIN, RULE, SKY, WARNING, Found, figure
+from sjepa.analysis.style import GRID, INK, MUTED, PLAIN, RULE, SKY, WARNING, Findings, figure
 from sjepa.evaluate import reported
 from sjepa.evaluate.metric import SectionKind, column_name
 from sjepa.evaluate.results import find_results
@@ -16,11 +16,11 @@ TASKS = {
     column_name("er", ACCURACY.name): {"title": "Emotion: accuracy (%), IEMOCAP", "lower": ACCURACY.lower},
 }
 PAPER = "S-JEPA (paper)"
-COMPACT = 90.0  # millions of parameters, below which the paper compares
+COMPACT = 90.0  # millions of parameters: the paper compares systems below this size
 
 
-def analyse_pareto(folders: Sequence[Path]) -> Found:
-    """Every system with a size and a score of the full protocol; results below the folders are ours."""
+def analyse_pareto(folders: Sequence[Path]) -> Findings:
+    """Collect all systems with a size and a score under the full protocol. Results in the folders are ours."""
     results = find_results(folder for folder in folders if folder.is_dir())
     sections = [section for section in build_sections(results) if section.place.kind is SectionKind.SUPERB]
     ours = [row for section in sections for row in section.rows if not row.reported]
@@ -28,8 +28,12 @@ def analyse_pareto(folders: Sequence[Path]) -> Found:
     other = sorted({f"{task} ({place.title})" for task, place in places if place.kind is not SectionKind.SUPERB})
     tasks: dict[str, Any] = {}
     for column, about in TASKS.items():
-        systems = [point(r.name, r.millions, r.scores[column], False) for r in reported.SUPERB if column in r.scores]
-        systems += [point(row.name, row.millions, row.value(column), True) for row in ours if column in row.scores]
+        systems = [
+            describe_system(r.name, r.millions, r.scores[column], False) for r in reported.SUPERB if column in r.scores
+        ]
+        systems += [
+            describe_system(row.name, row.millions, row.value(column), True) for row in ours if column in row.scores
+        ]
         sized = [system for system in systems if system["millions"]]
         on = frontier([(s["millions"], s["score"]) for s in sized], bool(about["lower"]))
         for index, system in enumerate(sized):
@@ -44,9 +48,10 @@ def analyse_pareto(folders: Sequence[Path]) -> Found:
 
 
 def compact_region(systems: Sequence[dict[str, Any]], lower: bool) -> dict[str, Any] | None:
-    """What S-JEPA improves on below 90 million parameters, ours if it was measured and else the paper's.
+    """The gain of S-JEPA below 90 million parameters: our best result, or the paper's if we have none.
 
-    The region reaches from its size to 90 million, and from the best score of the others to its own. None without one.
+    The region reaches from its size to 90 million, and from the best score of the other systems to its own. None if
+    there is nothing to compare.
     """
     small = [system for system in systems if system["millions"] < COMPACT]
     ours = [s for s in small if s["ours"]] or [s for s in small if s["name"] == PAPER]
@@ -66,12 +71,12 @@ def compact_region(systems: Sequence[dict[str, Any]], lower: bool) -> dict[str, 
     }
 
 
-def point(name: str, millions: float | None, score: float | None, ours: bool) -> dict[str, Any]:
+def describe_system(name: str, millions: float | None, score: float | None, ours: bool) -> dict[str, Any]:
     return {"name": name, "millions": millions and round(millions, 3), "score": score, "ours": ours}
 
 
 def frontier(points: Sequence[tuple[float, float]], lower: bool) -> set[int]:
-    """Systems that no other beats: none is both as small and as good, and better in one of the two."""
+    """Indices of the systems on the frontier: no other is at least as small and as good, and better in one of them."""
     costs = [(size, score if lower else -score) for size, score in points]
 
     def beaten(size: float, cost: float) -> bool:
@@ -80,8 +85,8 @@ def frontier(points: Sequence[tuple[float, float]], lower: bool) -> set[int]:
     return {index for index, cost in enumerate(costs) if not beaten(*cost)}
 
 
-def steps_of(systems: Sequence[dict[str, Any]]) -> list[tuple[float, float]]:
-    """The frontier as a line: a system's score holds until a larger one betters it."""
+def frontier_line(systems: Sequence[dict[str, Any]]) -> list[tuple[float, float]]:
+    """The frontier as a step line: a system's score holds until a larger system improves on it."""
     corners = sorted((s["millions"], s["score"]) for s in systems if s["frontier"])
     line: list[tuple[float, float]] = []
     for millions, value in corners:
@@ -91,19 +96,21 @@ def steps_of(systems: Sequence[dict[str, Any]]) -> list[tuple[float, float]]:
     return line
 
 
-def draw_pareto(found: Found, stem: Path) -> None:
+def draw_pareto(found: Findings, stem: Path) -> None:
     with figure(11, 4.6, stem) as fig:
         for axes, about in zip(fig.subplots(1, 2), found["tasks"].values(), strict=True):
             draw_task(axes, about)
         if not found["ours"]:
-            fig.supxlabel("no result of ours: sjepa superb asr, and er", color=MUTED, fontsize=8)
+            fig.supxlabel(
+                "no results of our own yet: run sjepa superb asr and sjepa superb er", color=MUTED, fontsize=8
+            )
 
 
 def draw_task(axes: Any, about: dict[str, Any]) -> None:
     systems = about["systems"]
-    line = steps_of(systems)
+    line = frontier_line(systems)
     axes.plot(*zip(*line, strict=True), color=INK, lw=1, ls=(0, (5, 3)), label="frontier")
-    region = about.get("compact")  # files of an earlier version have none
+    region = about.get("compact")  # older files have none
     if region and region["better"]:
         corners = ([region["from"], region["to"]], region["prior"], region["score"])
         axes.fill_between(*corners, color=SKY, alpha=0.3, lw=0, label=f"gain below {region['to']:g}M")
@@ -122,12 +129,12 @@ def draw_task(axes: Any, about: dict[str, Any]) -> None:
     axes.minorticks_off()
     axes.grid(color=GRID, lw=0.7)
     axes.set_axisbelow(True)
-    place_names(axes, systems)
+    label_systems(axes, systems)
     axes.legend(loc="upper left", bbox_to_anchor=(-0.02, -0.13), ncols=3, columnspacing=1.2)
 
 
-def place_names(axes: Any, systems: Sequence[dict[str, Any]]) -> None:
-    """Names of the frontier, of ours and of the paper's in ink, then others where there is room."""
+def label_systems(axes: Any, systems: Sequence[dict[str, Any]]) -> None:
+    """Write names next to points: frontier, our and the paper's systems always, others if there is room."""
     from matplotlib.patheffects import withStroke
 
     low, high = axes.get_ylim()
@@ -135,8 +142,8 @@ def place_names(axes: Any, systems: Sequence[dict[str, Any]]) -> None:
     for system in sorted(systems, key=lambda s: (not s["ours"], s["name"] != PAPER, not s["frontier"])):
         x, y = place = (system["millions"], system["score"])
         strong = system["ours"] or system["frontier"] or system["name"] == PAPER
-        # At the right edge a name stands on the left of its point, so that it ends inside. A letter is about as wide as
-        # a factor of 1.075 in size, and a name a thirtieth of the axis high.
+        # Near the right edge a name goes to the left of its point, so that it stays inside. On the logarithmic axis a
+        # letter is about a factor of 1.075 wide, and a name takes a thirtieth of the axis' height.
         left, width = x > 200, 1.075 ** len(system["name"])
         start, end = (x / width, x) if left else (x, x * width)
         crowded = any(start < b and a < end and abs(y - c) < (high - low) / 30 for a, b, c in named)

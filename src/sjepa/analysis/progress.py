@@ -1,11 +1,11 @@
-"""Error rates and probes over training: what was measured on the checkpoints of a run."""
+"""Error rates and probes over training, measured on the checkpoints of a run."""
 
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sjepa.analysis.style import GRID, MUTED, SHADE, Found, figure, ramp
+from sjepa.analysis.style import GRID, MUTED, SHADE, Findings, figure, file_name, ramp
 from sjepa.device import Device
 from sjepa.errors import UserError
 from sjepa.evaluate.labelled import corpus_name, read_labelled
@@ -18,29 +18,30 @@ from sjepa.progress import say
 from sjepa.runs.events import phase_spans
 from sjepa.runs.folder import RunFolder
 
-MARKERS = "osD^vP*X"  # so that curves can be told apart in grey
+MARKERS = "osD^vP*X"  # distinguish curves in greyscale prints
 
 
 def probe_checkpoints(
     run: Path, data: Path, *, subset: str, alignments: Path | None, frames: int, seed: int, device: Device
 ) -> None:
-    """Probe every checkpoint of a run, as `sjepa probe --step` does; those that were probed before are left alone."""
+    """Probe every checkpoint of a run, as `sjepa probe --step` does. Skip those that were probed before."""
     folder = RunFolder(run)
     if not folder.checkpoint_steps:
-        raise UserError(f"{run} has no checkpoint yet: train.checkpoint_every makes them, train.keep_every keeps them")
+        raise UserError(f"{run} has no checkpoint yet: train.checkpoint_every writes them, train.keep_every keeps them")
     corpus = read_labelled(data, subset, phones=False, alignments=alignments)
     where = corpus_name(data, subset)
     for step in sorted(folder.checkpoint_steps):
         upstream = load_upstream(str(run), device, step=step)
-        out = folder.results / "progress" / f"{upstream.name}-frames-{frames}-seed-{seed}"
-        if (out / "results.json").is_file() and any(found["corpus"] == where for found in find_results([out])):
-            say(f"step {step:,} was probed before: {out}")
+        out = folder.results / "progress" / file_name(where) / f"{upstream.name}-frames-{frames}-seed-{seed}"
+        probed = find_results([out]) if out.is_dir() else []
+        if any(found["encoder"]["fingerprint"] == upstream.fingerprint() for found in probed):
+            say(f"Step {step:,} was probed before: {out}")
             continue
         write_results(out, run_probes(upstream, corpus, where, layer="last", frames=frames, seed=seed))
 
 
-def analyse_progress(run: Path, places: Sequence[Path] = ()) -> Found:
-    """Scores over steps, from all results of the run's checkpoints below its folder and the places given."""
+def analyse_progress(run: Path, places: Sequence[Path] = ()) -> Findings:
+    """Collect scores over steps from all results of the run's checkpoints, in its folder and in `places`."""
     folder = RunFolder(run)
     folder.require()
     curves: dict[tuple[str, str], dict[int, float]] = defaultdict(dict)
@@ -75,8 +76,14 @@ def analyse_progress(run: Path, places: Sequence[Path] = ()) -> Found:
     }
 
 
-def draw_progress(found: Found, stem: Path) -> None:
-    """Errors on the left, all that is better higher on the right, over the steps of training."""
+def name_curves(curves: Sequence[dict[str, Any]]) -> list[str]:
+    """Name each curve, with its corpus if there are several."""
+    several = len({curve["corpus"] for curve in curves if curve["corpus"]}) > 1
+    return [f"{c['name']}, {c['corpus']}" if several and c["corpus"] else c["name"] for c in curves]
+
+
+def draw_progress(found: Findings, stem: Path) -> None:
+    """Draw errors over training steps on the left, and scores that should be high on the right."""
     groups = {
         "error (%), lower is better": [c for c in found["curves"] if c["better"] == Better.LOWER],
         "score (%), higher is better": [c for c in found["curves"] if c["better"] != Better.LOWER],
@@ -93,9 +100,10 @@ def draw_curves(axes: Any, curves: Sequence[dict[str, Any]], phases: Sequence[Se
         if index % 2:
             axes.axvspan(start, end, color=SHADE, zorder=0)
         axes.text(start, 1.01, f"  Phase {number}", transform=axes.get_xaxis_transform(), color=MUTED)
-    for index, (curve, colour) in enumerate(zip(curves, ramp(len(curves)), strict=True)):
+    styles = zip(curves, name_curves(curves), ramp(len(curves)), strict=True)
+    for index, (curve, label, colour) in enumerate(styles):
         steps, values = zip(*curve["points"], strict=True)
-        axes.plot(steps, values, marker=MARKERS[index % len(MARKERS)], color=colour, ms=4, label=curve["name"])
+        axes.plot(steps, values, marker=MARKERS[index % len(MARKERS)], color=colour, ms=4, label=label)
     axes.set_xlabel("step")
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     axes.grid(color=GRID, lw=0.7)

@@ -1,4 +1,4 @@
-"""How printed figures look, and how findings are kept: JSON first, then the same data as SVG and PNG."""
+"""The style of printed figures, and how findings are saved: as JSON, then drawn from it as SVG and PNG."""
 
 import json
 import re
@@ -14,10 +14,10 @@ from sjepa.fields import refuse_surprises
 from sjepa.files import read_json, write_whole
 from sjepa.progress import say
 
-Found = dict[str, Any]
-"""What an analysis found, as JSON holds it."""
+Findings = dict[str, Any]
+"""The result of an analysis, as stored in JSON."""
 
-# Okabe and Ito's colours, which colour-blind readers can tell apart; one colour keeps one meaning in all figures.
+# The colour-blind safe palette of Okabe and Ito. A colour has the same meaning in all figures.
 MASKED, VISIBLE, TARGET, PREDICTOR, PLAIN = "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#0072B2"
 WARNING, SKY = "#D55E00", "#56B4E9"
 INK, MUTED, RULE, GRID, SHADE = "#1b1f24", "#667079", "#9aa3ab", "#e9ecef", "#f4f7fa"
@@ -41,7 +41,7 @@ SETTINGS: Any = {
     "legend.fontsize": 8.5,
     "lines.linewidth": 1.6,
     "text.parse_math": False,  # a file may be called $x
-    "svg.hashsalt": "sjepa",  # the same figure gives the same file
+    "svg.hashsalt": "sjepa",  # equal figures are equal files
 }
 
 
@@ -57,7 +57,7 @@ def ramp(steps: int) -> list[str]:
     return colours
 
 
-FORMATS = ["svg", "png"]  # in which figures are written; `write_formats` changes it for a while
+FORMATS = ["svg", "png"]  # file formats of figures; `write_formats` changes them temporarily
 
 
 @contextmanager
@@ -73,25 +73,29 @@ def write_formats(*formats: str) -> Iterator[None]:
 
 @contextmanager
 def figure(width: float, height: float, stem: Path) -> Iterator[Any]:
-    """An empty figure in inches, written when the block ends: as `stem.svg` and `stem.png`, unless others are asked
-    for."""
+    """Yield an empty figure of a size in inches, and save it when the block ends.
+
+    The files are `stem.svg` and `stem.png` unless `write_formats` says otherwise.
+    """
     try:
         import matplotlib
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise UserError(f"drawing needs matplotlib: pip install 'sjepa[figures]'; {stem.name}.json is kept") from error
+        raise UserError(
+            f"drawing needs matplotlib: pip install 'sjepa[figures]' ({stem.name}.json was saved)"
+        ) from error
     with matplotlib.rc_context(SETTINGS), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing")  # scripts that the font lacks are left out
+        warnings.filterwarnings("ignore", message="Glyph .* missing")  # the font lacks some scripts
         drawn = Figure(figsize=(width, height), layout="constrained")
         yield drawn
         stem.parent.mkdir(parents=True, exist_ok=True)
-        for kind in FORMATS:  # without a date, so that the same figure gives the same file
+        for kind in FORMATS:  # without a date, so that equal figures are equal files
             metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
             drawn.savefig(f"{stem}.{kind}", dpi=200, metadata=metadata)
 
 
-def keep(found: Found, out: Path, name: str, draw: Callable[[Found, Path], None] | None = None) -> Path:
-    """Write `name.json` in a folder, and draw it where a way to draw is given."""
+def save_findings(found: Findings, out: Path, name: str, draw: Callable[[Findings, Path], None] | None = None) -> Path:
+    """Write `name.json` to a folder, and draw it if `draw` is given."""
     out.mkdir(parents=True, exist_ok=True)
     path = out / f"{name}.json"
     write_whole(path, json.dumps(found, allow_nan=False, ensure_ascii=False) + "\n")
@@ -100,13 +104,13 @@ def keep(found: Found, out: Path, name: str, draw: Callable[[Found, Path], None]
     return path
 
 
-def refuse_other(path: Path, made_from: dict[str, Any], force: bool) -> None:
-    """Refuse to replace a result of other data or settings, before any work is done. Say so if it cannot be told."""
+def refuse_replacing(path: Path, made_from: dict[str, Any], force: bool) -> None:
+    """Refuse to replace findings made from other data or settings, before any work is done."""
     if force or not path.is_file():
         return
     before = read_json(path).get("made_from")
     if before is None:
-        say(f"{path} does not say what it was made from; it is replaced")
+        say(f"Replacing {path}, which does not record its data and settings")
         return
     now = json.loads(json.dumps(made_from))
     differing = [name for name in dict.fromkeys([*before, *now]) if before.get(name) != now.get(name)]
@@ -115,23 +119,23 @@ def refuse_other(path: Path, made_from: dict[str, Any], force: bool) -> None:
         raise UserError(f"{path} was made from something else ({changes}): --force replaces it, --out keeps both")
 
 
-def whole_path(place: str | Path) -> str:
-    """A path from the root, so that two ways to name one folder compare equal; anything else as it is."""
+def absolute_path(place: str | Path) -> str:
+    """Return the absolute path, so that two spellings of one folder compare equal. Keep anything that is no path."""
     return str(Path(place).resolve()) if Path(place).exists() else str(place)
 
 
-def load(path: Path) -> Found:
-    """What an analysis wrote before."""
+def load_findings(path: Path) -> Findings:
+    """Load the saved findings of an analysis."""
     if not path.is_file():
         raise UserError(f"there is no {path} to draw from: run the analysis without --redraw first")
     try:
-        return read_found(path)
+        return read_findings(path)
     except UserError as error:
         raise UserError(f"{error}; run the analysis again") from error
 
 
-def read_found(path: Path) -> Found:
-    """The JSON of an analysis. In older files the only path was the head at visible frames, called predictor."""
+def read_findings(path: Path) -> Findings:
+    """Read the JSON of an analysis. Older files have one path, the head at visible frames, and call it predictor."""
     found = read_json(path)
     if found.get("subject") == "utterance" and "predictor" in found:
         found["visible"] = found.pop("predictor")
@@ -145,12 +149,12 @@ def read_found(path: Path) -> Found:
     return found
 
 
-def redraw(path: Path, draw: Callable[[Found, Path], None]) -> None:
-    """Draw what an analysis wrote before."""
+def redraw(path: Path, draw: Callable[[Findings, Path], None]) -> None:
+    """Draw the saved findings of an analysis again."""
     with refuse_surprises(path, "run the analysis again"):
-        draw(load(path), path.with_suffix(""))
+        draw(load_findings(path), path.with_suffix(""))
 
 
 def file_name(name: str) -> str:
-    """A name that every file system takes; letters of any script stay."""
+    """Turn a name into one that every file system accepts. Letters of any script stay."""
     return re.sub(r"[^\w.-]+", "_", name)[-80:].strip("._") or "unnamed"

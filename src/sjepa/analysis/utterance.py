@@ -1,4 +1,4 @@
-"""One utterance frame by frame, as in the paper's figure: spectrogram, labels, clusters, posteriors, entropy."""
+"""One utterance frame by frame, as in the paper's figure: spectrogram, labels, clusters, posteriors and entropy."""
 
 import base64
 import io
@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from sjepa.analysis.names import LABELS, PATHS
-from sjepa.analysis.restored import Frames, Restored, entropy_bits
+from sjepa.analysis.restored_run import Frames, RestoredRun, entropy_bits
 from sjepa.analysis.speech import Speech
 from sjepa.analysis.style import (
     INK,
@@ -19,18 +19,18 @@ from sjepa.analysis.style import (
     RULE,
     TARGET,
     VISIBLE,
-    Found,
+    Findings,
+    absolute_path,
     figure,
     file_name,
-    whole_path,
 )
-from sjepa.audio.io import SAMPLE_RATE, shown, to_int16
+from sjepa.audio.io import SAMPLE_RATE, show_path, to_int16
 from sjepa.audio.mfcc import log_mel
 from sjepa.evaluate.labelled import LabelledUtterance
 from sjepa.model.frontend import frame_centres
 
 MELS, SHIFT = 80, 160  # spectrogram: bands, samples between columns
-RANGE = 12.0  # natural logarithms below the loudest point that are still shown
+RANGE = 12.0  # dynamic range shown, in natural logarithms below the loudest point
 TOP = 3
 PARTS = (*PATHS, "target")
 COLOURS = {"visible": VISIBLE, "masked": PREDICTOR, "target": TARGET}
@@ -39,27 +39,27 @@ RANKS = (MASKED, VISIBLE, INK)  # colours of the first, second and third posteri
 
 
 def file_stem(path: Path, label: LabelledUtterance | None) -> str:
-    """The name of an utterance's files."""
-    return f"utterance-{file_name(shown(path.name) if label is None else label.utterance.name)}"
+    """The name of an utterance's files, without a suffix."""
+    return f"utterance-{file_name(show_path(path.name) if label is None else label.utterance.name)}"
 
 
-def made_from_file(path: Path, start: float, seconds: float, seed: int) -> dict[str, Any]:
-    """What the figure of an utterance is made from; `seconds` is the longest stretch."""
-    return {"path": whole_path(path), "start": start, "seconds": seconds, "seed": seed}
+def utterance_inputs(path: Path, start: float, seconds: float, seed: int) -> dict[str, Any]:
+    """The inputs that determine the figure of an utterance, as the JSON keeps them."""
+    return {"path": absolute_path(path), "start": start, "seconds": seconds, "seed": seed}
 
 
-def analyse_utterance(run: Restored, speech: Speech, longest: float = 20.0) -> Found:
-    """Everything that the figure and the explorer show of a stretch of speech, its sound included.
+def analyse_utterance(run: RestoredRun, speech: Speech, longest: float = 20.0) -> Findings:
+    """Compute everything that the figure and the explorer show of a stretch of speech, including its audio.
 
-    `longest` is what the stretch was cut to.
+    `longest` is the length to which the stretch was cut.
     """
     pieces = list(run(speech.samples))
-    found: Found = {
+    found: Findings = {
         "subject": "utterance",
         "run": run.about,
-        "made_from": made_from_file(speech.path, speech.start, longest, run.seed),
+        "made_from": utterance_inputs(speech.path, speech.start, longest, run.seed),
         "name": speech.name,
-        "path": shown(speech.path),
+        "path": show_path(speech.path),
         "start": speech.start,
         "file_seconds": round(speech.duration, 3),
         "seconds": round(len(speech.samples) / SAMPLE_RATE, 4),
@@ -67,15 +67,15 @@ def analyse_utterance(run: Restored, speech: Speech, longest: float = 20.0) -> F
         "speaker": speech.speaker,
         "phones": speech.phones,
         "words": speech.words,
-        **{part: strongest(pieces, part) for part in PARTS},
+        **{part: top_components(pieces, part) for part in PARTS},
         "spectrogram": spectrogram(speech.samples),
-        "audio": flac(speech.samples),
+        "audio": encode_flac(speech.samples),
     }
     return found
 
 
-def strongest(pieces: list[Frames], part: str) -> dict[str, Any]:
-    """Of each frame the three likeliest components, their posteriors, and the entropy."""
+def top_components(pieces: list[Frames], part: str) -> dict[str, Any]:
+    """The three most likely components of each frame with their posteriors, and the entropy."""
     distributions = torch.cat([getattr(piece, part).float().cpu() for piece in pieces])
     top = distributions.topk(min(TOP, distributions.shape[1]), dim=1)
     return {
@@ -86,7 +86,7 @@ def strongest(pieces: list[Frames], part: str) -> dict[str, Any]:
 
 
 def spectrogram(samples: np.ndarray) -> dict[str, Any]:
-    """Log-mel energies as bytes, column by column: 0 is `RANGE` below the loudest, 255 the loudest."""
+    """Log-mel energies as bytes, column by column: 255 is the loudest point, 0 is `RANGE` below it."""
     energies = log_mel(torch.from_numpy(samples)[None], MELS, SHIFT)[0].numpy()
     loudest = float(energies.max())
     scaled = np.clip((energies - loudest) / RANGE + 1, 0, 1) if energies.min() < loudest else 0 * energies
@@ -99,8 +99,8 @@ def spectrogram(samples: np.ndarray) -> dict[str, Any]:
     }
 
 
-def flac(samples: np.ndarray) -> str:
-    """The sound without loss, in base64: every browser plays it, and its time is exact."""
+def encode_flac(samples: np.ndarray) -> str:
+    """Encode audio as FLAC in base64. It is lossless, every browser plays it, and its times are exact."""
     import soundfile
 
     stream = io.BytesIO()
@@ -108,20 +108,20 @@ def flac(samples: np.ndarray) -> str:
     return base64.b64encode(stream.getvalue()).decode()
 
 
-def image_of(found: Found) -> np.ndarray:
-    """The spectrogram as stored: (mels, columns), low bands first."""
+def spectrogram_image(found: Findings) -> np.ndarray:
+    """Decode the stored spectrogram: (mels, columns), low bands first."""
     kept = found["spectrogram"]
     return np.frombuffer(base64.b64decode(kept["bytes"]), np.uint8).reshape(kept["columns"], kept["mels"]).T
 
 
 def mel_ticks(hertz: list[int]) -> list[float]:
-    """Where frequencies lie among the bands, which are even on Kaldi's mel scale from 20 Hz to 8 kHz."""
+    """Positions of frequencies among the bands, which are equally spaced on Kaldi's mel scale from 20 Hz to 8 kHz."""
     low, high, at = (1127.0 * np.log1p(np.array(f) / 700.0) for f in (20, SAMPLE_RATE / 2, hertz))
     return ((at - low) / (high - low) * MELS).tolist()
 
 
-def draw_utterance(found: Found, stem: Path) -> None:
-    """The paper's figure for both paths, with the target's clusters and entropy below them."""
+def draw_utterance(found: Findings, stem: Path) -> None:
+    """Draw the paper's figure for both paths, with the target's clusters and entropy below them."""
     labels = [kind for kind in ("words", "phones") if found[kind]]
     parts = [part for part in PARTS if part in found]
     seconds, frames = found["seconds"], len(found["target"]["entropy"])
@@ -151,8 +151,8 @@ def draw_utterance(found: Found, stem: Path) -> None:
 ABOVE: Any = {"loc": "lower right", "bbox_to_anchor": (1, 1), "fontsize": 7.5, "borderaxespad": 0.0, "borderpad": 0}
 
 
-def draw_posteriors(axes: Any, found: Found, part: str, times: np.ndarray) -> None:
-    """The posteriors of the three likeliest components over time."""
+def draw_posteriors(axes: Any, found: Findings, part: str, times: np.ndarray) -> None:
+    """Draw the posteriors of the three most likely components over time."""
     posteriors = np.array(found[part]["posteriors"])
     for rank, colour in zip(range(posteriors.shape[1]), RANKS, strict=False):
         axes.plot(times, posteriors[:, rank], color=colour, lw=1.3 - 0.25 * rank, label=f"rank {rank + 1}")
@@ -162,23 +162,23 @@ def draw_posteriors(axes: Any, found: Found, part: str, times: np.ndarray) -> No
         axes.legend(ncols=3, **ABOVE)
 
 
-def draw_spectrogram(axes: Any, found: Found) -> None:
-    image = image_of(found)
+def draw_spectrogram(axes: Any, found: Findings) -> None:
+    image = spectrogram_image(found)
     right = image.shape[1] * found["spectrogram"]["seconds_per_column"]
     axes.imshow(image, origin="lower", aspect="auto", extent=(0, right, 0, MELS), cmap="magma", vmin=0, vmax=255)
     axes.set_yticks(mel_ticks([500, 1000, 2000, 4000]), ["0.5", "1", "2", "4 kHz"])
     text = f"   “{found['text']}”" if found["text"] else ""
-    axes.set_title(shortened(found["name"] + text, 110))
+    axes.set_title(shorten(found["name"] + text, 110))
 
 
 def draw_segments(axes: Any, segments: list[Any], kind: str, seconds: float, width: float) -> None:
-    """Labels between their borders; a label with less room than it needs is left out."""
+    """Draw labels between their borders. A label that does not fit is left out."""
     inch = seconds / max(width - 1.2, 1)
     for start, end, label in segments:
         axes.axvline(start, color=RULE, lw=0.7)
         if end - start > inch * 0.085 * len(label) and label.lower() not in ("sil", ""):
             axes.text((start + end) / 2, 0.5, label, ha="center", va="center", fontsize=7.5, clip_on=True)
-    plain_row(axes, kind)
+    style_row(axes, kind)
 
 
 def draw_strip(axes: Any, clusters: list[list[int]], part: str, components: int) -> None:
@@ -186,10 +186,10 @@ def draw_strip(axes: Any, clusters: list[list[int]], part: str, components: int)
     colours = np.array([cluster_colour(k) for k in range(components)])
     extent = (0, len(best) * 0.02, 0, 1)
     axes.imshow(colours[best][None], aspect="auto", extent=extent, interpolation="nearest")
-    plain_row(axes, f"argmax {SHORT[part]}")
+    style_row(axes, f"argmax {SHORT[part]}")
 
 
-def plain_row(axes: Any, name: str) -> None:
+def style_row(axes: Any, name: str) -> None:
     axes.set(ylim=(0, 1), yticks=[])
     axes.set_ylabel(name, rotation=0, ha="right", va="center", color=MUTED)
     axes.tick_params(bottom=False)
@@ -198,11 +198,11 @@ def plain_row(axes: Any, name: str) -> None:
 
 
 def cluster_colour(cluster: int) -> tuple[float, float, float]:
-    """Neighbours in number are far apart in hue, and three lightnesses tell more of them apart; as explorer.js does."""
+    """A colour in which neighbouring cluster numbers differ in hue and lightness. explorer.js uses the same colours."""
     import colorsys
 
     return colorsys.hls_to_rgb(cluster * 0.61803398875 % 1, (0.42, 0.58, 0.74)[cluster % 3], 0.55)
 
 
-def shortened(text: str, most: int) -> str:
+def shorten(text: str, most: int) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"

@@ -1,8 +1,8 @@
-"""Augmentation of the encoder's input: noise and mixing after WavLM, and ours, a change of speed and an equalizer.
+"""Augmentation of the encoder's input: noise and mixing as in WavLM, plus our own speed change and equalizer.
 
-Chances, places and levels are drawn on the host from a seeded generator per utterance (`draw`). The audio is changed by
-batched tensor code on the device (`augment`), the same operations whatever was drawn, so that it can be compiled
-and captured with the rest of a step. The target side sees clean audio at its own speed.
+`draw` decides on the host what happens to each utterance, from one seeded generator per utterance. `augment` changes
+the audio on the device with batched tensor code. It runs the same operations whatever was drawn, so it can be compiled
+and captured with the rest of the step. Targets are computed from clean audio at its original speed.
 """
 
 import math
@@ -18,7 +18,7 @@ from sjepa.audio.io import SAMPLE_RATE
 from sjepa.bounds import DECIBELS, SHARE, Bound
 
 BANDS = 8  # control points of the equalizer, equally spaced on the mel scale
-TAPS = 16  # samples that the interpolation reads for each sample of audio at another speed
+TAPS = 16  # input samples that the interpolation reads for each output sample of a speed change
 RECEPTIVE_FIELD, STRIDE = 400, 320  # of an encoder frame
 
 
@@ -27,15 +27,16 @@ class AugmentConfig:
     """Noise and utterance mixing; the defaults are the paper's."""
 
     p_noise: Annotated[float, SHARE] = 0.25
-    """Probability of noise: recordings cover the whole utterance, another utterance at most `mix_longest` of it."""
+    """Probability of noise. Noise recordings cover the whole utterance; another utterance covers at most
+    `mix_longest` of it."""
     p_mix: Annotated[float, SHARE] = 0.25
-    """Probability of another utterance mixed in."""
+    """Probability that another utterance is mixed in."""
     snr_low: Annotated[float, DECIBELS] = -5.0
     """Lowest signal-to-noise ratio, dB."""
     snr_high: Annotated[float, DECIBELS] = 20.0
     """Highest signal-to-noise ratio, dB."""
     mix_low: Annotated[float, DECIBELS] = -5.0
-    """Lowest energy ratio of the mixed-in stretch to the one it covers, dB."""
+    """Lowest energy ratio of the mixed-in stretch to the stretch that it covers, dB."""
     mix_high: Annotated[float, DECIBELS] = 5.0
     """Highest energy ratio of the mixed-in stretch, dB."""
     mix_longest: Annotated[float, SHARE] = 0.5
@@ -43,27 +44,27 @@ class AugmentConfig:
     noise: str = ""
     """Noise recordings: a folder, an index or shards; empty for other utterances of the batch."""
     speed: Annotated[float, Bound(0, 0.5, "it should lie between 0 and 0.5")] = 0.0
-    """Largest change of an utterance's speed, and so of pitch and formants, as a share (ours; try 0.1). Targets come
-    from the audio at its own speed and are aligned in time."""
+    """Largest relative change of an utterance's speed, which also shifts pitch and formants (ours; try 0.1). Targets
+    come from the audio at its original speed and are aligned in time."""
     equalizer: Annotated[float, Bound(0, 60, "it should lie between 0 and 60 dB")] = 0.0
     """Largest gain or loss of a random equalizer, dB (ours; try 6)."""
 
 
 class Draws(NamedTuple):
-    """What happens to each utterance of a batch; each field is (B,) in fp64."""
+    """The augmentation drawn for each utterance of a batch; each field is (B,) in fp64."""
 
     noisy: Tensor  # 1 where noise is added
-    noise_place: Tensor  # in [0, 1): where in the noise, or which other utterance
+    noise_place: Tensor  # in [0, 1): the position in the noise, or the choice of the other utterance
     noise_snr: Tensor
     mixed: Tensor  # 1 where another utterance is mixed in
     mix_partner: Tensor  # index of the other utterance
     mix_length: Tensor  # share of the utterance
-    mix_start: Tensor  # in [0, 1) of the places where it fits, in the utterance
-    mix_from: Tensor  # the same, in the partner
+    mix_start: Tensor  # in [0, 1) of the positions at which it fits in the utterance
+    mix_from: Tensor  # the same, in the other utterance
     mix_ratio: Tensor
     rate: Tensor  # samples of the utterance per sample that the encoder sees
-    noise_length: Tensor  # share of the utterance that noise covers where it is another utterance
-    noise_start: Tensor  # in [0, 1) of the places where that fits
+    noise_length: Tensor  # share of the utterance that the noise covers, if it is another utterance
+    noise_start: Tensor  # in [0, 1) of the positions at which it fits
     gains: Tensor  # (BANDS, B) of the equalizer, dB
 
     @classmethod
@@ -72,7 +73,7 @@ class Draws(NamedTuple):
 
 
 def draw(generators: list[np.random.Generator], config: AugmentConfig) -> Tensor:
-    """The fields of `Draws` as rows (20, B), each utterance's from its own generator; partners are of the batch."""
+    """Draw the fields of `Draws` as rows (20, B), with one generator per utterance. Others come from the same batch."""
     u = np.stack([generator.random(12 + BANDS) for generator in generators])
     batch = len(u)
     other = 1 + np.minimum((u[:, 4] * (batch - 1)).astype(int), max(0, batch - 2))
@@ -95,14 +96,14 @@ def draw(generators: list[np.random.Generator], config: AugmentConfig) -> Tensor
 
 
 def student_samples(samples: int, speed: float) -> int:
-    """Length of the encoder's input, so that `samples` of an utterance are enough at any drawn speed."""
+    """Length of the encoder's input for which `samples` of an utterance are enough at any drawn speed."""
     return math.floor(samples / (1.0 + speed))
 
 
 def augment(
     clean: Tensor, draws: Tensor, noise: Tensor | None = None, samples: int | None = None, equalize: bool = False
 ) -> Tensor:
-    """Augmented copy of (B, N) audio, cut to `samples`; `noise` is one long recording to cut from."""
+    """Return an augmented copy of (B, N) audio, cut to `samples`. `noise` is one long recording to take noise from."""
     drawn = Draws.from_rows(draws)
     student = clean if samples in (None, clean.shape[1]) else change_speed(clean, drawn.rate, samples)
     if equalize:
@@ -116,7 +117,7 @@ def change_speed(clean: Tensor, rate: Tensor, samples: int) -> Tensor:
     first = place.floor()
     offset = torch.arange(TAPS, device=clean.device) - (TAPS // 2 - 1)  # taps around the place
     distance = (offset - (place - first).unsqueeze(2)).float()  # (B, samples, TAPS)
-    cutoff = rate.clamp(min=1.0).reciprocal().float()[:, None, None]  # above it, faster audio would alias
+    cutoff = rate.clamp(min=1.0).reciprocal().float()[:, None, None]  # faster audio would alias above it
     window = torch.cos(math.pi * distance / (TAPS + 2)).square()
     weights = cutoff * torch.sinc(cutoff * distance) * window
     index = (first.long().unsqueeze(2) + offset).clamp(0, clean.shape[1] - 1)
@@ -152,8 +153,8 @@ def apply_equalizer(audio: Tensor, gains: Tensor) -> Tensor:
 def add_noise(clean: Tensor, drawn: Draws, noise: Tensor | None) -> Tensor:
     """x + a n with a = sqrt(E_x / (10^(SNR/10) E_n)), and a = 0 where no noise is drawn.
 
-    Noise recordings cover all of x. Another utterance covers a stretch, over which E_n is then the mean: targets follow
-    x, and a second voice as long as x would leave nothing that says which of the two they follow.
+    A noise recording covers all of x. Another utterance covers only a stretch, and E_n is the mean over that stretch. A
+    second voice as long as x would make it impossible to tell which of the two voices the targets follow.
     """
     batch, samples = clean.shape
     if noise is not None and len(noise) >= samples:
@@ -163,22 +164,22 @@ def add_noise(clean: Tensor, drawn: Draws, noise: Tensor | None) -> Tensor:
         covered: Tensor | int = samples
     else:
         step = (drawn.noise_place * max(1, batch - 1)).long()
-        covered, start = stretch(drawn.noise_length, drawn.noise_start, samples)
-        n = clean[(torch.arange(batch, device=clean.device) + 1 + step) % batch] * is_inside(start, covered, samples)
+        covered, start = place_stretch(drawn.noise_length, drawn.noise_start, samples)
+        n = clean[(torch.arange(batch, device=clean.device) + 1 + step) % batch] * mask_stretch(start, covered, samples)
     snr = (10.0 ** (drawn.noise_snr / 10)).to(clean.dtype)
     energy = n.square().sum(1) / covered
     scale = torch.sqrt(clean.square().mean(1) / (snr * energy).clamp(min=1e-12))
     return clean + torch.where(drawn.noisy > 0, scale, 0.0)[:, None] * n
 
 
-def stretch(share: Tensor, place: Tensor, samples: int) -> tuple[Tensor, Tensor]:
-    """Length and first sample of a stretch that is a share of the utterance, at a place in [0, 1) where it fits."""
+def place_stretch(share: Tensor, place: Tensor, samples: int) -> tuple[Tensor, Tensor]:
+    """Length and first sample of a stretch that covers `share` of the utterance, at `place` in [0, 1) of its range."""
     length = (share * samples).long().clamp(min=1)
     return length, (place * (samples - length + 1)).long()
 
 
-def is_inside(start: Tensor, length: Tensor, samples: int) -> Tensor:
-    """(B, samples): whether a sample lies in its utterance's stretch."""
+def mask_stretch(start: Tensor, length: Tensor, samples: int) -> Tensor:
+    """Whether each sample lies in its utterance's stretch: (B, samples)."""
     t = torch.arange(samples, device=start.device) - start[:, None]
     return (t >= 0) & (t < length[:, None])
 
@@ -186,9 +187,9 @@ def is_inside(start: Tensor, length: Tensor, samples: int) -> Tensor:
 def mix_utterances(noisy: Tensor, clean: Tensor, drawn: Draws) -> Tensor:
     """x[t1:t2] + b y[s1:s2] with b = sqrt(E_1 10^(r/10) / E_2) over the stretches, and b = 0 where none is drawn."""
     samples = clean.shape[1]
-    length, start = stretch(drawn.mix_length, drawn.mix_start, samples)
-    _, source = stretch(drawn.mix_length, drawn.mix_from, samples)
-    inside = is_inside(start, length, samples)
+    length, start = place_stretch(drawn.mix_length, drawn.mix_start, samples)
+    _, source = place_stretch(drawn.mix_length, drawn.mix_from, samples)
+    inside = mask_stretch(start, length, samples)
     t = torch.arange(samples, device=clean.device) + (source - start)[:, None]
     y = clean[drawn.mix_partner.long()[:, None], t.clamp(0, samples - 1)] * inside
     ratio = (10.0 ** (drawn.mix_ratio / 10)).to(clean.dtype)

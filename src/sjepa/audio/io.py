@@ -12,15 +12,15 @@ import numpy as np
 from sjepa.errors import UserError
 
 SAMPLE_RATE = 16_000
-LONE = re.compile("[\ud800-\udc7f\udd00-\udfff]")  # surrogates that stand for no byte of a file's name
+LONE_SURROGATES = re.compile("[\ud800-\udc7f\udd00-\udfff]")  # surrogates that do not encode a byte of a file name
 EXTENSIONS = frozenset({".wav", ".flac", ".ogg", ".opus", ".mp3"})
-RATES = (1_000, 1_000_000)  # Hz that are accepted: with a rate far below, a few bytes become hours at 16 kHz
-LOUDEST = 1e6  # full scale is 1; samples far beyond overflow in the encoder
-MARGIN = 1_600  # samples at 16 kHz read around a piece that must be resampled, so that its edges are as in the whole
+RATES = (1_000, 1_000_000)  # accepted rates in Hz: at a far lower rate, a few bytes would become hours at 16 kHz
+LOUDEST = 1e6  # full scale is 1; far larger samples overflow in the encoder
+MARGIN = 1_600  # samples at 16 kHz read around a piece before resampling, so that its edges match the whole file
 
 
 class BadAudioError(UserError):
-    """A file that cannot be used, with the reason."""
+    """An audio file cannot be used. The message gives the reason."""
 
 
 class SilentAudioError(BadAudioError):
@@ -33,28 +33,31 @@ class AudioInfo(NamedTuple):
     channels: int
 
 
-def shown(path: str | Path) -> str:
-    """A path that can be printed: bytes that are not UTF-8 are escaped."""
-    return printable(str(path))
+def show_path(path: str | Path) -> str:
+    """Return a path as printable text: bytes that are not UTF-8 are escaped."""
+    return escape_text(str(path))
 
 
-def printable(text: str) -> str:
-    """Text that UTF-8 can encode: what is not a character, such as half a surrogate pair in JSON, is escaped."""
-    whole = text.encode(errors="backslashreplace") if LONE.search(text) else text.encode(errors="surrogateescape")
-    return whole.decode(errors="backslashreplace")
+def escape_text(text: str) -> str:
+    """Return text that UTF-8 can encode: anything else, such as half a surrogate pair in JSON, is escaped."""
+    encoded = text.encode(errors="backslashreplace" if LONE_SURROGATES.search(text) else "surrogateescape")
+    return encoded.decode(errors="backslashreplace")
 
 
 def open_sound(source: str | Path | BinaryIO) -> Any:
-    """A `soundfile.SoundFile` of a path or of bytes in memory."""
+    """Open a path, or bytes in memory, as a `soundfile.SoundFile`."""
     import soundfile
 
-    # Bytes, because the name of a file need not be UTF-8.
+    # Pass the path as bytes, because a file name need not be UTF-8.
     return soundfile.SoundFile(os.fsencode(source) if isinstance(source, str | Path) else source)
 
 
 def read_header(source: str | Path | BinaryIO, name: str = "") -> AudioInfo:
-    """Length, rate and channels from the header. The last sample must decode, because a header can promise too much."""
-    with decoding(source, name) as file:
+    """Read length, rate and channels from the header, and check that the last sample decodes.
+
+    A header can state more samples than the file has.
+    """
+    with open_audio(source, name) as file:
         if file.frames <= 0:
             raise BadAudioError("the file holds no samples")
         file.seek(file.frames - 1)
@@ -64,25 +67,25 @@ def read_header(source: str | Path | BinaryIO, name: str = "") -> AudioInfo:
 
 
 def read_audio(source: str | Path | BinaryIO, start: int = 0, samples: int | None = None, name: str = "") -> np.ndarray:
-    """Float32 samples at 16 kHz, channels averaged; `start` and `samples` count at 16 kHz."""
-    with decoding(source, name) as file:
+    """Read float32 samples at 16 kHz with the channels averaged. `start` and `samples` count at 16 kHz."""
+    with open_audio(source, name) as file:
         return read_piece(file, start, samples)
 
 
 def read_int16(source: str | Path | BinaryIO, start: int = 0, samples: int | None = None, name: str = "") -> np.ndarray:
-    """The same as int16. Audio that is already 16-bit mono at 16 kHz is not converted."""
-    with decoding(source, name) as file:
+    """Like `read_audio`, but int16. Audio that is already 16-bit mono at 16 kHz is not converted."""
+    with open_audio(source, name) as file:
         if (file.samplerate, file.channels, file.subtype) != (SAMPLE_RATE, 1, "PCM_16"):
             return to_int16(read_piece(file, start, samples))
         if start:
             file.seek(min(start, file.frames))
-        return whole_piece(file.read(-1 if samples is None else samples, dtype="int16"), samples)
+        return require_length(file.read(-1 if samples is None else samples, dtype="int16"), samples)
 
 
 @contextmanager
-def decoding(source: str | Path | BinaryIO, name: str) -> Iterator[Any]:
-    """Open a file so that its errors name it. Any exception of a decoder means that the file is damaged."""
-    name = name or shown(source)  # type: ignore[arg-type]
+def open_audio(source: str | Path | BinaryIO, name: str) -> Iterator[Any]:
+    """Open an audio file. Any error while it is read becomes a `BadAudioError` that names the file."""
+    name = name or show_path(source)  # type: ignore[arg-type]
     try:
         if isinstance(source, str | Path) and os.path.exists(source) and not os.path.isfile(source):
             raise BadAudioError("not a regular file")  # reading a pipe would never end
@@ -120,11 +123,11 @@ def read_piece(file: Any, start: int, samples: int | None) -> np.ndarray:
         mono = soxr.resample(mono, rate, SAMPLE_RATE)[margin_before:]
         mono = mono if samples is None else mono[:samples]
     check_samples(mono)
-    return whole_piece(mono, samples)
+    return require_length(mono, samples)
 
 
 def check_samples(samples: np.ndarray) -> None:
-    """Refuse samples that no recording holds, and samples whose features would not be finite."""
+    """Refuse samples that are not finite, or so large that their features would not be finite."""
     largest = np.abs(samples).max(initial=0.0)
     if not np.isfinite(largest):
         raise BadAudioError("some samples are not finite (NaN or infinite)")
@@ -132,10 +135,10 @@ def check_samples(samples: np.ndarray) -> None:
         raise BadAudioError(f"some samples reach {largest:.0e}, far beyond full scale (1)")
 
 
-def whole_piece(mono: np.ndarray, samples: int | None) -> np.ndarray:
-    """The samples, if there are as many as requested; resampling may lose one."""
+def require_length(mono: np.ndarray, samples: int | None) -> np.ndarray:
+    """Return the samples if there are as many as requested. Resampling may lose one."""
     if not len(mono) or (samples is not None and len(mono) < samples - 1):
-        # No numbers in the message, so that a file has one reason for every crop.
+        # No numbers in the message, so that a file has the same reason for every crop.
         raise BadAudioError("the file is cut short: it holds fewer samples than its header or index says")
     return mono
 

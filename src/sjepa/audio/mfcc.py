@@ -1,7 +1,7 @@
 """MFCC with deltas by Kaldi's conventions, for a batch of waveforms at once.
 
-With a 20 ms shift frame t covers samples [320 t, 320 t + 400), exactly what the encoder's front end sees, so
-that frame counts and times agree without trimming.
+With a 20 ms shift, frame t covers samples [320 t, 320 t + 400). The encoder's front end sees the same samples, so frame
+counts and times agree without trimming.
 """
 
 import math
@@ -26,7 +26,7 @@ class MfccConfig:
     """MFCC features of phase 1."""
 
     shift_ms: Literal[10, 20] = 20
-    """20 as in the paper, or 10: frames and deltas at 10 ms, then every second frame, as HuBERT does."""
+    """20 as in the paper. With 10, frames and deltas have 10 ms steps, and every second one is kept (HuBERT)."""
     cepstra: Annotated[int, SIZE] = 13
     """Cepstral coefficients, C0 included; deltas and delta-deltas triple them."""
     mels: Annotated[int, SIZE] = 23
@@ -39,7 +39,7 @@ class MfccConfig:
 
 @lru_cache
 def mel_filters(mels: int, device: torch.device) -> Tensor:
-    """Triangles that are linear on Kaldi's mel scale: (257, mels)."""
+    """Triangular filters on Kaldi's mel scale: (257, mels)."""
 
     def to_mel(hertz: Tensor) -> Tensor:
         return 1127.0 * torch.log1p(hertz / 700.0)
@@ -65,13 +65,13 @@ def cosine_transform(mels: int, cepstra: int, device: torch.device) -> Tensor:
 
 @lru_cache
 def spectrum_matrix(device: torch.device) -> Tensor:
-    """A frame of 400 samples to its spectrum, real parts beside imaginary: (400, 514).
+    """Matrix from a frame of 400 samples to its spectrum, real parts first, then imaginary parts: (400, 514).
 
-    Removing the mean, preemphasis, the povey window and the Fourier transform are all linear, hence one matrix.
+    Mean removal, preemphasis, the povey window and the Fourier transform are all linear, so one matrix does all four.
     """
     identity = torch.eye(WINDOW, dtype=torch.float64)
     centred = identity - identity.mean(1, keepdim=True)
-    # The first sample has no past and stands in for it.
+    # The first sample has no predecessor and is used in its place.
     emphasised = centred - 0.97 * torch.cat([centred[:, :1], centred[:, :-1]], dim=1)
     window = torch.hann_window(WINDOW, periodic=False, dtype=torch.float64).pow(0.85)
     spectrum = torch.fft.rfft(emphasised * window, FFT)
@@ -80,7 +80,7 @@ def spectrum_matrix(device: torch.device) -> Tensor:
 
 @lru_cache
 def delta_filters(device: torch.device) -> Tensor:
-    """Kaldi's filters for no, first and second differences over +-2 frames: (9, 3)."""
+    """Kaldi's filters for the features, their deltas and delta-deltas, over +-2 frames: (9, 3)."""
     first = torch.arange(-2.0, 3.0) / 10.0
     second = F.conv1d(F.pad(first.view(1, 1, 5), (4, 4)), first.flip(0).view(1, 1, 5)).view(9)
     return torch.stack([F.pad(torch.ones(1), (4, 4)), F.pad(first, (2, 2)), second], dim=1).to(device)
@@ -98,19 +98,19 @@ def log_mel(waveforms: Tensor, mels: int, shift: int) -> Tensor:
 
 
 @torch.no_grad()
-def with_deltas(features: Tensor) -> Tensor:
-    """Features with their first and second differences beside them: (B, T, D) -> (B, T, 3 D)."""
+def add_deltas(features: Tensor) -> Tensor:
+    """Append deltas and delta-deltas to features: (B, T, D) -> (B, T, 3 D)."""
     batch, frames, dimension = features.shape
     padded = F.pad(features.transpose(1, 2), (4, 4), mode="replicate")
-    # A product and not a convolution, which a GPU would compute in TF32.
+    # A matrix product, because a GPU would compute a convolution in TF32.
     filtered = padded.unfold(2, 9, 1) @ delta_filters(features.device)  # (B, D, T, 3)
     return filtered.permute(0, 2, 3, 1).reshape(batch, frames, 3 * dimension)
 
 
 @torch.no_grad()
 def mfcc(waveforms: Tensor, config: MfccConfig) -> Tensor:
-    """MFCC, deltas and delta-deltas at 50 frames a second: (B, N) -> (B, T, 3 * cepstra)."""
+    """MFCC, deltas and delta-deltas at 50 frames per second: (B, N) -> (B, T, 3 * cepstra)."""
     energies = log_mel(waveforms, config.mels, SAMPLE_RATE * config.shift_ms // 1000)
     with torch.autocast(waveforms.device.type, enabled=False):
-        features = with_deltas(energies @ cosine_transform(config.mels, config.cepstra, waveforms.device))
+        features = add_deltas(energies @ cosine_transform(config.mels, config.cepstra, waveforms.device))
     return features[:, :: 20 // config.shift_ms]

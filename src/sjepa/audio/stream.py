@@ -1,18 +1,18 @@
-"""Read long recordings block by block as mono at 16 kHz, never all of it in memory."""
+"""Read long recordings block by block, as mono at 16 kHz, without holding all of one in memory."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
-from sjepa.audio.io import SAMPLE_RATE, check_samples, decoding
+from sjepa.audio.io import SAMPLE_RATE, check_samples, open_audio
 
 BLOCK_SECONDS = 10
 
 
 def stream_audio(path: str | Path) -> Iterator[np.ndarray]:
-    """Blocks of float32 samples at 16 kHz, channels averaged: the same samples that `read_audio` returns at once."""
-    with decoding(path, "") as file:
+    """Yield float32 samples at 16 kHz with the channels averaged, in blocks. `read_audio` returns the same samples."""
+    with open_audio(path, "") as file:
         rate, resampler = file.samplerate, None
         if rate != SAMPLE_RATE:
             import soxr

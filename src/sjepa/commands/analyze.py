@@ -1,4 +1,4 @@
-"""`sjepa analyze SUBJECT`: figures of a run, as JSON, SVG and PNG."""
+"""`sjepa analyze SUBJECT`: analyse a run, and write the findings as JSON, SVG and PNG."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,140 +21,152 @@ class Subject:
     """Options of every subject."""
 
     run: Annotated[Path, tyro.conf.Positional]
-    """Directory of the run."""
+    """Folder of the run."""
     out: Path | None = None
-    """Folder of the results; RUN/analysis by default, where `sjepa report` finds them."""
+    """Folder for the findings. Default: RUN/analysis, where `sjepa report` reads them."""
     redraw: bool = False
-    """Only draw what was found before."""
+    """Compute nothing; draw the saved findings again."""
     force: bool = False
-    """Replace a result that was made from other data or settings."""
+    """Replace findings that were made from other data or settings."""
 
 
 @dataclass(frozen=True)
-class Computed(Subject):
+class EncoderSubject(Subject):
     """Options of subjects that can run the encoder."""
 
     device: Device = "auto"
-    """Where to run; auto takes a GPU where there is one."""
+    """Where to run; auto uses a GPU if there is one."""
     step: Annotated[int | None, INDEX] = None
-    """The checkpoint of this step in place of the newest; results then go to RUN/analysis/step-N."""
+    """Use the checkpoint at this step instead of the newest. Findings go to RUN/analysis/step-N."""
 
 
 @dataclass(frozen=True)
-class Entropy(Computed):
-    """Per-frame entropy of the head at visible frames, of the predictor at masked ones, and of their target."""
+class Entropy(EncoderSubject):
+    """Measure the entropy of every frame: cluster head at visible frames, predictor at masked frames, and targets.
+
+    The result shows whether the targets themselves are soft, or only the predictions.
+    """
 
     data: str | None = None
-    """Audio that the run did not train on: a folder, an index or shards."""
+    """Audio that the run was not trained on: a folder, an index or shards."""
     utterances: Annotated[int, COUNT] = 500
-    """How many to read, at random."""
+    """Number of utterances, drawn at random."""
     seed: Annotated[int, SEED] = 0
-    """All randomness follows from it."""
+    """Seed of everything random."""
 
 
 @dataclass(frozen=True)
-class Utterance(Computed):
-    """The paper's figure for any utterance: spectrogram, labels, clusters, posteriors and entropy over time."""
+class Utterance(EncoderSubject):
+    """Draw the paper's figure for any utterance: spectrogram, labels, clusters, posteriors and entropy over time."""
 
     files: Annotated[tuple[Path, ...], tyro.conf.Positional] = ()
-    """Audio files; without any, some utterances of --data."""
+    """Audio files. Default: some utterances of --data."""
     data: Path | None = None
-    """A corpus: LibriSpeech with its phones, a synthetic corpus, or a folder of audio without labels."""
+    """A corpus: LibriSpeech with phone labels, a synthetic corpus, or a folder of audio without labels."""
     subset: str = "dev-clean"
     """Subset of LibriSpeech."""
     alignments: Path | None = None
     """Words and phones with times, for any corpus: a folder of TextGrids, CTM files or tables."""
     count: Annotated[int, COUNT] = 6
-    """Utterances of --data where no file is named."""
+    """Number of utterances of --data if no file is given."""
     start: Annotated[float, START] = 0.0
-    """Second at which to begin."""
+    """Start in each file, in seconds."""
     seconds: Annotated[float, LENGTH] = 20.0
-    """Longest stretch of a file."""
+    """Longest stretch of a file, in seconds."""
     seed: Annotated[int, SEED] = 0
-    """Of the passes in which frames are masked."""
+    """Seed of the passes that mask frames."""
 
 
 @dataclass(frozen=True)
-class Erank(Computed):
-    """Effective rank of every layer over training; with --data its calibration by a CTC head on each layer."""
+class Erank(EncoderSubject):
+    """Draw the effective rank of every layer over training.
+
+    With --data, a CTC head is trained on each layer, to check whether layers of high rank are better layers.
+    """
 
     data: Path | None = None
-    """A labelled corpus for the calibration: LibriSpeech with its phones, or a synthetic corpus."""
+    """A labelled corpus for the check: LibriSpeech with phone labels, or a synthetic corpus."""
     subset: str = "dev-clean"
     """Subset of LibriSpeech."""
     labels: Literal["phones", "words"] = "phones"
-    """What the heads write; words train a recurrent head, better on a GPU."""
+    """What the heads recognise. For words the head is recurrent and needs a GPU to be fast."""
     steps: Annotated[int, COUNT] = 1000
     """Training steps of the heads."""
     seed: Annotated[int, SEED] = 0
-    """All randomness follows from it."""
+    """Seed of everything random."""
 
 
 @dataclass(frozen=True)
 class Pareto(Subject):
-    """Parameters against WER and emotion accuracy: reported systems, and ours by the full protocol."""
+    """Plot parameters against WER and emotion accuracy: reported systems, and our results under the full protocol."""
 
     results: tuple[Path, ...] = ()
-    """Further folders with results.json at any depth, besides the run's own."""
+    """More folders to search for results.json, at any depth. The run's own results are always included."""
 
 
 @dataclass(frozen=True)
-class Clusters(Computed):
-    """How full each component is over training, which die and are born; with --data the phones that each holds."""
+class Clusters(EncoderSubject):
+    """Show the share of frames of each component over training, and which components die or revive.
+
+    With --data, also show which phones each component holds.
+    """
 
     data: Path | None = None
-    """A labelled corpus: LibriSpeech with its phones, or a synthetic corpus."""
+    """A labelled corpus: LibriSpeech with phone labels, or a synthetic corpus."""
     subset: str = "dev-clean"
     """Subset of LibriSpeech."""
     utterances: Annotated[int, COUNT] = 500
-    """How many to read, evenly spaced."""
+    """Number of utterances, evenly spaced over the corpus."""
 
 
 @dataclass(frozen=True)
 class Progress(Subject):
-    """Error rates and probes over training, from evaluations with --step; with --data every checkpoint is probed."""
+    """Draw error rates and probes over training, from evaluations with --step.
+
+    With --data, the command first probes every checkpoint.
+    """
 
     data: Path | None = None
-    """A corpus to probe every checkpoint on, as `sjepa probe` takes it."""
+    """A corpus to probe every checkpoint on, in any form that `sjepa probe` accepts."""
     subset: str = "dev-clean"
     """Subset of LibriSpeech."""
     alignments: Path | None = None
     """Phones with times: a folder of TextGrids, CTM files or tables."""
     frames: Annotated[int, INDEX] = 25_000
-    """Frames for the phone probes, from whole utterances at random; 0 takes all."""
+    """Frames for the phone probes, from random whole utterances; 0 uses all."""
     results: tuple[Path, ...] = ()
-    """Further folders with results.json at any depth, besides the run's own."""
+    """More folders to search for results.json, at any depth. The run's own results are always included."""
     seed: Annotated[int, SEED] = 0
-    """All randomness follows from it."""
+    """Seed of everything random."""
     device: Device = "auto"
-    """Where to run; auto takes a GPU where there is one."""
+    """Where to run; auto uses a GPU if there is one."""
 
 
-def entropy(command: Entropy, out: Path) -> None:
+def run_entropy(command: Entropy, out: Path) -> None:
     from sjepa.analysis import style
-    from sjepa.analysis.entropy import analyse_entropy, draw_entropy, verdict
-    from sjepa.analysis.restored import Restored
+    from sjepa.analysis.entropy import analyse_entropy, describe_modes, draw_entropy
+    from sjepa.analysis.restored_run import RestoredRun
 
     if command.redraw:
         return style.redraw(out / "entropy.json", draw_entropy)
     if command.data is None:
-        raise UserError("--data: which audio? A folder, an index or shards, best what the run did not train on")
-    made_from = {"data": style.whole_path(command.data), "utterances": command.utterances, "seed": command.seed}
-    style.refuse_other(out / "entropy.json", made_from, command.force)
-    run = Restored(command.run, command.device, command.step, command.seed)
+        raise UserError("give audio with --data: a folder, an index or shards that the run was not trained on")
+    made_from = {"data": style.absolute_path(command.data), "utterances": command.utterances, "seed": command.seed}
+    style.refuse_replacing(out / "entropy.json", made_from, command.force)
+    run = RestoredRun(command.run, command.device, command.step, command.seed)
     found = analyse_entropy(run, command.data, command.utterances, command.seed)
-    style.keep(found, out, "entropy", draw_entropy)
+    style.save_findings(found, out, "entropy", draw_entropy)
     for curve in found["distributions"].values():
         shares = ", ".join(f"{share:.1%} above {mark}" for mark, share in curve["above"].items())
-        print(f"{curve['label']}: mean {curve['mean']:.2f} bits; {shares}; {verdict(curve['modality'])}")
+        print(f"{curve['label']}: mean {curve['mean']:.2f} bits; {shares}; {describe_modes(curve['modality'])}")
     return print(found["answer"])
 
 
-def utterance(command: Utterance, out: Path) -> None:
+def run_utterance(command: Utterance, out: Path) -> None:
     from sjepa.analysis import style
-    from sjepa.analysis.restored import Restored
-    from sjepa.analysis.speech import choose, read_speech
-    from sjepa.analysis.utterance import analyse_utterance, draw_utterance, file_stem, made_from_file
+    from sjepa.analysis.restored_run import RestoredRun
+    from sjepa.analysis.speech import choose_files, read_speech
+    from sjepa.analysis.utterance import analyse_utterance, draw_utterance, file_stem, utterance_inputs
     from sjepa.progress import track
 
     if command.redraw:
@@ -163,20 +175,20 @@ def utterance(command: Utterance, out: Path) -> None:
         return
     if command.data is not None and command.data.is_file():
         raise UserError(
-            f"--data {command.data} is a file, and --data is a corpus: name files without --data, "
+            f"--data {command.data} is a file, but --data takes a corpus: give files without --data, "
             f"as in sjepa analyze utterance {command.run} {command.data}"
         )
-    chosen = choose(command.data, list(command.files), command.count, command.subset, command.alignments)
+    chosen = choose_files(command.data, list(command.files), command.count, command.subset, command.alignments)
     for path, label in chosen:
-        made_from = made_from_file(path, command.start, command.seconds, command.seed)
-        style.refuse_other(out / f"{file_stem(path, label)}.json", made_from, command.force)
-    run = Restored(command.run, command.device, command.step, command.seed)
+        made_from = utterance_inputs(path, command.start, command.seconds, command.seed)
+        style.refuse_replacing(out / f"{file_stem(path, label)}.json", made_from, command.force)
+    run = RestoredRun(command.run, command.device, command.step, command.seed)
     for path, label in track(chosen, "Utterances", len(chosen)):
         found = analyse_utterance(run, read_speech(path, label, command.start, command.seconds), command.seconds)
-        style.keep(found, out, file_stem(path, label), draw_utterance)
+        style.save_findings(found, out, file_stem(path, label), draw_utterance)
 
 
-def erank(command: Erank, out: Path) -> None:
+def run_erank(command: Erank, out: Path) -> None:
     from sjepa.analysis import style
     from sjepa.analysis.calibration import calibrate
     from sjepa.analysis.erank import analyse_erank, draw_erank
@@ -185,17 +197,17 @@ def erank(command: Erank, out: Path) -> None:
         return style.redraw(out / "erank.json", draw_erank)
     found, past = analyse_erank(command.run), {}
     if (out / "erank.json").is_file():
-        past = style.load(out / "erank.json")
+        past = style.load_findings(out / "erank.json")
     if command.data is not None:
         made_from = {
-            "data": style.whole_path(command.data),
+            "data": style.absolute_path(command.data),
             "subset": command.subset,
             "labels": command.labels,
             "steps": command.steps,
             "seed": command.seed,
         }
         if past.get("calibration"):
-            style.refuse_other(out / "erank.json", made_from, command.force)
+            style.refuse_replacing(out / "erank.json", made_from, command.force)
         found["made_from"] = made_from
         found["calibration"] = calibration = calibrate(
             command.run,
@@ -209,15 +221,15 @@ def erank(command: Erank, out: Path) -> None:
         )
         measured = zip(calibration["effective_ranks"], calibration["scores"], strict=True)
         for layer, (rank, score) in enumerate(measured):
-            print(f"layer {layer}: effective rank {rank:.1f}, {calibration['metric']} {score:.1f} %")
+            print(f"layer {layer}: effective rank {rank:.1f}, {calibration['metric']} {score:.1f}%")
         print(f"rank correlation {calibration['spearman']:+.2f}, p = {calibration['p']:.2g} (one-sided)")
-    else:  # a calibration takes long and is not thrown away
+    else:  # keep an earlier calibration, which takes long to compute
         found |= {name: past[name] for name in ("calibration", "made_from") if past.get(name)}
-    style.keep(found, out, "erank", draw_erank)
+    style.save_findings(found, out, "erank", draw_erank)
     return None
 
 
-def pareto(command: Pareto, out: Path) -> None:
+def run_pareto(command: Pareto, out: Path) -> None:
     from sjepa.analysis import style
     from sjepa.analysis.pareto import analyse_pareto, draw_pareto
 
@@ -226,24 +238,24 @@ def pareto(command: Pareto, out: Path) -> None:
     for folder in (command.run, *command.results):
         if not folder.is_dir():
             raise UserError(f"there is no folder {folder}")
-    made_from = {"results": [style.whole_path(folder) for folder in (command.run, *command.results)]}
-    style.refuse_other(out / "pareto.json", made_from, command.force)
+    made_from = {"results": [style.absolute_path(folder) for folder in (command.run, *command.results)]}
+    style.refuse_replacing(out / "pareto.json", made_from, command.force)
     found = analyse_pareto([command.run, *command.results]) | {"made_from": made_from}
-    style.keep(found, out, "pareto", draw_pareto)
+    style.save_findings(found, out, "pareto", draw_pareto)
     if not found["ours"]:
         print(
-            f"no SUPERB result of ours yet: "
+            f"No SUPERB results of our own yet. To get one: "
             f"sjepa superb asr --encoder {command.run} --data LibriSpeech --out {RunFolder(command.run).results}/asr"
         )
     for kind in found["not_comparable"]:
-        print(f"left out, because it does not compare with what others reported: {kind}")
+        print(f"Left out, because it is not comparable with reported results: {kind}")
     return None
 
 
-def clusters(command: Clusters, out: Path) -> None:
+def run_clusters(command: Clusters, out: Path) -> None:
     from sjepa.analysis import style
-    from sjepa.analysis.clusters import analyse_clusters, analyse_phones, draw_clusters, made_from_corpus
-    from sjepa.analysis.restored import Restored
+    from sjepa.analysis.clusters import analyse_clusters, analyse_phones, corpus_inputs, draw_clusters
+    from sjepa.analysis.restored_run import RestoredRun
     from sjepa.evaluate.labelled import read_labelled
 
     if command.redraw:
@@ -251,30 +263,30 @@ def clusters(command: Clusters, out: Path) -> None:
     found = analyse_clusters(command.run)
     if found["missing"]:
         print(found["missing"])
-    past = style.load(out / "clusters.json") if (out / "clusters.json").is_file() else {}
-    if command.data is None:  # what was found of phones stays
+    past = style.load_findings(out / "clusters.json") if (out / "clusters.json").is_file() else {}
+    if command.data is None:  # keep the phones of an earlier analysis
         found |= {name: past[name] for name in ("phones", "made_from") if past.get(name)}
     else:
-        made_from = made_from_corpus(command.data, command.subset, command.utterances)
+        made_from = corpus_inputs(command.data, command.subset, command.utterances)
         if past.get("phones"):
-            style.refuse_other(out / "clusters.json", made_from, command.force)
+            style.refuse_replacing(out / "clusters.json", made_from, command.force)
         found["made_from"] = made_from
         corpus = read_labelled(command.data, command.subset)
         found["phones"] = analyse_phones(
-            Restored(command.run, command.device, step=command.step), corpus, command.utterances
+            RestoredRun(command.run, command.device, step=command.step), corpus, command.utterances
         )
         values = ", ".join(f"{name} {value:.3f}" for name, value in found["phones"]["agreement"].items())
-        print(f"targets against phones on {found['phones']['frames']:,} frames: {values}")
-    style.keep(found, out, "clusters", draw_clusters)
+        print(f"Targets against phones on {found['phones']['frames']:,} frames: {values}")
+    style.save_findings(found, out, "clusters", draw_clusters)
     return None
 
 
-def progress(command: Progress, out: Path) -> None:
+def run_progress(command: Progress, out: Path) -> None:
     from sjepa.analysis import style
-    from sjepa.analysis.progress import analyse_progress, draw_progress, probe_checkpoints
+    from sjepa.analysis.progress import analyse_progress, draw_progress, name_curves, probe_checkpoints
 
     if command.redraw:
-        return draw_progress(style.load(out / "progress.json"), out / "progress")
+        return draw_progress(style.load_findings(out / "progress.json"), out / "progress")
     if command.data is not None:
         probe_checkpoints(
             command.run,
@@ -285,23 +297,23 @@ def progress(command: Progress, out: Path) -> None:
             seed=command.seed,
             device=command.device,
         )
-    made_from = {"results": [style.whole_path(folder) for folder in command.results]}
-    style.refuse_other(out / "progress.json", made_from, command.force)
+    made_from = {"results": [style.absolute_path(folder) for folder in command.results]}
+    style.refuse_replacing(out / "progress.json", made_from, command.force)
     found = analyse_progress(command.run, command.results) | {"made_from": made_from}
-    style.keep(found, out, "progress", draw_progress)
-    for curve in found["curves"]:
+    style.save_findings(found, out, "progress", draw_progress)
+    for curve, name in zip(found["curves"], name_curves(found["curves"]), strict=True):
         steps = ", ".join(f"{value:.1f} at step {step:,}" for step, value in curve["points"])
-        print(f"{curve['name']}: {steps}")
+        print(f"{name}: {steps}")
     return None
 
 
 SUBJECTS: dict[str, tuple[type[Any], Callable[[Any, Path], None], str]] = {
-    "entropy": (Entropy, entropy, "how sure head, predictor and target are, frame by frame"),
-    "utterance": (Utterance, utterance, "an utterance frame by frame, as in the paper's figure"),
-    "erank": (Erank, erank, "effective rank of every layer over training, and its calibration"),
-    "pareto": (Pareto, pareto, "size against WER and emotion accuracy, reported systems and ours"),
-    "progress": (Progress, progress, "error rates and probes over training, from its checkpoints"),
-    "clusters": (Clusters, clusters, "occupancy of the components, dead and born, and their phones"),
+    "entropy": (Entropy, run_entropy, "entropy of every frame: cluster head, predictor and target"),
+    "utterance": (Utterance, run_utterance, "an utterance frame by frame, as in the paper's figure"),
+    "erank": (Erank, run_erank, "effective rank of every layer over training, and whether it finds the best layer"),
+    "pareto": (Pareto, run_pareto, "size against WER and emotion accuracy, for reported systems and ours"),
+    "progress": (Progress, run_progress, "error rates and probes over training, from the checkpoints"),
+    "clusters": (Clusters, run_clusters, "share of frames of each component, dead components, and their phones"),
 }
 
 
@@ -317,4 +329,4 @@ def run(arguments: list[str]) -> None:
     out = command.out or RunFolder(command.run).analysis / (f"step-{step}" if step is not None else "")
     with lock_folder(out):
         work(command, out)
-    print(f"written to {out}")
+    print(f"Written to {out}")

@@ -12,7 +12,7 @@ class ShowConfig:
     """Print the settings that a run would use, as TOML."""
 
     preset: str = "paper"
-    """Where settings start: tiny, half-hour, paper, or a TOML file."""
+    """Settings to start from: tiny, half-hour, base, paper, or a TOML file."""
 
 
 def run(arguments: list[str]) -> None:

@@ -38,14 +38,14 @@ def run(arguments: list[str]) -> None:
     from sjepa.evaluate.cost import FILE, measure_cost
     from sjepa.evaluate.results import results_root
     from sjepa.evaluate.upstream import load_upstream
-    from sjepa.files import refuse_file, write_whole
+    from sjepa.files import write_whole
+    from sjepa.locks import lock_folder
 
     upstream = load_upstream(command.encoder, "cpu", step=command.step)
     out = command.out or results_root(command.encoder) / "cost" / upstream.name.replace(" ", "-")
-    refuse_file(out)
-    cost = measure_cost(upstream, command.seconds, command.repeats, command.threads)
-    out.mkdir(parents=True, exist_ok=True)
-    write_whole(out / FILE, json.dumps(cost, indent=1) + "\n")
+    with lock_folder(out):
+        cost = measure_cost(upstream, command.seconds, command.repeats, command.threads)
+        write_whole(out / FILE, json.dumps(cost, indent=1) + "\n")
     macs = cost["macs_per_second"]
     operations = "" if macs is None else f"{macs / 1e9:.2f} GMACs per second of audio, "
     timing = f"{cost['cpu_ms']:,.0f} ms for {command.seconds:g} s on {command.threads} CPU thread(s)"

@@ -1,4 +1,4 @@
-"""`sjepa embed`: what a frozen encoder makes of recordings, to files."""
+"""`sjepa embed`: write features, posteriors or units of recordings to files."""
 
 import json
 from contextlib import ExitStack
@@ -19,59 +19,60 @@ if TYPE_CHECKING:
     from sjepa.embed.network import Network, Reader
     from sjepa.embed.readout import Readout
 
-SETTINGS, REFUSED = "_embed.json", "_refused.txt"  # readers of Parquet folders pass over such names
+SETTINGS, REFUSED = "_embed.json", "_refused.txt"  # readers of Parquet folders skip names with an underscore
 
 
 @dataclass(frozen=True)
 class Embed:
-    """Write features of any layer, posteriors or unit ids of audio files, one file each, with times.
+    """Write features of any layer, posteriors or units of audio files, with times, to one output file per input file.
 
-    Recordings of hours go through the encoder in overlapping windows; memory stays bounded. The same command continues
-    what was stopped. Under torchrun, ranks share the files. With --live, features of a stream come out as it arrives.
+    Long recordings are encoded in overlapping windows, so memory stays bounded. Run the same command again to continue.
+    Under torchrun, the processes share the files. With --live, the output of a stream is written as the audio arrives.
     """
 
     files: tyro.conf.Positional[tuple[Path, ...]]
-    """Audio files (wav, flac, ogg, opus or mp3 of any rate), or folders of them; - with --live."""
+    """Audio files (wav, flac, ogg, opus or mp3 of any rate) or folders of them. With --live: one file, or -."""
     encoder: Path
     """A run, an encoder folder, a Hugging Face HuBERT folder, a file of weights, or the name of a shipped encoder."""
     out: Path
-    """Folder of the results; with --live, - prints one JSON object per row instead."""
+    """Folder for the output. With --live, - prints one JSON object per row instead."""
     step: Annotated[int | None, INDEX] = None
-    """The checkpoint of a run at this step in place of its newest encoder."""
+    """Use the checkpoint at this step instead of the newest encoder of a run."""
     what: Literal["features", "mixture", "head", "units"] = "features"
-    """Features of a layer; posteriors of the mixture, or of the cluster head; or units: the most likely component."""
+    """What to write: features of a layer, posteriors of the mixture, posteriors of the cluster head, or units, the most
+    likely component of each frame."""
     source: Annotated[Literal["mixture", "head"], tyro.conf.arg(name="from")] = "head"
-    """For units: of the cluster head on the last layer, or of the mixture on its own layer."""
+    """For units: take them from the cluster head on the last layer, or from the mixture on its own layer."""
     layer: str = "last"
-    """For features: a layer from 0, last, input (what layer 0 reads), or all, with one column per layer."""
+    """For features: a layer number from 0, last, input (the input of layer 0), or all, with one column per layer."""
     pool: Literal["none", "mean"] = "none"
-    """Every frame, or the mean over a recording."""
+    """Write every frame (none), or the mean over each recording (mean)."""
     deduplicate: bool = False
-    """Units: one row, with start and end, where neighbouring frames have the same unit."""
+    """For units: merge neighbouring frames with the same unit into one row with its start and end."""
     format: Literal["npz", "safetensors", "parquet"] = "npz"
-    """Format of the files."""
+    """Format of the output files."""
     window: Annotated[WindowConfig, tyro.conf.arg(name="window")] = field(default_factory=WindowConfig)
     live: bool = False
-    """Embed one file as if it were live, or raw 16-bit samples at 16 kHz from the standard input (-)."""
+    """Process one file as a stream, or raw 16-bit samples at 16 kHz from the standard input (-)."""
     stream: Annotated[StreamConfig, tyro.conf.arg(name="stream")] = field(default_factory=StreamConfig)
     batch_seconds: Annotated[float, AMOUNT] = 60.0
-    """Recordings of at most a window go through the encoder together, up to so much audio; memory grows with it."""
+    """Recordings that fit in one window are encoded in batches of at most this much audio. Memory grows with it."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where to run; auto takes a GPU where there is one. Always fp32."""
+    """Where to run; auto uses a GPU if there is one. The precision is always fp32."""
     force: bool = False
-    """Replace files that exist, also those that were made with other settings."""
+    """Replace existing files, even if they were made with other settings."""
 
 
 def run(arguments: list[str]) -> None:
     if option(arguments, "--what") == "posteriors":
-        raise UserError("--what posteriors: say whose, --what mixture or --what head (the cluster head's)")
+        raise UserError("--what posteriors: choose --what mixture, or --what head for the cluster head")
     command = parse(Embed, "sjepa embed", arguments)
     if not command.files:
-        raise UserError("say what to embed: sjepa embed FILES... --encoder RUN --out FOLDER")
+        raise UserError("no files given: sjepa embed FILES... --encoder RUN --out FOLDER")
     if command.what != "features" and command.layer != "last":
-        raise UserError("--layer is for --what features: the mixture and the cluster head have their own layers")
+        raise UserError("--layer is only for --what features: the mixture and the cluster head have their own layers")
     if command.source != "head" and command.what != "units":
-        raise UserError(f"--from is for --what units; --what {command.source} gives its posteriors")
+        raise UserError(f"--from is only for --what units; for posteriors use --what {command.source}")
     if command.format == "parquet":
         require_pyarrow()
     if command.live:
@@ -82,13 +83,13 @@ def run(arguments: list[str]) -> None:
 
 def run_files(command: Embed) -> None:
     from sjepa import distributed
-    from sjepa.data.corpus import first_of
+    from sjepa.data.corpus import describe_refused
     from sjepa.embed.recordings import Embedding, Outcome, Recording, embed, find_recordings
     from sjepa.files import write_whole
     from sjepa.locks import lock_folder
 
-    readout, network = prepare(command)
-    settings = describe(command, network) | {"window": asdict(command.window)}
+    readout, network = load_network(command)
+    settings = describe_settings(command, network) | {"window": asdict(command.window)}
     found: tuple[list[Recording], list[str]] = ([], [])
 
     def begin() -> None:
@@ -113,31 +114,31 @@ def run_files(command: Embed) -> None:
         refused = refused + outcome.refused
         if refused:
             write_whole(command.out / REFUSED, "".join(f"{reason}\n" for reason in refused))
-            print(f"{len(refused)} left out, listed in {command.out / REFUSED}: {first_of(refused)}")
+            print(f"{len(refused)} left out, listed in {command.out / REFUSED}: {describe_refused(refused)}")
         kept = len(recordings) - outcome.recordings - len(outcome.refused)
         if not outcome.recordings and not kept:
-            raise UserError(f"nothing could be embedded: {first_of(refused)}")
-        there = f"; {kept:,} were there already" if kept else ""
+            raise UserError(f"nothing could be embedded: {describe_refused(refused)}")
+        skipped = f"; {kept:,} existed already" if kept else ""
         written = f"{outcome.recordings:,} recordings ({outcome.seconds / 3600:,.2f} h)"
-        print(f"{written} to {outcome.rows:,} rows of {command.what} in {command.out}{there}")
+        print(f"{written} to {outcome.rows:,} rows of {command.what} in {command.out}{skipped}")
 
 
 def run_live(command: Embed) -> None:
-    """Embed one stream: to lines on the standard output, or to one file."""
+    """Embed one stream, to lines on the standard output or to one file."""
     from sjepa.embed.live import STDIN, embed_live, print_lines
-    from sjepa.embed.writing import write_table
+    from sjepa.embed.tables import write_table
     from sjepa.locks import lock_folder
 
     if len(command.files) != 1:
         raise UserError("--live takes one file, or - for raw 16-bit samples at 16 kHz from the standard input")
     source = command.files[0]
-    readout, network = prepare(command)
+    readout, network = load_network(command)
     pieces = embed_live(source, network, readout, command.stream)
     if command.out == STDIN:
         print_lines(pieces)
         return
     name = "stdin" if source == STDIN else source.name
-    settings = describe(command, network)
+    settings = describe_settings(command, network)
     about = {name: str(settings[name]) for name in ("encoder", "fingerprint", "what", "layer")}
     about |= {"file": name} | {f"stream.{key}": str(value) for key, value in asdict(command.stream).items()}
     target = command.out / f"{name}.{command.format}"
@@ -148,8 +149,8 @@ def run_live(command: Embed) -> None:
     print(f"{rows:,} rows of {command.what} in {target}")
 
 
-def describe(command: Embed, network: "Network") -> dict[str, Any]:
-    """What decides the values that are written."""
+def describe_settings(command: Embed, network: "Network") -> dict[str, Any]:
+    """The settings that determine the output."""
     from sjepa.model.formats import fingerprint
 
     chosen = {name: getattr(command, name) for name in ("what", "layer", "pool", "deduplicate", "format")}
@@ -159,10 +160,10 @@ def describe(command: Embed, network: "Network") -> dict[str, Any]:
     return {"encoder": encoder, "fingerprint": fingerprint(network.encoder)} | chosen
 
 
-def prepare(command: Embed) -> tuple["Readout", "Network"]:
-    """What is written, and the network that gives it."""
+def load_network(command: Embed) -> tuple["Readout", "Network"]:
+    """Load the network, with the readout that turns its frames into columns."""
     from sjepa import distributed
-    from sjepa.embed.network import ALL_LAYERS, load_encoder, read_by
+    from sjepa.embed.network import ALL_LAYERS, load_encoder, make_network
     from sjepa.embed.readout import Readout
 
     whole = command.what == "features" and command.layer == ALL_LAYERS
@@ -172,13 +173,13 @@ def prepare(command: Embed) -> tuple["Readout", "Network"]:
     reader: Reader = "layers"
     if command.what != "features":
         reader = command.source if command.what == "units" else command.what
-    network = read_by(encoder, reader, command.layer, device)
+    network = make_network(encoder, reader, command.layer, device)
     names = ("input", *map(str, range(encoder.config.layers))) if whole else ()
     return replace(readout, names=names), network
 
 
 def check_folder(out: Path, settings: dict[str, Any], force: bool) -> None:
-    """A folder is new, or holds what the same settings began."""
+    """Refuse a folder that was made with other settings, or by something else."""
     if not is_used(out) or force:
         return
     try:

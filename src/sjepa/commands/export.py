@@ -1,4 +1,4 @@
-"""`sjepa export`: an encoder for other programs."""
+"""`sjepa export`: write an encoder in a format that other programs load."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -19,44 +19,45 @@ if TYPE_CHECKING:
 class Export:
     """Write an encoder for Hugging Face transformers, ONNX or torch.export, with a model card.
 
-    `sjepa export runs/mine --to hf my-encoder` makes a folder for transformers.AutoModel.from_pretrained and for all
-    commands of sjepa. The mixture and the cluster head go with it.
+    `sjepa export runs/mine my-encoder --to hf` writes a folder that transformers.AutoModel.from_pretrained and all
+    commands of sjepa load. With hf and release, the folder includes the mixture and the cluster head.
     """
 
     source: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN|ENCODER")]
     """A run of `sjepa pretrain`, an encoder folder, a file of weights, or the name of a shipped encoder."""
     folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")]
-    """Where to write."""
+    """Folder to write to."""
     to: Literal["hf", "release", "onnx", "torch"]
-    """hf: transformers' HubertModel; release: that in fp16 with checksums; onnx: encoder.onnx; torch: encoder.pt2."""
+    """hf: a HubertModel of transformers. release: the same in fp16, with checksums. onnx: encoder.onnx. torch:
+    encoder.pt2 of torch.export."""
     half: bool = False
-    """With `--to hf`: weights in fp16, half of the size."""
+    """With `--to hf`: store the weights in fp16, at half the size."""
     ema: bool = False
-    """Of a run: the target encoder, whose features the mixture reads, instead of the encoder that is trained."""
+    """For a run: export the target encoder (the average that the mixture reads) instead of the trained encoder."""
     licence: str = "unknown"
-    """Licence of the weights for the model card, as model hubs abbreviate it: apache-2.0, cc-by-4.0 and so on."""
+    """Licence of the weights in the model card, as an identifier of the Hugging Face Hub such as apache-2.0."""
     step: Annotated[int | None, INDEX] = None
-    """Of a run: the checkpoint of this step in place of the newest encoder."""
+    """For a run: use the checkpoint at this step instead of the newest encoder."""
     name: str = ""
-    """Name in the model card; the folder's by default."""
+    """Name in the model card. Default: the name of the folder."""
     results: tuple[Path, ...] = ()
-    """Folders with results of this encoder for the card; its run and `runs` by default."""
+    """Folders to search for results of this encoder, for the model card. Default: its run, and `runs`."""
     int8: bool = False
-    """With `--to onnx`: weights of 8 bits, a quarter of the size. Outputs differ slightly from the encoder's."""
+    """With `--to onnx`: store 8-bit weights, at a quarter of the size. The outputs differ slightly."""
     force: bool = False
-    """Replace files in a folder that exists."""
+    """Replace files in an existing folder."""
 
 
 def run(arguments: list[str]) -> None:
     command = parse(Export, "sjepa export", arguments)
     if command.int8 and command.to != "onnx":
-        raise UserError(f"--int8 goes with --to onnx, not with --to {command.to}")
+        raise UserError(f"--int8 works with --to onnx, not with --to {command.to}")
     if command.half and command.to not in ("hf", "release"):
-        raise UserError(f"--half goes with --to hf, not with --to {command.to}")
+        raise UserError(f"--half works with --to hf, not with --to {command.to}")
     from sjepa.export.card import model_card
+    from sjepa.export.destination import new_folder
     from sjepa.export.facts import read_facts
     from sjepa.export.hugging_face import write_checksums, write_hugging_face
-    from sjepa.export.target import new_folder
     from sjepa.fields import refuse_surprises
     from sjepa.files import write_whole
     from sjepa.model.formats import fingerprint
@@ -68,7 +69,7 @@ def run(arguments: list[str]) -> None:
         encoder = load_encoder(source, command.step, command.ema)
         if facts is not None and encoder.held_clusters:
             facts = dataclasses.replace(facts, step=encoder.clusters.info.step)
-        results = results_of(source, fingerprint(encoder), command.results)
+        results = results_tables(source, fingerprint(encoder), command.results)
         check = ""
         if command.to in ("hf", "release"):
             half = command.half or command.to == "release"
@@ -93,9 +94,9 @@ def run(arguments: list[str]) -> None:
     if check:
         print(" ".join(check.split()))
     if command.licence == "unknown":
-        print("The model card states no licence: --licence apache-2.0, for example, states one")
+        print("The model card states no licence; set one with --licence, for example --licence apache-2.0")
     if results.startswith("None"):
-        print(f"The model card has no results: `sjepa probe --encoder {command.source} --data CORPUS` makes some")
+        print(f"The model card has no results; `sjepa probe --encoder {command.source} --data CORPUS` measures some")
 
 
 def load_encoder(source: Path, step: int | None, ema: bool) -> "Encoder":
@@ -108,20 +109,20 @@ def load_encoder(source: Path, step: int | None, ema: bool) -> "Encoder":
 
 
 def write_graph(encoder: "Encoder", folder: Path, command: Export) -> str:
-    """Write the encoder's graph; returns how close its outputs are."""
+    """Write the encoder's graph, and return a sentence on how close its outputs are."""
     from sjepa.export.graphs import write_onnx, write_torch
 
     largest = (write_onnx if command.to == "onnx" else write_torch)(encoder, folder)
     if not command.int8:
-        return f"Hidden states of what was written differ from the encoder's by {largest:.1e} at most."
+        return f"The exported hidden states differ from the encoder's by at most {largest:.1e}."
     from sjepa.export.int8 import write_int8
 
     error = write_int8(encoder, folder)
-    return f"With weights of 8 bits the last hidden state differs from the encoder's by {error:.1%} of its size."
+    return f"With 8-bit weights, the relative error of the last hidden state is {error:.1%} (root mean square)."
 
 
-def results_of(source: Path, weights: str, folders: tuple[Path, ...]) -> str:
-    """Tables of what was measured on exactly these weights."""
+def results_tables(source: Path, weights: str, folders: tuple[Path, ...]) -> str:
+    """Tables of the results that were measured on exactly these weights."""
     from sjepa.evaluate.results import find_results
     from sjepa.evaluate.table import build_sections
     from sjepa.evaluate.tabular import to_markdown
@@ -136,7 +137,7 @@ def results_of(source: Path, weights: str, folders: tuple[Path, ...]) -> str:
         return to_markdown(build_sections(unique, with_reported=False)).replace("## ", "### ").rstrip()
     if folders:
         raise UserError(
-            f"no results of these weights below {', '.join(map(str, folders))}: `sjepa probe`, `units` and `superb` "
+            f"no results of these weights in {', '.join(map(str, folders))}: `sjepa probe`, `units` and `superb` "
             f"with --encoder {source} write them"
         )
-    return "None were at hand when this card was written."
+    return "None were available when this card was written."

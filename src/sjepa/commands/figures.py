@@ -1,4 +1,4 @@
-"""`sjepa figures`: the paper's figures and tables, from the results at hand."""
+"""`sjepa figures`: draw the paper's figures and tables from the available results."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,24 +12,24 @@ from sjepa.subcommands import parse
 
 @dataclass(frozen=True)
 class Figures:
-    """All figures and tables of the paper that the results at hand allow: PDF and SVG, LaTeX and Markdown.
+    """Write all figures (PDF and SVG) and tables (LaTeX and Markdown) of the paper that the available results allow.
 
-    No model runs here. Figures come from the runs' logs, from what `sjepa analyze` left in them, and from results of
-    `superb`, `probe` and `units`. What is missing is listed with the command that makes it.
+    No model runs. The data come from the runs' logs, from the findings of `sjepa analyze`, and from the results of
+    `superb`, `probe` and `units`. The command lists what is missing, and how to produce it.
     """
 
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional]
-    """Directories of runs; of several, each one's figures begin with its name."""
+    """Folders of runs. If there are several, the file names of each run's figures start with its name."""
     out: Path = Path("figures")
-    """Folder of the figures."""
+    """Folder for the figures and tables."""
     results: tuple[Path, ...] = ()
-    """Further folders with results.json at any depth, besides the runs' own."""
+    """More folders to search for results.json, at any depth. The runs' own results are always included."""
 
 
 def run(arguments: list[str]) -> None:
     command = parse(Figures, "sjepa figures", arguments)
     if not command.runs:
-        raise UserError("which run? sjepa figures RUN, or several")
+        raise UserError("no run given: sjepa figures RUN, or several runs")
     from sjepa.locks import lock_folder
     from sjepa.runs.folder import RunFolder
 
@@ -45,6 +45,6 @@ def run(arguments: list[str]) -> None:
     for path in made.files:
         print(path)
     if made.missing:
-        print("Not made, because something is missing:")
-    for what, how in made.missing:
-        print(f"  {what}: {how}")
+        print("Missing, with the command that produces the data:")
+    for what, command_line in made.missing:
+        print(f"  {what}: {command_line}")

@@ -41,7 +41,7 @@ def run(arguments: list[str]) -> None:
     from sjepa.errors import UserError
 
     if not command.sources:
-        raise UserError("say what to index: sjepa index FOLDER --out corpus")
+        raise UserError("no source given: sjepa index FOLDER --out corpus")
     facts = build_index(
         list(command.sources),
         command.out,

@@ -1,6 +1,7 @@
 """`sjepa plan`: estimate what a run would take."""
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -8,18 +9,21 @@ from typing import Annotated, Any
 
 from sjepa.bounds import AMOUNT, SHARD_HOURS
 from sjepa.config import Config
-from sjepa.data.plan import H200, Machine, PhaseWork, StepTime, Work, table
+from sjepa.data.plan import H200, Machine, PhaseWork, StepTime, Work, describe_plan
 from sjepa.errors import UserError
+from sjepa.fields import TABLE, Kind, require
+from sjepa.files import read_json
 from sjepa.model.encoder_config import EncoderConfig
 from sjepa.settings_file import load_preset
 from sjepa.subcommands import parse
 
-ANY_SIZE = 360.0  # seconds of audio for which a rate is entered that holds for all
+ANY_SIZE = 360.0  # seconds of audio per step under which a rate for steps of any size is entered
+MEASURED = Kind("a number above 0", lambda value: type(value) in (int, float) and AMOUNT.accepts(value))
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Estimate steps, epochs, days, storage and network rate of a run, its bottleneck, and when more GPUs stop helping.
+    """Estimate steps, epochs, days, storage, network rate and bottleneck of a run, and when more GPUs stop helping.
 
     `sjepa plan --hours 83000 --gpus 64 --throughput step-45.json step-360.json` reads the rates of a GPU from files of
     `sjepa bench step`, by the seconds of audio per GPU and step.
@@ -54,7 +58,7 @@ def run(arguments: list[str]) -> None:
     command = parse(Plan, "sjepa plan", arguments)
     config = load_preset(command.preset)
     times = read_times(command.throughput) if command.throughput else scale_times(H200, config.encoder)
-    decode_rate = rate_of(command.decode, "--decode", ("decode", "flac", "audio_per_second"))
+    decode_rate = read_rate(command.decode, "--decode", ("decode", "flac", "audio_per_second"))
     machine = Machine(
         command.gpus,
         times,
@@ -65,11 +69,11 @@ def run(arguments: list[str]) -> None:
         command.card_rate,
         command.disk,
     )
-    print("\n".join(table(work_of(config, command.hours), machine, command.shard_hours)))
+    print("\n".join(describe_plan(planned_work(config, command.hours), machine, command.shard_hours)))
 
 
-def work_of(config: Config, hours: float) -> Work:
-    """Parameters are counted on the model itself; gradients travel in fp32."""
+def planned_work(config: Config, hours: float) -> Work:
+    """Count the work of a run on the model itself. Gradients are reduced in fp32."""
     import torch
 
     from sjepa.model.sjepa import SJEPA
@@ -98,13 +102,17 @@ def work_of(config: Config, hours: float) -> Work:
 
 
 def read_times(given: Sequence[str]) -> list[StepTime]:
-    """Rates by the audio of a step: one number, or files of `sjepa bench step`."""
+    """Read rates by the audio per step: one number, or files of `sjepa bench step`."""
     found = []
     for each in given:
-        rate = rate_of(each, "--throughput", ("audio_per_second",))
-        facts = json.loads(Path(each).read_text()) if Path(each).is_file() else {}
-        audio = float(facts["batch"] * facts["seconds"]) if {"batch", "seconds"} <= set(facts) else ANY_SIZE
-        phases = [facts.get(name, {}).get("audio_per_second", rate) for name in ("phase1", "phase2")]
+        rate = read_rate(each, "--throughput", ("audio_per_second",))
+        facts = read_json(Path(each)) if Path(each).is_file() else {}
+        audio, phases = ANY_SIZE, []
+        if {"batch", "seconds"} <= set(facts):
+            audio = float(math.prod(require(facts, name, MEASURED, each) for name in ("batch", "seconds")))
+        for name in ("phase1", "phase2"):
+            measured = require(facts, name, TABLE, each) if name in facts else {"audio_per_second": rate}
+            phases.append(require(measured, "audio_per_second", MEASURED, f"{each}: {name}"))
         found.append(StepTime(audio, *phases))
     if len({time.audio for time in found}) < len(found):
         raise UserError(f"--throughput {' '.join(given)}: give one rate for each size of a step")
@@ -112,7 +120,7 @@ def read_times(given: Sequence[str]) -> list[StepTime]:
 
 
 def scale_times(times: Sequence[StepTime], encoder: EncoderConfig) -> list[StepTime]:
-    """Rates measured with the paper's encoder, for a larger one: by the operations that it needs."""
+    """Scale rates measured with the paper's encoder to a larger one, by the number of operations."""
     from sjepa.audio.io import SAMPLE_RATE
     from sjepa.speed.timing import count_operations
 
@@ -121,7 +129,7 @@ def scale_times(times: Sequence[StepTime], encoder: EncoderConfig) -> list[StepT
     return [replace(time, rate=time.rate / slower, encoder_rate=time.encoder_rate / slower) for time in times]
 
 
-def rate_of(given: str, option: str, keys: tuple[str, ...]) -> float:
+def read_rate(given: str, option: str, keys: tuple[str, ...]) -> float:
     """A rate given as a number, or found in a JSON file."""
     path = Path(given)
     try:

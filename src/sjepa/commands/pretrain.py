@@ -17,28 +17,28 @@ from sjepa.subcommands import option, parse
 class Pretrain:
     """Pre-train an encoder on a folder of audio, or continue a run.
 
-    Start from a preset and change any field: `sjepa pretrain --preset tiny --data audio/ --out run/ --phase2.k 500`.
-    Run the same command again to continue; `sjepa pretrain --out run/` is enough. More steps lengthen a run, also one
-    that is complete: `sjepa pretrain --out run/ --phase2.steps 120000`. Under torchrun it uses every GPU.
+    Start from a preset and change any setting: `sjepa pretrain --preset tiny --data audio/ --out run/ --phase2.k 500`.
+    To continue a run, `sjepa pretrain --out run/` is enough. To lengthen it, even after its end, give more steps:
+    `sjepa pretrain --out run/ --phase2.steps 120000`. Under torchrun, training uses one GPU per process.
     """
 
     out: Path
-    """Directory of the run; a new one, or one to continue."""
+    """Folder of the run: a new one, or one to continue."""
     data: str = ""
-    """Folder of audio (wav, flac, ogg, opus or mp3 of any rate), an index or shards (folder or URL), or several: a,b by
-    their size, a=0.7,b=0.3 with weights. A run that continues knows its own."""
+    """Audio to train on: a folder (wav, flac, ogg, opus or mp3 of any rate), an index, or shards (folder or URL).
+    Several corpora: a,b mixes them by size, a=0.7,b=0.3 by weight. A run that continues remembers its data."""
     preset: str = ""
-    """Where settings start: tiny, half-hour, base, paper, or a TOML file (docs/runs.md)."""
+    """Settings to start from: tiny, half-hour, base, paper, or a TOML file (docs/runs.md)."""
     branch_from: Path | None = None
-    """A run whose first phases the new run shares: it starts from the last checkpoint that both have in common."""
+    """Share the first phases of another run: the new run starts from the last checkpoint that both have in common."""
     replace_data: bool = False
-    """Let a run that exists go on with other audio (--data) than it had."""
+    """Allow an existing run to continue with other audio (--data)."""
     stop_after_phase: Annotated[int, INDEX] = 0
-    """Stop in good order at the end of this phase; 0 for the end of the run."""
+    """Save and stop at the end of this phase; 0 trains to the end of the run."""
 
 
 def starting_config(arguments: list[str]) -> Config:
-    """The config that overrides apply to: the preset's, or that of the run being continued or branched from."""
+    """The config that options override: the preset's, or that of the run to continue or to branch from."""
     preset = option(arguments, "--preset")
     if preset:
         return load_preset(preset)
@@ -59,20 +59,21 @@ def run(arguments: list[str]) -> None:
             raise UserError(f"--branch-from {command.branch_from}: this is not a run")
     if not command.preset and not known.exists:
         presets = " | ".join(preset_names())
-        raise UserError(f"there is no run in {command.out}; to begin one, choose a preset: --preset {presets}")
-    data = command.data or known.data
-    if not data:
-        raise UserError("say which audio to train on: --data FOLDER")
+        raise UserError(f"there is no run in {command.out}; to start one, choose a preset: --preset {presets}")
+    if not (command.data or known.data):
+        raise UserError("no audio given to train on: --data FOLDER")
     config, last = read_config_options(command.config), command.stop_after_phase
     if last > len(config.phases):
         raise UserError(f"--stop-after-phase {last}: the run has {len(config.phases)} phases")
     from sjepa import distributed
+    from sjepa.train.branch import sections_at_branch
     from sjepa.train.loop import pretrain
 
+    data = command.data or (known.data if known is folder else sections_at_branch(known, config)[-1].data)
     choices = {"branch_from": command.branch_from, "replace_data": command.replace_data, "last_phase": last or None}
     if not pretrain(config, data, command.out, **choices):
-        if distributed.world_size() == 1:  # torchrun would take it for a failure
-            raise SystemExit(130)  # stopped in good order, but what follows in a script should not start
+        if distributed.world_size() == 1:  # torchrun would treat this exit code as a failure
+            raise SystemExit(130)  # stopped and saved, but a script should not go on to its next command
         return
     if distributed.is_main():
         print(f"The encoder is in {folder.encoder}: sjepa.Encoder.from_pretrained loads it")

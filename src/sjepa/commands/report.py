@@ -50,7 +50,7 @@ def run(arguments: list[str]) -> None:
     from sjepa.report.page import plotly_source, write_comparison, write_page
     from sjepa.runs.folder import RunFolder
 
-    plotly_source()  # before the work rather than after it
+    plotly_source()  # fail before the work if plotly is not installed
     if command.data is not None:
         for folder in command.runs:
             with lock_folder(RunFolder(folder).analysis):

@@ -1,4 +1,4 @@
-"""`sjepa runs`: the runs in a folder, next to each other."""
+"""`sjepa runs`: list the runs in a folder."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,7 @@ from sjepa.subcommands import parse
 
 @dataclass(frozen=True)
 class Runs:
-    """List runs: state, step, phase, loss, results at hand, last activity, and the settings in which they differ.
+    """List runs with their state, step, phase, loss, results, last activity, and the settings in which they differ.
 
     `sjepa runs runs/` lists all runs below a folder. `sjepa runs runs/mine` shows one run with its history: every start
     and stop, on which machine, and what each start changed.
@@ -21,7 +21,7 @@ class Runs:
     folders: Annotated[tuple[Path, ...], tyro.conf.Positional]
     """Folders that hold runs, or runs."""
     format: Literal["table", "json", "csv"] = "table"
-    """How to write it. json and csv have all results and the whole settings that differ."""
+    """Format of the list. json and csv include all results, and the settings that differ in full."""
 
 
 def run(arguments: list[str]) -> None:
@@ -32,9 +32,7 @@ def run(arguments: list[str]) -> None:
     folders = command.folders or (Path("runs"),)
     found = listing.find_runs(folders)
     if not found:
-        raise UserError(
-            f"there is no run below {', '.join(map(str, folders))}: `sjepa pretrain --out FOLDER` makes one"
-        )
+        raise UserError(f"there is no run in {', '.join(map(str, folders))}: `sjepa pretrain --out FOLDER` starts one")
     listed = listing.list_runs(found)
     if command.format == "json":
         print(listing.as_json(listed))

@@ -99,7 +99,7 @@ def run(arguments: list[str]) -> None:
 
 
 def start(command: Superb) -> None:
-    """Load the encoder, on each rank where there are several, and run what is asked for."""
+    """Load the encoder, on every rank, and evaluate one task or all of them."""
     from sjepa.evaluate.results import results_root
     from sjepa.evaluate.superb.tasks import find_entry
     from sjepa.evaluate.upstream import load_upstream
@@ -113,18 +113,18 @@ def start(command: Superb) -> None:
 
 
 def folder_name(command: Superb, task: str | None = None) -> str:
-    """The folder of a task's results, which is also how its protocol is called."""
+    """The name of a task's results folder, which is also the name of its protocol."""
     return f"{task or command.task}-lite" if command.lite else task or command.task
 
 
 def evaluate(command: Superb, entry: "Entry", upstream: "Upstream", data: Path, place: Path) -> None:
-    """One task: train, select, test, and print the scores. Results go to a folder of the task's name in `place`."""
+    """Train, select and test one task, and print its scores. Results go to a folder with the task's name in `place`."""
     from sjepa import distributed
     from sjepa.evaluate.superb.decode import BOARD, PAPER, BeamDecoder, LanguageModel
     from sjepa.evaluate.superb.feature_files import FeatureFiles
-    from sjepa.evaluate.superb.own import CorpusOptions, limit_training
     from sjepa.evaluate.superb.protocol import format_scores
     from sjepa.evaluate.superb.text import Characters
+    from sjepa.evaluate.superb.user_corpus import CorpusOptions, limit_training
     from sjepa.locks import lock_folder
     from sjepa.progress import say
 
@@ -143,12 +143,12 @@ def evaluate(command: Superb, entry: "Entry", upstream: "Upstream", data: Path, 
     if hours is not None:
         task = limit_training(task, hours, command.seed)
     if command.language_model is not None and entry.language_model and getattr(task, "symbols", None) != Characters():
-        raise UserError("--language-model knows LibriSpeech's characters: leave it out for other corpora")
+        raise UserError("--language-model only supports LibriSpeech's characters: leave it out for other corpora")
     decoders = {}
     if command.language_model is not None and entry.language_model:
         language = LanguageModel(command.language_model, *command.lexicon)
         decoders = {"paper": BeamDecoder(language, PAPER), "board": BeamDecoder(language, BOARD)}
-    say(f"{protocol} ({entry.title}) on {upstream.name}; what is trained stays in {out}", aside=True)
+    say(f"{protocol} ({entry.title}) on {upstream.name}; results go to {out}", aside=True)
     files = None
     if command.feature_cache is not None:
         files = FeatureFiles(command.feature_cache, int(command.feature_cache_gb * 2**30), upstream)
@@ -167,7 +167,7 @@ def evaluate(command: Superb, entry: "Entry", upstream: "Upstream", data: Path, 
 
 
 def report(text: str) -> None:
-    """Print a result, once if there are several ranks."""
+    """Print a result on the main rank only."""
     from sjepa import distributed
 
     if distributed.is_main():
@@ -175,7 +175,7 @@ def report(text: str) -> None:
 
 
 def evaluate_all(command: Superb, upstream: "Upstream", out: Path) -> None:
-    """Every task whose corpus is there; then the table, and the archive for SUPERB's board."""
+    """Evaluate every task whose corpus exists, then print the table and write the archive for SUPERB's leaderboard."""
     from sjepa import distributed
     from sjepa.evaluate.results import find_results
     from sjepa.evaluate.superb.submission import pack
@@ -213,12 +213,12 @@ def evaluate_all(command: Superb, upstream: "Upstream", out: Path) -> None:
 
 
 def training_hours(command: Superb) -> float | None:
-    """The amount of training speech that is asked for, if any."""
+    """The requested hours of training speech, or None for all."""
     if command.hours is not None and command.minutes is not None:
-        raise UserError("--hours or --minutes, not both")
+        raise UserError("give --hours or --minutes, not both")
     hours = command.hours if command.minutes is None else command.minutes / 60
     if command.label and command.task not in ("classify", "tag"):
         raise UserError(f"--label is for classify and tag; {command.task} has its own labels")
     if command.task == "tag" and len(command.label) > 1:
-        raise UserError("--label: tag has one column of tags")
+        raise UserError("--label: tag takes one column of tags")
     return hours

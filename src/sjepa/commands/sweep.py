@@ -1,4 +1,4 @@
-"""`sjepa sweep`: many runs from one file of variations."""
+"""`sjepa sweep`: train and measure many runs that one file describes."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,33 +16,33 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SweepCommand:
-    """Train the runs of a file one after another, measure them, and compare them on one page.
+    """Train all runs that a file describes, evaluate them, and write one page that compares them.
 
-    Runs share their first phases where their settings agree. The same command continues what was stopped. docs/runs.md
-    explains the file, and how the runs become the tasks of a Slurm array.
+    Runs whose settings agree in the first phases train these phases once. Run the same command again to continue.
+    docs/runs.md explains the file, and how to turn the runs into the tasks of a Slurm array.
     """
 
     file: Annotated[Path, tyro.conf.Positional]
-    """The file of variations (TOML)."""
+    """The TOML file that describes the runs."""
     only: tuple[str, ...] = ()
-    """Only these runs, by name or pattern: soft-0 'hard-*'. What they share with others is trained with them."""
+    """Do only these runs, by name or pattern: soft-0 'hard-*'. Phases that they share with others are trained too."""
     list: bool = False
-    """List all runs with their state, and do nothing."""
+    """List the runs with their state, and exit."""
     array: bool = False
-    """Print the range of tasks, 0-N, and do nothing."""
+    """Print the range of tasks, 0-N, for `sbatch --array`, and exit."""
     task: Annotated[int | None, INDEX] = None
-    """Do only the run of this number, as in --list. What another task is training is waited for."""
+    """Do only the run with this number in --list. Wait for phases that another task is training."""
     out: Path | None = None
-    """Folder of the runs, in place of the file's."""
+    """Folder for the runs, instead of the one in the file."""
     data: str = ""
-    """Audio to train on, in place of the file's."""
+    """Audio to train on, instead of the data in the file."""
 
 
 def run(arguments: list[str]) -> None:
     command = parse(SweepCommand, "sjepa sweep", arguments)
     from sjepa.commands import COMMANDS
     from sjepa.sweep.file import read_sweep
-    from sjepa.sweep.work import StoppedError, do_all
+    from sjepa.sweep.work import StoppedError, run_all
 
     sweep = read_sweep(command.file, COMMANDS, command.out, command.data)
     if command.array:
@@ -51,15 +51,15 @@ def run(arguments: list[str]) -> None:
     items = sweep.select(command.only)
     if command.task is not None:
         if command.task >= len(sweep.items):
-            raise UserError(f"--task {command.task}: the last is {len(sweep.items) - 1}")
+            raise UserError(f"--task {command.task}: the last task is {len(sweep.items) - 1}")
         items = [sweep.items[command.task]]
     if command.list:
         show_list(sweep, items)
         return
     try:
-        do_all(sweep, items)
+        run_all(sweep, items)
     except StoppedError:
-        print("sjepa: the sweep is stopped; the same command continues", flush=True)
+        print("sjepa: the sweep is stopped; run the same command to continue", flush=True)
         raise SystemExit(130) from None
 
 

@@ -1,4 +1,4 @@
-"""`sjepa units`: how well clusters of frames agree with phones."""
+"""`sjepa units`: measure how well discrete units agree with phones."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,39 +10,43 @@ from sjepa.subcommands import parse
 
 @dataclass(frozen=True)
 class Units:
-    """Purity, PNMI and perplexity of discrete units against phone labels; ABX of the features where asked for."""
+    """Measure how well discrete units agree with phone labels: purity, PNMI and perplexity.
+
+    With --abx or --items, also measure the ABX error of the features.
+    """
 
     encoder: str
-    """A run, or an exported or shipped encoder; any other encoder, or mfcc or logmel, for k-means on a layer."""
+    """A run, or an exported or shipped encoder. With --units kmeans, any encoder that `sjepa superb` accepts, such as
+    mfcc."""
     data: Path
-    """LibriSpeech with phones-SUBSET.jsonl.gz beside it, or a corpus with phones in labels.jsonl."""
+    """LibriSpeech with phones-SUBSET.jsonl.gz next to it, or a corpus with phones in labels.jsonl."""
     out: Path | None = None
-    """Folder of the results; by default units/ENCODER, with options that are not as usual, in RUN/results or runs."""
+    """Folder for the results. Default: units/ENCODER, with the options that you changed, below RUN/results or runs."""
     subset: str = "dev-clean"
     """Subset of LibriSpeech."""
     alignments: Path | None = None
     """Phones and words with times, for any corpus and language: a folder of TextGrids, CTM files or tables."""
     units: Literal["head", "predictor", "mixture", "kmeans"] = "head"
-    """The argmax of the cluster head at visible frames, with nothing masked; of the predictor at masked frames, with
-    each frame masked once; of the mixture on its own layer; or k-means."""
+    """Source of the units: the cluster head at visible frames, with nothing masked; the predictor at masked frames,
+    with each frame masked once; the mixture on its own layer; or k-means on any layer."""
     layer: str = "last"
-    """Layer for k-means and ABX: from 0, or last."""
+    """Layer for k-means and ABX: a number from 0, or last."""
     clusters: Annotated[int, SIZE] = 100
-    """Clusters of k-means."""
+    """Number of clusters of k-means."""
     frames: Annotated[int, INDEX] = 250_000
-    """Frames, from whole utterances at random; 0 takes all."""
+    """Number of frames, from random whole utterances; 0 uses all."""
     abx: bool = False
-    """Also measure ABX on the layer, through fastabx."""
+    """Also measure the ABX error of the layer, with fastabx."""
     items: Path | None = None
-    """A ZeroSpeech item file: only triphone ABX of the layer is measured, on audio files of its names below --data."""
+    """A ZeroSpeech item file. Only its triphone ABX error is measured; --data is the folder of its audio files."""
     step: Annotated[int | None, INDEX] = None
-    """The checkpoint of a run at this step in place of its newest encoder; train.keep_every keeps such checkpoints."""
+    """Use the checkpoint at this step instead of the newest encoder of a run; see train.keep_every."""
     seed: Annotated[int, SEED] = 0
-    """All randomness follows from it."""
+    """Seed of everything random."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where to run; auto takes a GPU where there is one."""
+    """Where to run; auto uses a GPU if there is one."""
     precision: Literal["fp32", "bf16"] = "fp32"
-    """In which the encoder computes: fp32 as s3prl does, or bf16, which is faster on a GPU."""
+    """Precision of the encoder: fp32 as in s3prl, or bf16, which is faster on a GPU."""
 
 
 def run(arguments: list[str]) -> None:
@@ -65,12 +69,12 @@ def run(arguments: list[str]) -> None:
         run_items(command)
         return
     if command.abx:
-        import_fastabx()  # missing, it is better missed before the work than after
+        import_fastabx()  # fail before the work if it is not installed
     upstream = load_upstream(command.encoder, command.device, command.precision, command.step)
     out = results_folder(command, "units", upstream.name)
     with lock_folder(out):
         if command.layer == "all":
-            raise UserError("--layer all: units are of one layer")
+            raise UserError("--layer all: units come from one layer")
         if command.units != "kmeans" and command.layer != "last":
             raise UserError("the cluster head reads the last layer; --layer is for --units kmeans")
         if command.units == "mixture" and command.layer != "last":
@@ -129,7 +133,7 @@ def run(arguments: list[str]) -> None:
 
 
 def run_items(command: Units) -> None:
-    """Triphone ABX on a ZeroSpeech item file."""
+    """Measure triphone ABX on a ZeroSpeech item file."""
     from sjepa.audio.io import SAMPLE_RATE
     from sjepa.data.corpus import audio_files
     from sjepa.errors import UserError
@@ -151,12 +155,12 @@ def run_items(command: Units) -> None:
         raise UserError(
             f"{command.items} names {missing[0]} and {len(missing) - 1} more that are not in {command.data}"
         )
-    import_fastabx()  # missing, it is better missed before the work than after
+    import_fastabx()  # fail before the work if it is not installed
     upstream = load_upstream(command.encoder, command.device, command.precision, command.step)
     out = results_folder(command, "abx", upstream.name)
     states = select_states(upstream, command.layer)
     if len(states) != 1:
-        raise UserError("--layer all: ABX is of one layer")
+        raise UserError("--layer all: ABX is measured on one layer")
     corpus = [LabelledUtterance(Utterance(name, audio[name], "")) for name in names]
     with check_frozen(upstream) as encoder:
         found = extract_features(upstream, corpus, states, 0, command.seed, means=False)

@@ -12,9 +12,9 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from sjepa.audio.io import SAMPLE_RATE, AudioInfo, BadAudioError, decoding, read_header, shown
-from sjepa.data.corpus import Corpus, first_of
-from sjepa.data.index import AUDIO, Row, arrow, merge_parts, read_facts, write_part, writing
+from sjepa.audio.io import SAMPLE_RATE, AudioInfo, BadAudioError, open_audio, read_header, show_path
+from sjepa.data.corpus import Corpus, describe_refused
+from sjepa.data.index import AUDIO, Row, import_arrow, merge_parts, read_facts, report_write_errors, write_part
 from sjepa.data.languages import select_languages
 from sjepa.data.layouts import Found, Item, Layout, find_items
 from sjepa.data.silence import Stretch, cut_at_silences, join_voice, loudness
@@ -25,9 +25,9 @@ from sjepa.locks import lock_folder
 from sjepa.model.frontend import RECEPTIVE_FIELD
 from sjepa.progress import bar, say, track
 
-PART = 1024  # items whose work is kept when indexing is interrupted
-LONGEST = 2**31 - 1  # samples of an utterance that the columns of an index can hold
-UNPACKED = "unpacked"  # folder of the audio that lay compressed in Parquet files
+PART = 1024  # items per part; an interrupted build loses at most one part
+LONGEST = 2**31 - 1  # largest number of samples that the columns of an index can hold
+UNPACKED = "unpacked"  # folder for audio that is compressed in Parquet files
 ROUNDING = 0.1  # seconds that a list may claim beyond the end of a file
 
 
@@ -45,12 +45,12 @@ def build_index(
 
     With `languages`, only utterances in these languages.
     """
-    arrow()  # fail before the work if it is not installed
+    import_arrow()  # fail before the work if it is not installed
     for source in sources:
         if not os.path.exists(source):
-            raise UserError(f"there is no {shown(source)}")
+            raise UserError(f"there is no {show_path(source)}")
         if not (os.path.isfile(source) or os.path.isdir(source)):
-            raise UserError(f"{shown(source)} is neither a regular file nor a folder")
+            raise UserError(f"{show_path(source)} is neither a regular file nor a folder")
     with lock_folder(out):
         return write_index(sources, out, layout, max_seconds, cut_transcribed, languages, show)
 
@@ -66,7 +66,7 @@ def write_index(
 ) -> dict[str, Any]:
     """The work of `build_index`, which has locked the folder."""
     settings: dict[str, Any] = {
-        "sources": [shown(os.path.abspath(source)) for source in sources],
+        "sources": [show_path(os.path.abspath(source)) for source in sources],
         "layout": layout,
         "max_seconds": max_seconds,
         "cut_transcribed": cut_transcribed,
@@ -90,7 +90,7 @@ def write_index(
         for _ in find():
             total += 1
             progress.advance()
-    with writing(out):
+    with report_write_errors(out):
         (out / "parts").mkdir(exist_ok=True)
     limit = round(max_seconds * SAMPLE_RATE)
     parts = []
@@ -110,17 +110,17 @@ def write_index(
                         else:
                             rows += result
                         progress.advance()
-                    with writing(out):
+                    with report_write_errors(out):
                         write_part(part, rows, refused)
                 parts.append(part)
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
-    with writing(out):
+    with report_write_errors(out):
         return merge_parts(out, parts, settings)
 
 
 def read_corpus(source: str, max_seconds: float, show: bool = True) -> Corpus:
-    """The corpus of a source in any layout. Headers are read now; an index keeps them for the next time."""
+    """Read a source in any layout as a corpus. Headers are read every time; an index stores them."""
     limit = round(max_seconds * SAMPLE_RATE)
     items = list(find_items([source], "auto"))
     with ThreadPoolExecutor(min(16, 4 * (os.cpu_count() or 1))) as pool:
@@ -129,7 +129,9 @@ def read_corpus(source: str, max_seconds: float, show: bool = True) -> Corpus:
     refused = [result for result in found if isinstance(result, str)]
     rows = [row for result in found if not isinstance(result, str) for row in result]
     if not rows:
-        raise UserError(f"no usable audio in {source}: {first_of(refused) if refused else 'the source lists none'}")
+        raise UserError(
+            f"no usable audio in {source}: {describe_refused(refused) if refused else 'the source lists none'}"
+        )
     paths = list(dict.fromkeys(row.path for row in rows))
     places = {path: place for place, path in enumerate(paths)}
     start, length, offset, size = (
@@ -154,7 +156,7 @@ def make_rows(item: Item | str, limit: int, cut_transcribed: bool) -> list[Row] 
         info = read_cached_header(item.place)
     except BadAudioError as error:
         return str(error)
-    name, start = shown(item.place.path), round(item.offset * SAMPLE_RATE)
+    name, start = show_path(item.place.path), round(item.offset * SAMPLE_RATE)
     samples = info.samples - start if item.duration is None else round(item.duration * SAMPLE_RATE)
     if start + samples > info.samples + ROUNDING * SAMPLE_RATE or start >= info.samples:
         end, there = (start + samples) / SAMPLE_RATE, info.samples / SAMPLE_RATE
@@ -182,11 +184,11 @@ def make_rows(item: Item | str, limit: int, cut_transcribed: bool) -> list[Row] 
 
 @lru_cache(maxsize=256)
 def read_cached_header(place: Place) -> AudioInfo:
-    return read_header(open_place(place), shown(place.path))
+    return read_header(open_place(place), show_path(place.path))
 
 
 def open_place(place: Place) -> str | BinaryIO:
-    """What soundfile opens: a path, or the bytes of a tar member or of a URL."""
+    """Return what soundfile can open: a path, or the bytes of a tar member or of a URL."""
     return io.BytesIO(read_bytes(place)) if place.size or is_url(place.path) else place.path
 
 
@@ -195,7 +197,7 @@ def cut_pieces(place: Place, stretch: Stretch, limit: int) -> list[Stretch]:
     start, samples = stretch
     if samples <= limit:
         return [stretch]
-    with decoding(open_place(place), shown(place.path)) as sound:
+    with open_audio(open_place(place), show_path(place.path)) as sound:
         power = loudness(sound, start, samples)
     return cut_at_silences(power, start, samples, limit)
 

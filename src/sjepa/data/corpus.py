@@ -18,7 +18,7 @@ from sjepa.audio.io import (
     SilentAudioError,
     read_header,
     read_int16,
-    shown,
+    show_path,
 )
 from sjepa.data.shard_cache import ShardCache
 from sjepa.data.storage import Place, is_url, read_bytes
@@ -26,7 +26,7 @@ from sjepa.errors import UserError
 from sjepa.model.frontend import RECEPTIVE_FIELD
 from sjepa.progress import track
 
-REQUESTS = 32  # at a time while a corpus behind URLs is decoded into memory: most of them wait for an answer
+REQUESTS = 32  # concurrent requests while a corpus behind URLs is decoded into memory: most of them wait
 
 
 @dataclass(frozen=True)
@@ -42,23 +42,23 @@ class Corpus:
     raw: bool = False
     """The bytes are plain int16 samples."""
     block: int = 1
-    """This many neighbours stay together in a batch and are read at once; shards are shuffled when they are written."""
+    """This many neighbours stay together in a batch and are read in one request. Shards are already shuffled."""
     refused: list[str] = field(default_factory=list)
     """Why a file, or some of its pieces, was left out: each file and reason once."""
     audio: list[np.ndarray | str] | None = None
-    """Decoded int16 samples of each utterance, or why there are none, if the corpus is in memory. Digital
-    silence is no samples at all."""
+    """If the corpus is in memory: the int16 samples of each utterance, or the reason why it cannot be used. Digital
+    silence has no samples."""
     identity: str = ""
     """The fingerprint in the index."""
     shard_cache: ShardCache | None = None
-    """Where shards behind URLs are kept."""
+    """The cache on disk for shards behind URLs."""
 
     def __len__(self) -> int:
         return len(self.length)
 
     @property
     def indexed(self) -> bool:
-        """Whether it comes from an index or shards, which were cut when they were built, and not from a folder."""
+        """Whether it comes from an index or shards, whose long recordings are already cut."""
         return bool(self.identity)
 
     @property
@@ -93,7 +93,7 @@ class Corpus:
 
     def name(self, utterance: int) -> str:
         """The name of an utterance for messages."""
-        path = shown(self.paths[self.file[utterance]])
+        path = show_path(self.paths[self.file[utterance]])
         inside = self.byte_size is not None and self.byte_size[utterance]
         return f"{path} (utterance {utterance})" if inside else path
 
@@ -113,14 +113,14 @@ class Corpus:
         return decoded[:samples] if len(decoded) >= samples else np.pad(decoded, (0, samples - len(decoded)))
 
     def is_piece(self, utterance: int) -> bool:
-        """Whether the recording goes on in the utterance before or after, so that this is only a piece of it."""
+        """Whether this is a piece of a recording that continues in the previous or next utterance."""
         neighbours = [other for other in (utterance - 1, utterance + 1) if 0 <= other < len(self)]
         return any(self.place(other) == self.place(utterance) for other in neighbours)
 
     def decode(self, utterance: int, start: int, samples: int) -> np.ndarray:
         place = self.place(utterance)
         if min(place.offset, place.size, start) < 0:
-            raise BadAudioError(f"{shown(place.path)}: the index points before its beginning; rebuild it")
+            raise BadAudioError(f"{show_path(place.path)}: the index points before its beginning; rebuild it")
         if self.raw:
             stretch = Place(place.path, place.offset + 2 * start, 2 * samples)
             return np.frombuffer(read_bytes(stretch), dtype="<i2")
@@ -139,7 +139,7 @@ def audio_files(folder: Path, refused: list[str]) -> Iterator[str]:
     visited = set()
 
     def refuse(error: OSError) -> None:
-        refused.append(f"{shown(error.filename)}: the folder cannot be read ({error.strerror})")
+        refused.append(f"{show_path(error.filename)}: the folder cannot be read ({error.strerror})")
 
     for where, folders, files in os.walk(folder, followlinks=True, onerror=refuse):
         status = os.stat(where)
@@ -152,12 +152,12 @@ def audio_files(folder: Path, refused: list[str]) -> Iterator[str]:
 
 
 def scan_folder(folder: str | Path, max_seconds: float, show: bool = True) -> Corpus:
-    """The audio below a folder, by its headers. Long files become equal pieces of at most `max_seconds`."""
+    """Find the audio below a folder and read its headers. Long files become equal pieces of at most `max_seconds`."""
     folder = Path(folder)
     if not folder.exists():
         raise UserError(f"there is no folder {folder}")
     if not folder.is_dir():
-        raise UserError(f"{folder} is a file: name a folder of audio")
+        raise UserError(f"{folder} is a file: give a folder of audio")
     refused: list[str] = []
     paths = list(audio_files(folder, refused))
     if not paths:
@@ -182,12 +182,12 @@ def scan_folder(folder: str | Path, max_seconds: float, show: bool = True) -> Co
             pieces_of_files += [(len(kept), size * piece, size) for piece in range(pieces)]
             kept.append(path)
     if not kept:
-        raise UserError(f"no usable audio in {folder}: {first_of(refused)}")
+        raise UserError(f"no usable audio in {folder}: {describe_refused(refused)}")
     file, start, length = np.array(pieces_of_files, dtype=np.int64).T.copy()
     return Corpus(kept, file, start, length, refused=refused)
 
 
-def first_of(reasons: list[str]) -> str:
+def describe_refused(reasons: list[str]) -> str:
     return reasons[0] + (f" (and {len(reasons) - 1} more like it)" if len(reasons) > 1 else "")
 
 
@@ -198,15 +198,15 @@ def check_header(path: str) -> AudioInfo | str:
     except BadAudioError as error:
         return str(error)
     if info.samples < RECEPTIVE_FIELD:
-        return f"{shown(path)}: {info.samples} samples at 16 kHz, fewer than one frame ({RECEPTIVE_FIELD})"
+        return f"{show_path(path)}: {info.samples} samples at 16 kHz, fewer than one frame ({RECEPTIVE_FIELD})"
     return info
 
 
 def decode(corpus: Corpus, show: bool = True) -> Corpus:
-    """The corpus with every utterance decoded in memory. What cannot be decoded is reported and keeps its place."""
+    """Decode every utterance into memory. An utterance that cannot be decoded is reported and keeps its index."""
 
     def attempt(utterance: int) -> tuple[np.ndarray | str, str]:
-        """What memory holds of an utterance, and why it cannot be used if it cannot."""
+        """The samples of an utterance, or the reason why it cannot be used."""
         try:
             return corpus.read(utterance), ""
         except SilentAudioError as error:
@@ -217,7 +217,7 @@ def decode(corpus: Corpus, show: bool = True) -> Corpus:
     remote = is_url(corpus.paths[0])
     with ThreadPoolExecutor(REQUESTS if remote else os.cpu_count()) as pool:
         found = list(track(pool.map(attempt, range(len(corpus))), "Decoding audio", len(corpus), show))
-    refused = list(dict.fromkeys(reason for _, reason in found if reason))  # pieces share their file's
+    refused = list(dict.fromkeys(reason for _, reason in found if reason))  # pieces of a file share its reason
     if all(reason for _, reason in found):
-        raise UserError(f"no usable audio: {first_of(refused)}")
+        raise UserError(f"no usable audio: {describe_refused(refused)}")
     return replace(corpus, refused=corpus.refused + refused, audio=[samples for samples, _ in found])

@@ -18,13 +18,14 @@ class CorpusMix:
     """
 
     corpora: tuple[Corpus, ...]
-    length: np.ndarray  # of all, end to end
-    first: np.ndarray  # (corpora + 1,) utterance with which each begins
+    length: np.ndarray  # of the utterances of all corpora, concatenated
+    first: np.ndarray  # (corpora + 1,) index of the first utterance of each corpus
     shares: tuple[tuple[int, float], ...]
     weights: tuple[float, ...]
 
     @staticmethod
-    def of(corpora: list[Corpus], weights: list[float]) -> "CorpusMix":
+    def combine(corpora: list[Corpus], weights: list[float]) -> "CorpusMix":
+        """Mix corpora by weight."""
         scarcity = [weight / corpus.hours for corpus, weight in zip(corpora, weights, strict=True)]
         return CorpusMix(
             tuple(corpora),

@@ -15,7 +15,7 @@ import numpy as np
 
 from sjepa.errors import UserError
 
-# The numbers are those of its speak_lib.h.
+# Constants of speak_lib.h.
 ESPEAK_RATE = 22_050
 EVENT_PHONEME = 7
 AUDIO_SYNCHRONOUS = 2
@@ -35,7 +35,7 @@ class Voice:
     espeak: str  # accent+variant
     pitch: int = 50  # 0 to 99
     pitch_range: int = 50  # 0 (monotone) to 99
-    rate: int = 165  # words a minute, 80 to 450
+    rate: int = 165  # words per minute, 80 to 450
     peak: float = 0.5  # amplitude of the loudest sample
 
 
@@ -51,7 +51,7 @@ class _EventStruct(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_int) for name in ("kind", "unique", "text_position", "length", "milliseconds", "sample")),
         ("user_data", ctypes.c_void_p),
-        ("ipa", ctypes.c_char * 8),  # a union, of which phoneme events use this member
+        ("ipa", ctypes.c_char * 8),  # a union; phoneme events use this member
     ]
 
 
@@ -72,9 +72,9 @@ def run_espeak(text: str, voice: Voice) -> tuple[np.ndarray, list[Phoneme]]:
                 phonemes.append(Phoneme(event.ipa.decode(errors="ignore"), event.sample, event.text_position))
         return 0
 
-    callback = _Callback(collect)  # named, so that it lives as long as espeak may call it
+    callback = _Callback(collect)  # a variable keeps it alive as long as espeak may call it
 
-    # espeak reads some pairs of words ("in the") as one; a no-break space keeps them two, each with its own times.
+    # espeak merges some pairs of words ("in the"). A no-break space keeps them apart, each with its own times.
     utf8 = re.sub(r"(?<=\w)\s(?=\w)", "\N{NO-BREAK SPACE}", text).encode()
     with _one_at_a_time:
         library = ctypes.CDLL(loader.get_library_path())
@@ -101,7 +101,7 @@ def run_espeak(text: str, voice: Voice) -> tuple[np.ndarray, list[Phoneme]]:
 
 
 def _unload(library: ctypes.CDLL) -> None:
-    """Unload espeak: the phase of its pitch flutter and its gain are kept in C statics that nothing else resets."""
+    """Unload espeak, because only that resets the C statics with the phase of its pitch flutter and its gain."""
     if sys.platform == "win32":
         _ctypes.FreeLibrary(library._handle)
     else:

@@ -1,13 +1,13 @@
-"""The index of a corpus: a folder of memory-mapped columns, so that 25 million utterances open at once.
+"""The index of a corpus: a folder of memory-mapped columns, so that 25 million utterances open quickly.
 
-    index.json      what it is, its figures, the root of its paths, its fingerprint
+    index.json      format, summary, root of the paths, fingerprint
     audio.arrow     file, byte_offset, byte_size, start, length: numbers in one record batch, mapped as numpy arrays
-    files.arrow     path: bytes, below the root or absolute
+    files.arrow     path: bytes, relative to the root or absolute
     labels.arrow    id, speaker, sex, chapter, text; split and labels (a JSON object of further columns) if any has them
-    refused.txt     what was left out and why
+    refused.txt     the files that were left out, with reasons
     parts/          only during the build: finished pieces, from which an interrupted build continues
 
-Shards are an index too, whose files are its own tars.
+Shards are an index whose files are tars in the same folder.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sjepa.audio.io import SAMPLE_RATE, BadAudioError, one_line, printable, shown
+from sjepa.audio.io import SAMPLE_RATE, BadAudioError, escape_text, one_line, show_path
 from sjepa.data.corpus import Corpus
 from sjepa.data.layouts import cache_folder
 from sjepa.data.storage import Place, download, file_size, is_url, read_bytes
@@ -69,7 +69,7 @@ class Row(NamedTuple):
     labels: str = ""
 
 
-def arrow() -> Any:
+def import_arrow() -> Any:
     try:
         importlib.import_module("pyarrow.ipc")
         return importlib.import_module("pyarrow")
@@ -78,7 +78,7 @@ def arrow() -> Any:
 
 
 @contextmanager
-def writing(folder: Path) -> Iterator[None]:
+def report_write_errors(folder: Path) -> Iterator[None]:
     """Report a full disk, missing permission or a path that is not a folder in one line."""
     try:
         yield
@@ -88,12 +88,12 @@ def writing(folder: Path) -> Iterator[None]:
 
 def write_part(path: Path, rows: list[Row], refused: list[str]) -> None:
     """Write a piece of an index atomically."""
-    pa = arrow()
+    pa = import_arrow()
     paths = pa.array([os.fsencode(row.path) for row in rows], pa.binary()).dictionary_encode()
     columns = {"path": paths}
     columns |= {name: pa.array([getattr(row, name) for row in rows], AUDIO[name]) for name in AUDIO if name != "file"}
     columns |= {name: pa.array([getattr(row, name) for row in rows], pa.string()) for name in LABELS + OPTIONAL}
-    columns |= {"key": pa.array([key_of(row.id) for row in rows], pa.uint64())}
+    columns |= {"key": pa.array([hash_id(row.id) for row in rows], pa.uint64())}
     table = pa.table(columns).replace_schema_metadata({"refused": json.dumps(refused)})
     with (
         atomic_file(path) as partial,
@@ -103,14 +103,14 @@ def write_part(path: Path, rows: list[Row], refused: list[str]) -> None:
         writer.write_table(table)
 
 
-def key_of(identifier: str) -> int:
+def hash_id(identifier: str) -> int:
     """64 bits of an id: 25 million ids are compared in 200 MB, and two different ids do not collide in practice."""
     return int.from_bytes(hashlib.blake2b(identifier.encode(), digest_size=8).digest(), "little")
 
 
 def read_table(path: Path) -> Any:
     """A memory-mapped table."""
-    pa = arrow()
+    pa = import_arrow()
     try:
         return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
     except (pa.ArrowException, OSError, ValueError) as error:
@@ -118,12 +118,12 @@ def read_table(path: Path) -> Any:
 
 
 def merge_parts(folder: Path, parts: list[Path], facts: dict[str, Any]) -> dict[str, Any]:
-    """Join the parts into an index and return the contents of index.json. A repeated id is refused.
+    """Merge the parts into an index and return the contents of index.json. A repeated id is refused.
 
     Parts are read one at a time, so only the labels of one part are in memory.
     """
-    pa = arrow()
-    keys, folders, refused, optional = survey(parts)
+    pa = import_arrow()
+    keys, folders, refused, optional = survey_parts(parts)
     named = [*LABELS, *(name for name in OPTIONAL if name in optional)]
     if not len(keys):
         shutil.rmtree(folder / "parts")  # so that the next call reads repaired files again
@@ -148,7 +148,7 @@ def merge_parts(folder: Path, parts: list[Path], facts: dict[str, Any]) -> dict[
             if not len(table):
                 continue
             encoded = table["path"].combine_chunks()
-            names = [below(root, os.fsdecode(path)) for path in encoded.dictionary.to_pylist()]
+            names = [relative_path(root, os.fsdecode(path)) for path in encoded.dictionary.to_pylist()]
             digest.update(b"\0".join(map(os.fsencode, names)))
             numbers["file"].append(encoded.indices.to_numpy()[keep] + np.int32(files))
             for name in list(AUDIO)[1:]:
@@ -162,17 +162,17 @@ def merge_parts(folder: Path, parts: list[Path], facts: dict[str, Any]) -> dict[
         writer.write_batch(batch)
     for column in columns.values():
         digest.update(np.ascontiguousarray(column).data)
-    write_whole(folder / "refused.txt", "".join(printable(line) + "\n" for line in refused))
+    write_whole(folder / "refused.txt", "".join(escape_text(line) + "\n" for line in refused))
     facts = {"format": FORMAT, "root": root, "fingerprint": digest.hexdigest()[:16]} | facts | {"files": files}
-    facts |= figures(columns["length"], read_table(folder / "labels.arrow")) | {"refused": len(refused)}
+    facts |= summarise_lengths(columns["length"], read_table(folder / "labels.arrow")) | {"refused": len(refused)}
     # Last, because its presence makes the folder an index.
     write_whole(folder / "index.json", json.dumps(facts, indent=1) + "\n")
     shutil.rmtree(folder / "parts", ignore_errors=True)
     return facts
 
 
-def survey(parts: list[Path]) -> tuple[np.ndarray, set[str], list[str], set[str]]:
-    """The keys of all ids, the folders that hold the files, what was refused, and which optional columns are used."""
+def survey_parts(parts: list[Path]) -> tuple[np.ndarray, set[str], list[str], set[str]]:
+    """Collect the keys of all ids, the folders of the files, the refusals, and the optional columns in use."""
     keys = [np.empty(0, dtype=np.uint64)]
     folders: set[str] = set()
     refused: list[str] = []
@@ -186,28 +186,29 @@ def survey(parts: list[Path]) -> tuple[np.ndarray, set[str], list[str], set[str]
     return np.concatenate(keys), folders, refused, optional
 
 
-def below(root: str, path: str) -> str:
+def relative_path(root: str, path: str) -> str:
+    """Return an absolute path relative to the root; URLs and relative paths stay as they are."""
     return path if is_url(path) or not os.path.isabs(path) else os.path.relpath(path, root)
 
 
-def figures(length: np.ndarray, labels: Any) -> dict[str, Any]:
+def summarise_lengths(length: np.ndarray, labels: Any) -> dict[str, Any]:
     """Hours, speakers and durations for the summary."""
     pc = importlib.import_module("pyarrow.compute")
     counts = {name: labels[name].unique().to_pylist() for name in ("speaker", "sex", "chapter")}
     edges = [0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 14, 15, 20, 30, 60]
-    histogram = np.histogram((length - 1) / SAMPLE_RATE, [*edges, np.inf])[0]  # 15 s exactly is not above 15
+    histogram = np.histogram((length - 1) / SAMPLE_RATE, [*edges, np.inf])[0]  # exactly 15 s counts as 15 s or less
     return {
         "utterances": len(length),
         "hours": float(length.sum(dtype=np.int64)) / SAMPLE_RATE / 3600,
         "speakers": sum(1 for value in counts["speaker"] if value),
-        "sexes": {sex: speakers_of(pc, labels, sex) for sex in sorted(counts["sex"]) if sex},
+        "sexes": {sex: count_speakers(pc, labels, sex) for sex in sorted(counts["sex"]) if sex},
         "chapters": sum(1 for value in counts["chapter"] if value),
         "transcripts": int(pc.sum(pc.greater(pc.utf8_length(labels["text"]), 0)).as_py() or 0),
         "durations": dict(zip(map(str, edges), histogram.tolist(), strict=True)),
     }
 
 
-def speakers_of(pc: Any, labels: Any, sex: str) -> int:
+def count_speakers(pc: Any, labels: Any, sex: str) -> int:
     return len(labels["speaker"].filter(pc.equal(labels["sex"], sex)).unique())
 
 
@@ -226,7 +227,7 @@ class Paths(Sequence[str]):
         except (IndexError, TypeError):
             raise BadAudioError(f"{self.root}: the index has no file {index}; rebuild it") from None
         if self.inside and (is_url(path) or path.startswith(("/", "\\")) or ".." in path.replace("\\", "/").split("/")):
-            raise BadAudioError(f"{self.root}: {shown(path)} is outside the folder")
+            raise BadAudioError(f"{self.root}: {show_path(path)} is outside the folder")
         if is_url(path):
             return path
         return f"{self.root}/{path}" if is_url(self.root) else os.path.join(self.root, path)
@@ -245,7 +246,7 @@ def read_facts(where: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise UserError(f"{name} is not valid JSON ({one_line(error)}): rebuild the index") from None
     if not isinstance(facts, dict) or facts.get("format") != FORMAT:
-        raise UserError(f"{name} is not an index that this version reads: build one with `sjepa index`")
+        raise UserError(f"{name} is not an index that this version can read: build one with `sjepa index`")
     for key, kind in FACTS.items():
         require(facts, key, kind, name)
     check_fields(facts, {"shards": one_of("flac", "int16")}, name)
@@ -253,7 +254,7 @@ def read_facts(where: str) -> dict[str, Any]:
 
 
 def open_index(where: str) -> Corpus:
-    """The corpus of an index or of shards, in a folder or behind a URL."""
+    """Open an index or shards, in a folder or behind a URL."""
     facts = read_facts(where)
     folder = fetch_columns(where, facts["fingerprint"], TRAINING) if is_url(where) else Path(where)
     numbers, files = read_table(folder / "audio.arrow"), read_table(folder / "files.arrow")
@@ -264,10 +265,10 @@ def open_index(where: str) -> Corpus:
     if numbers["length"].num_chunks != 1:
         raise UserError(f"{where}/audio.arrow has several chunks: rebuild the index")
     columns = {name: numbers[name].chunk(0).to_numpy() for name in AUDIO}  # one chunk: views of the mapped file
-    if int(columns["length"].min()) < 1:  # the one column that opening a corpus reads whole
+    if int(columns["length"].min()) < 1:  # the only column that is read whole when a corpus opens
         raise UserError(f"{where}/audio.arrow has utterances without samples: rebuild the index")
     shards = facts.get("shards", "")
-    # Shards, and an index behind a URL, may only name files of their own folder.
+    # Shards, and an index behind a URL, may only refer to files in their own folder.
     inside = bool(shards) or is_url(where)
     root = where.rstrip("/") if inside else os.path.join(where, facts["root"])
     return Corpus(
@@ -287,7 +288,7 @@ def read_labels(where: str) -> Any:
 
 
 def fetch_columns(url: str, fingerprint: str, names: Sequence[str]) -> Path:
-    """The folder in the user's cache with columns of an index behind a URL. One process of a machine downloads them."""
+    """Download columns of an index behind a URL to the user's cache, by one process per machine. Returns the folder."""
     folder = cache_folder() / hashlib.sha256(f"{url} {fingerprint}".encode()).hexdigest()[:16]
     folder.mkdir(parents=True, exist_ok=True)
     for name in names:

@@ -1,4 +1,4 @@
-"""Batches ready for a training step: decoded, cropped, masked, and on the device ahead of time."""
+"""Prepare batches for training: decode, crop and mask them, and copy them to the device ahead of time."""
 
 import copy
 import os
@@ -28,7 +28,7 @@ from sjepa.errors import UserError
 from sjepa.model.frontend import frame_count
 from sjepa.torch_private import end_workers
 
-OTHERS = 20  # utterances tried in place of a batch that is damaged as a whole
+OTHERS = 20  # substitutes to try if every utterance of a batch is damaged
 
 
 @dataclass(frozen=True)
@@ -38,21 +38,21 @@ class BatchConfig:
     seconds: Annotated[float, POSITIVE] = 2880.0
     """Audio in a global batch, all ranks together (the paper: 192 utterances of at most 15 s)."""
     max_seconds: Annotated[float, POSITIVE] = 15.0
-    """Longer files of a plain folder are cut into equal pieces of at most this; an index was cut when it was made."""
+    """Cut longer files of a plain folder into equal pieces of at most this length. An index is already cut."""
     buckets: Annotated[tuple[float, ...], POSITIVE] = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 12.0, 14.0, 15.0)
-    """Seconds: an utterance is cropped to the longest that fits, so a batch has one length and no padding."""
+    """Crop lengths in seconds. An utterance is cropped to the longest that fits, so a batch needs no padding."""
     cache: Literal["auto", "memory", "none"] = "auto"
-    """Decode the whole corpus once into memory, or decode as it is needed; auto decides by `memory_gb`."""
+    """Decode the whole corpus into memory once (memory), or on demand (none); auto decides by `memory_gb`."""
     memory_gb: Annotated[float, NOT_NEGATIVE] = 8.0
     """Largest decoded corpus that auto holds in memory, per rank."""
     workers: Annotated[int | None, WORKERS] = None
-    """Decoding processes per rank if the corpus is not in memory; None: as many as the machine needs, at most 8."""
+    """Decoding processes per rank if the corpus is not in memory. None chooses by the machine, at most 8."""
     shard_cache: str = ""
-    """Folder on each machine's own disk where shards that are read from URLs are kept; empty keeps none."""
+    """Folder on the local disk of each machine that caches shards read from URLs; empty for no cache."""
     shard_cache_gb: Annotated[float, GIGABYTES] = 500.0
-    """Most that this folder may hold, for all ranks of a machine together."""
+    """Largest size of this folder, for all ranks of a machine together."""
     bad_share: Annotated[float, SHARE] = 0.05
-    """Share of utterances that may turn out damaged before the run stops."""
+    """Share of damaged utterances above which the run stops."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Batch:
 
     @property
     def inputs(self) -> list[Tensor]:
-        """What a step needs on the device."""
+        """The tensors that a step needs on the device."""
         return [self.waveforms, self.mask, self.draws]
 
     def to(self, device: torch.device) -> "Batch":
@@ -91,7 +91,7 @@ def to_float(waveforms: Tensor) -> Tensor:
 
 
 class BatchReader(torch.utils.data.Dataset):
-    """Makes a planned batch; everything random is drawn from (seed, epoch, batch, place in the global batch)."""
+    """Reads planned batches. Everything random is drawn from (seed, epoch, batch, place in the global batch)."""
 
     def __init__(
         self,
@@ -108,17 +108,17 @@ class BatchReader(torch.utils.data.Dataset):
         self.seed, self.rank, self.world_size, self.accumulate = seed, rank, world_size, accumulate
         self.in_memory = corpus.audio is not None
         self.reading: Tensor | None = None
-        """Process and utterance that each worker is at: shared memory, read when a worker has died."""
+        """Shared memory: process id and current utterance of each worker, to report what a crashed one was reading."""
         self.prefetch = Prefetch()
 
     def fetch_ahead(self, spec: BatchSpec, following: Sequence[BatchSpec]) -> None:
-        """Fetch the audio of a batch from URLs, and begin with that of those that follow."""
+        """Fetch the audio of a batch from URLs, and start to fetch the batches that follow."""
         self.prefetch.keep_only({(each.epoch, each.index) for each in (spec, *following)})
         for each in (spec, *following):
             self.prefetch.start((each.epoch, each.index), self.stretches(each))
 
     def stretches(self, spec: BatchSpec) -> list[Place]:
-        """Where this rank's audio of a batch lies."""
+        """The places of this rank's audio in a batch."""
         if self.in_memory:
             return []
         return [self.corpus.place(u) for u in spec.utterances[spec.places(self.rank, self.world_size)].tolist()]
@@ -134,12 +134,12 @@ class BatchReader(torch.utils.data.Dataset):
                 try:
                     waveforms.append(self.crop(utterance, spec.samples, generator))
                 except BadAudioError as error:
-                    # A silent piece of a longer recording is no damage; a silent recording has lost its sound.
+                    # A silent piece of a longer recording is normal; a recording that is all silence is damaged.
                     if not isinstance(error, SilentAudioError) or not self.corpus.is_piece(utterance):
                         bad.append(str(error))
                     waveforms.append(None)
-        # A damaged utterance's place is taken by another of the batch, so that shapes stay as planned.
-        sound = [waveform for waveform in waveforms if waveform is not None] or [self.any_other(spec, bad)]
+        # Another utterance of the batch replaces a damaged one, so that shapes stay as planned.
+        sound = [waveform for waveform in waveforms if waveform is not None] or [self.find_substitute(spec, bad)]
         stacked = np.stack([sound[i % len(sound)] if w is None else w for i, w in enumerate(waveforms)])
         frames = frame_count(student_samples(spec.samples, self.augment.speed))
         mask = np.stack([block_mask(frames, self.mask, generator) for generator in generators])
@@ -155,11 +155,11 @@ class BatchReader(torch.utils.data.Dataset):
         )
 
     def parts(self, count: int) -> list[range]:
-        """The parts of a rank's batch that run one after another; partners for mixing come from the same part."""
+        """The parts of a rank's batch for gradient accumulation. Utterances are mixed within a part."""
         return split_evenly(count, self.accumulate)
 
     def crop(self, utterance: int, samples: int, generator: np.random.Generator) -> np.ndarray:
-        """A random stretch of an utterance. Digital silence is not one, unless the utterance holds nothing else."""
+        """Draw a random stretch of an utterance, avoiding digital silence if it has anything else."""
         worker = torch.utils.data.get_worker_info()
         if self.reading is not None and worker is not None:
             self.reading[worker.id] = torch.tensor([os.getpid(), utterance])
@@ -173,8 +173,8 @@ class BatchReader(torch.utils.data.Dataset):
         start = min(max(0, middle - samples // 2), len(whole) - samples)
         return whole[start : start + samples]
 
-    def any_other(self, spec: BatchSpec, bad: list[str]) -> np.ndarray:
-        """A stretch of some utterance elsewhere: a shard that is gone may have held the whole batch."""
+    def find_substitute(self, spec: BatchSpec, bad: list[str]) -> np.ndarray:
+        """Read a stretch from another batch, because a missing shard may have held this whole batch."""
         generator = np.random.default_rng((self.seed, spec.epoch, spec.index, len(spec.utterances), self.rank))
         for utterance in generator.choice(np.flatnonzero(self.corpus.length >= spec.samples), OTHERS).tolist():
             try:
@@ -193,7 +193,7 @@ class BatchReader(torch.utils.data.Dataset):
 
 
 class Messages(torch.utils.data.Dataset):
-    """A reader that takes orders. Its errors come as values: torch would wrap their text in a traceback."""
+    """Serves orders in a worker. Errors are returned as values, because torch would wrap them in a traceback."""
 
     def __init__(self, reader: BatchReader):
         self.reader = reader
@@ -209,7 +209,7 @@ class Messages(torch.utils.data.Dataset):
 def plan_batches(
     corpus: Corpus | CorpusMix, config: BatchConfig, seed: int, world_size: int = 1, accumulate: int = 1
 ) -> BatchPlan:
-    """The plan of batches for a corpus. It does not depend on the number of ranks, which must be able to share it."""
+    """Plan the batches of a corpus. The plan does not depend on the number of ranks, which share each batch."""
     plan = BatchPlan(
         corpus.length,
         seconds=config.seconds,
@@ -225,16 +225,16 @@ def plan_batches(
 def load(
     reader: BatchReader, plan: BatchPlan, position: tuple[int, int], workers: int | None, device: torch.device
 ) -> Generator[Batch, None, None]:
-    """Endless batches from a position on, prepared in the background; close it to end them."""
+    """Yield batches without end from a position on, prepared in the background. Close the generator to stop."""
     ended = torch.zeros(1, dtype=torch.bool).share_memory_()
-    reader = copy.copy(reader)  # with requests of its own: frames for a phase's targets are read beside training
+    reader = copy.copy(reader)  # with its own requests, because frames for fitting targets are read at the same time
     reader.prefetch = Prefetch(ended, reports=reader.rank == 0)
     specs, processes = plan.batches(*position), choose_workers(workers, device.type)
     if processes and not reader.in_memory:
-        source = from_workers(reader, specs, processes)
+        source = load_from_workers(reader, specs, processes)
     else:
-        source = in_this_process(reader, specs)
-    ready = prefetched(source, depth=3) if device.type == "cpu" else on_device(source, device)
+        source = load_in_process(reader, specs)
+    ready = prefetch(source, depth=3) if device.type == "cpu" else copy_to_device(source, device)
     try:
         while True:
             yield next(ready)
@@ -243,17 +243,17 @@ def load(
         ready.close()
 
 
-def in_this_process(reader: BatchReader, specs: Iterator[BatchSpec]) -> Generator[Batch, None, None]:
+def load_in_process(reader: BatchReader, specs: Iterator[BatchSpec]) -> Generator[Batch, None, None]:
     for order in place_orders(specs, 1):
         reader.fetch_ahead(*order)
         yield reader[order.spec]
 
 
-def on_device(batches: Generator[Batch, None, None], device: torch.device) -> Generator[Batch, None, None]:
-    """Batches copied to a GPU ahead of time on a stream of their own, beside the steps."""
+def copy_to_device(batches: Generator[Batch, None, None], device: torch.device) -> Generator[Batch, None, None]:
+    """Copy batches to a GPU ahead of time, on a separate CUDA stream."""
     stream = torch.cuda.Stream(device)
 
-    def copied() -> Generator[Batch, None, None]:
+    def copy_batches() -> Generator[Batch, None, None]:
         with closing(batches):
             for batch in batches:
                 with torch.cuda.stream(stream):
@@ -261,15 +261,15 @@ def on_device(batches: Generator[Batch, None, None], device: torch.device) -> Ge
                 stream.synchronize()  # the thread that prefetches waits, not the step
                 yield moved
 
-    with closing(prefetched(copied(), depth=3)) as ready:
+    with closing(prefetch(copy_batches(), depth=3)) as ready:
         for batch in ready:
             for tensor in batch.inputs:
                 tensor.record_stream(torch.cuda.current_stream(device))
             yield batch
 
 
-def from_workers(reader: BatchReader, specs: Iterator[BatchSpec], workers: int) -> Generator[Batch, None, None]:
-    """Batches made in worker processes; one that dies is reported with what it was reading."""
+def load_from_workers(reader: BatchReader, specs: Iterator[BatchSpec], workers: int) -> Generator[Batch, None, None]:
+    """Yield batches from worker processes. If a worker crashes, report what it was reading."""
     reader.reading = torch.zeros(workers, 2, dtype=torch.int64).share_memory_()
     context, processes = record_processes()
     batches = iter(
@@ -289,7 +289,7 @@ def from_workers(reader: BatchReader, specs: Iterator[BatchSpec], workers: int) 
                 raise batch
             yield batch
     except (RuntimeError, EOFError, OSError):
-        # RuntimeError: torch found a dead worker. The others: it died while it handed a batch over.
+        # RuntimeError: torch found a dead worker. The others: a worker died while it sent a batch.
         ended = find_ended(processes)
         if not ended:
             raise
@@ -298,11 +298,11 @@ def from_workers(reader: BatchReader, specs: Iterator[BatchSpec], workers: int) 
         end_workers(batches)
         for process in processes:
             if process.is_alive():
-                process.kill()  # the loader sends SIGTERM, which they ignore
+                process.kill()  # workers ignore the SIGTERM of the loader
 
 
 def worker_error(reader: BatchReader, ended: Sequence[BaseProcess]) -> UserError:
-    """Why there are no more batches: which workers crashed, and how."""
+    """The error for crashed workers: which ones, and how they ended."""
     ends = ", ".join(sorted({describe_end(process) for process in ended}))
     return UserError(
         f"a process that reads audio died at {reader.last_read(ended)}: it ended with {ends}. Remove that file if it "
@@ -310,8 +310,8 @@ def worker_error(reader: BatchReader, ended: Sequence[BaseProcess]) -> UserError
     )
 
 
-def prefetched(items: Generator[Batch, None, None], depth: int) -> Generator[Batch, None, None]:
-    """Run an iterator ahead in a thread; its errors surface here."""
+def prefetch(items: Generator[Batch, None, None], depth: int) -> Generator[Batch, None, None]:
+    """Run an iterator ahead in a thread. Its errors are raised here."""
     ready: queue.Queue[Batch | BaseException] = queue.Queue(depth)
     stopped = threading.Event()
 

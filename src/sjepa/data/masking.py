@@ -13,18 +13,19 @@ class MaskConfig:
     """Which frames are hidden from the encoder; the defaults are the paper's."""
 
     ratio: Annotated[float, SHARE] = 0.65
-    """Share of an utterance's frames that is masked."""
+    """Share of frames that are masked in each utterance."""
     lowest: Annotated[float | None, SHARE] = None
-    """Draw each utterance's share between this and `ratio`: the encoder then also meets speech that is almost whole,
-    as it does in the target encoder and afterwards. Without it every utterance has `ratio`."""
+    """Draw the share of each utterance between this and `ratio`, so that the encoder also sees speech that is almost
+    unmasked, as in later use. None: every utterance has `ratio`."""
     span: Annotated[int, COUNT] = 10
-    """Frames in a span."""
+    """Frames per span."""
     method: Literal["distinct", "overlapping"] = "distinct"
-    """`distinct` masks exactly the ratio; `overlapping` draws ratio * T / span spans as HuBERT does, about 49%."""
+    """`distinct` masks exactly the ratio. `overlapping` draws ratio * T / span spans as HuBERT does, which masks about
+    49%."""
 
 
 def block_mask(frames: int, config: MaskConfig, generator: np.random.Generator) -> np.ndarray:
-    """True at masked frames of one utterance."""
+    """Draw the mask of one utterance: True at masked frames."""
     ratio = config.ratio
     if config.lowest is not None:
         ratio = config.lowest + (ratio - config.lowest) * generator.random()
@@ -34,7 +35,7 @@ def block_mask(frames: int, config: MaskConfig, generator: np.random.Generator) 
     span = min(config.span, wanted)
     if span <= 0:
         return np.zeros(frames, dtype=bool)
-    # Spans in random order, each of those that mask something new and not more than is missing. Plain bytes are several
+    # Go through the spans in random order, and use each that masks new frames but not too many. Plain bytes are several
     # times faster here than arrays.
     mask, missing = bytearray(frames), wanted
     starts = generator.permutation(frames - span + 1).tolist()

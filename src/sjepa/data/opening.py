@@ -1,4 +1,4 @@
-"""Opening a corpus by its place: a folder of audio, an index or shards, or several of them with weights."""
+"""Open a corpus: a folder of audio, an index or shards, or several of them with weights."""
 
 import os
 from dataclasses import replace
@@ -25,13 +25,13 @@ def open_corpus(
     show: bool = True,
     shard_cache: ShardCache | None = None,
 ) -> Corpus | CorpusMix:
-    """The corpus of a folder of audio, an index or shards (folder or URL), a source in any layout that `sjepa index`
-    reads, or of several: `a=0.7,b=0.3` with weights, `a,b` by their size.
+    """Open a folder of audio, an index or shards (folder or URL), or a source in any layout that `sjepa index` reads.
 
-    It is decoded in memory where it fits, and what was left out is said. Only a plain folder's long files are cut
-    to `max_seconds` here; an index was cut when it was made. `shard_cache` keeps shards that are read from URLs.
+    Several corpora are mixed: `a=0.7,b=0.3` by weight, `a,b` by size. The corpus is decoded into memory if it fits, and
+    files that were left out are reported. Long files of a plain folder are cut to `max_seconds`; an index is already
+    cut. `shard_cache` caches shards that are read from URLs.
     """
-    parts = weighted(str(data))
+    parts = parse_weights(str(data))
     corpora = [open_one(where, max_seconds, show) for where, _ in parts]
     size = sum(float(corpus.length.sum(dtype=np.int64)) for corpus in corpora) * 2 / 2**30
     if cache == "memory" or (cache == "auto" and size <= memory_gb):
@@ -40,7 +40,7 @@ def open_corpus(
         corpora = [replace(corpus, shard_cache=shard_cache) for corpus in corpora]
     for corpus, (where, _) in zip(corpora, parts, strict=True):
         left_out = f"; {len(corpus.refused)} left out, whole or in part:" if corpus.refused else ""
-        say(f"{f'{where}: ' if len(parts) > 1 else ''}{amount(corpus, max_seconds)}{left_out}")
+        say(f"{f'{where}: ' if len(parts) > 1 else ''}{describe_amount(corpus, max_seconds)}{left_out}")
         for line in corpus.refused[:5]:
             say(f"  {line}")
         if len(corpus.refused) > 5:
@@ -48,19 +48,19 @@ def open_corpus(
     if len(corpora) == 1:
         return corpora[0]
     weights = [weight or corpus.hours for corpus, (_, weight) in zip(corpora, parts, strict=True)]
-    return CorpusMix.of(corpora, weights)
+    return CorpusMix.combine(corpora, weights)
 
 
-def amount(corpus: Corpus, max_seconds: float) -> str:
-    """How much audio there is; of a plain folder also how many files were cut into it, where any was long."""
+def describe_amount(corpus: Corpus, max_seconds: float) -> str:
+    """The amount of audio, with the number of files if some files of a plain folder were cut."""
     held = f"{len(corpus):,} utterances"
     if not corpus.indexed and len(corpus) > len(corpus.paths):
         held = f"{len(corpus.paths):,} files, {held} of at most {max_seconds:g} s"
     return f"{held}, {corpus.hours:.2f} hours"
 
 
-def weighted(data: str) -> list[tuple[str, float | None]]:
-    """`a=0.7,b=0.3` as pairs; `a,b` without weights, which stand for their sizes; else one place of weight 1."""
+def parse_weights(data: str) -> list[tuple[str, float | None]]:
+    """Split `a=0.7,b=0.3` into pairs. In `a,b` the weights are None, for the sizes. Anything else is one place."""
     if os.path.exists(data) or (is_url(data) and "," not in data):
         return [(data, 1.0)]
     items = [item.strip() for item in data.split(",")]
@@ -77,8 +77,8 @@ def weighted(data: str) -> list[tuple[str, float | None]]:
             where, weight = "", 0.0
         if not where or not 0 < weight < float("inf"):
             raise UserError(
-                f"--data {data}: {item!r} is not PLACE=WEIGHT with a weight above 0, as in a=0.7,b=0.3; without any "
-                "weight, as in a,b, each counts by its size"
+                f"--data {data}: {item!r} is not PLACE=WEIGHT with a weight above 0, as in a=0.7,b=0.3; without "
+                "weights, as in a,b, corpora are mixed by size"
             )
         parts.append((where, weight))
     return parts
@@ -86,7 +86,7 @@ def weighted(data: str) -> list[tuple[str, float | None]]:
 
 def open_one(where: str, max_seconds: float, show: bool) -> Corpus:
     if is_url(where) or (Path(where) / "index.json").is_file():
-        from sjepa.data.index import open_index  # needs pyarrow, a plain folder does not
+        from sjepa.data.index import open_index  # imported here because it needs pyarrow
 
         return open_index(where)
     if needs_reader(where):
@@ -97,13 +97,13 @@ def open_one(where: str, max_seconds: float, show: bool) -> Corpus:
 
 
 def needs_reader(where: str) -> bool:
-    """Whether a place names its audio in lists or holds it in tables, so that scanning it for files is not enough."""
+    """Whether a source lists its audio in manifests or stores it in tables, so that a scan for files is not enough."""
     if os.path.isdir(where):
         return any(find_layout(name).recognises(where) for name in ("kaldi", "lhotse", "hugging_face"))
     return os.path.isfile(where) and where.removesuffix(".gz").endswith(LISTS)
 
 
-def end_to_end(corpus: Corpus | CorpusMix) -> np.ndarray:
-    """All samples of a decoded corpus in one row, to cut noise from."""
+def concatenate_audio(corpus: Corpus | CorpusMix) -> np.ndarray:
+    """All samples of a decoded corpus in one array, to take noise from."""
     assert corpus.audio is not None
     return np.concatenate([samples for samples in corpus.audio if not isinstance(samples, str)])

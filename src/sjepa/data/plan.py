@@ -1,4 +1,4 @@
-"""The arithmetic of a run: steps, epochs, days, storage, and which resource is the slowest."""
+"""Estimate a run: steps, epochs, days, storage, and the slowest resource."""
 
 import math
 from collections.abc import Sequence
@@ -6,24 +6,24 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 GPUS_PER_NODE = 8
-NVLINK = 315e9  # bytes per second in one direction within a node: 70% of 450 GB/s, which rings reach
-CARD_SHARE = 0.9  # of a network card's rate, which rings reach
+NVLINK = 315e9  # bytes per second in one direction within a node: rings reach 70% of 450 GB/s
+CARD_SHARE = 0.9  # share of a network card's rate that rings reach
 COLLECTIVE = 50e-6  # seconds before a collective's first byte; a step has two
-EARLY = 0.93  # of the gradients, which travel while the front end's backward pass computes
-OVERLAP = 0.26  # of a step's computing, which that pass takes: 9 of 34 ms
+EARLY = 0.93  # share of the gradients that are reduced during the backward pass of the front end
+OVERLAP = 0.26  # share of a step's computation that this pass takes: 9 of 34 ms
 HOST_COPY = 10e9  # bytes per second from a GPU to host memory
-HELPS = 1.4  # times as fast with twice the GPUs: below this, more GPUs do not help
-FLAC_BYTES, INT16_BYTES = 17_000, 32_000  # a second of 16 kHz speech; flac as measured on LibriSpeech
+HELPS = 1.4  # more GPUs help if twice as many are at least this many times as fast
+FLAC_BYTES, INT16_BYTES = 17_000, 32_000  # per second of 16 kHz speech; flac measured on LibriSpeech
 
-# More epochs than this are worth a word. It is twice what our longest run used: 101 epochs of 13.2 hours, where phones
-# still gained from more steps (docs/study.md). The paper's run has 7.7. HuBERT and wav2vec 2.0 repeat 960 hours several
-# hundred times, so such a run is no mistake, but nothing here measures what the later epochs still bring.
+# Mention the repetition above this many epochs. It is twice our longest run: 101 epochs of 13.2 hours, which still
+# improved with more steps (docs/study.md). The paper's run has 7.7 epochs. HuBERT and wav2vec 2.0 repeat 960 hours
+# several hundred times, so such a run is not a mistake, but we have not measured what later epochs gain.
 MANY_EPOCHS = 200
 
 
 @dataclass(frozen=True)
 class StepTime:
-    """Seconds of audio that one GPU has in a step, and how many it trains on per second then."""
+    """Seconds of audio per GPU and step, and the rate at that size in seconds of audio per second."""
 
     audio: float
     rate: float  # if targets come from the audio itself
@@ -41,9 +41,10 @@ H200 = (
 
 
 def compute_seconds(times: Sequence[StepTime], audio: float, reads_encoder: bool) -> float:
-    """What a step with so much audio on one GPU takes: on lines through what was measured.
+    """Time of a step with `audio` seconds on one GPU, interpolated between measurements.
 
-    Beyond the largest measured step the rate stays. Below the smallest the line goes on: a step has a fixed part.
+    Above the largest measured step the rate is constant. Below the smallest the line continues, because a step has a
+    fixed cost.
     """
     known = sorted((time.audio, time.audio / (time.encoder_rate if reads_encoder else time.rate)) for time in times)
     largest, seconds = known[-1]
@@ -55,7 +56,7 @@ def compute_seconds(times: Sequence[StepTime], audio: float, reads_encoder: bool
 
 @dataclass(frozen=True)
 class Machine:
-    """What a run has to run on; rates are seconds of audio per second."""
+    """The hardware of a run; rates are in seconds of audio per second."""
 
     gpus: int
     times: Sequence[StepTime]
@@ -73,7 +74,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class PhaseWork:
-    """What a phase does."""
+    """The work of one phase."""
 
     steps: int
     batch_seconds: float  # global
@@ -82,11 +83,11 @@ class PhaseWork:
 
 @dataclass(frozen=True)
 class Work:
-    """What a run does."""
+    """The work of a run."""
 
     hours: float
     phases: tuple[PhaseWork, ...]
-    gradient_bytes: int  # all-reduced in a step
+    gradient_bytes: int  # all-reduced in every step
     statistics_bytes: int  # of an online mixture, all-reduced in its steps
     checkpoint_bytes: int
     checkpoint_every: int  # steps
@@ -106,7 +107,7 @@ class Work:
 
 
 def describe_repetition(audio_seconds: float, steps: int, hours: float) -> str:
-    """A line about a corpus that is too small for the steps of a run; empty if it is not."""
+    """A line about a corpus that is small for the steps of a run; empty if it is large enough."""
     epochs = audio_seconds / (hours * 3600)
     if epochs <= MANY_EPOCHS:
         return ""
@@ -118,7 +119,7 @@ def describe_repetition(audio_seconds: float, steps: int, hours: float) -> str:
 
 
 def all_reduce_seconds(size: float, machine: Machine) -> float:
-    """Rings within the nodes, then between them: of N members each sends and receives 2 (N - 1) / N times the size.
+    """Time of ring all-reduces within nodes, then between them. Each of N members sends 2 (N - 1) / N times the size.
 
     The GPUs of a node share its network cards.
     """
@@ -134,8 +135,8 @@ class StepCost:
     """Seconds of one step."""
 
     compute: float
-    gradients: float  # that computing does not hide
-    checkpoint: float  # a step's share of it
+    gradients: float  # communication that does not overlap with computation
+    checkpoint: float  # cost of checkpoints per step
 
     @property
     def total(self) -> float:
@@ -148,14 +149,14 @@ def step_cost(work: Work, phase: PhaseWork, machine: Machine) -> StepCost:
     statistics = work.statistics_bytes if phase.reads_encoder else 0
     late = all_reduce_seconds((1 - EARLY) * work.gradient_bytes + statistics, machine)
     gradients = max(0.0, early - OVERLAP * compute) + late
-    # Training waits for the copy to host memory, and for a write that has not ended when the next checkpoint is due.
+    # Training waits for the copy to host memory, and for a write that is unfinished when the next checkpoint is due.
     unfinished = work.checkpoint_bytes / (machine.disk * 1e9) - work.checkpoint_every * (compute + gradients)
     checkpoint = (work.checkpoint_bytes / HOST_COPY + max(0.0, unfinished)) / work.checkpoint_every
     return StepCost(compute, gradients, checkpoint)
 
 
 def gpu_seconds(work: Work, machine: Machine) -> float:
-    """Time of a run if GPUs wait for nothing else."""
+    """Time of a run if the GPUs never wait for data."""
     return sum(phase.steps * step_cost(work, phase, machine).total for phase in work.phases)
 
 
@@ -169,7 +170,7 @@ def rates(work: Work, machine: Machine) -> dict[str, float]:
 
 
 def useful_gpus(work: Work, machine: Machine) -> tuple[int, float]:
-    """The number of GPUs that is not worth doubling, and how many times as fast twice as many would be."""
+    """The number of GPUs above which doubling does not help, and the speedup of doubling it."""
     gpus = 1
     while True:
         here, there = (gpu_seconds(work, replace(machine, gpus=count)) for count in (gpus, 2 * gpus))
@@ -178,19 +179,19 @@ def useful_gpus(work: Work, machine: Machine) -> tuple[int, float]:
         gpus *= 2
 
 
-def table(work: Work, machine: Machine, shard_hours: float) -> list[str]:
-    """The plan in words and figures, section by section."""
-    sections = [summary(work, machine, shard_hours), limits(work, machine), scaling(work, machine)]
+def describe_plan(work: Work, machine: Machine, shard_hours: float) -> list[str]:
+    """The lines of the plan, section by section."""
+    sections = [summarise(work, machine, shard_hours), describe_limits(work, machine), describe_scaling(work, machine)]
     if repetition := describe_repetition(work.audio_seconds, sum(phase.steps for phase in work.phases), work.hours):
         sections.append([repetition])
     return [line for section in sections for line in (*section, "")][:-1]
 
 
-def summary(work: Work, machine: Machine, shard_hours: float) -> list[str]:
+def summarise(work: Work, machine: Machine, shard_hours: float) -> list[str]:
     needed = rates(work, machine)["GPUs"] / machine.nodes
     pace = min(rates(work, machine).values())
     shards = math.ceil(work.hours / shard_hours)
-    flac, int16 = (storage(work.hours * 3600 * size) for size in (FLAC_BYTES, INT16_BYTES))
+    flac, int16 = (format_size(work.hours * 3600 * size) for size in (FLAC_BYTES, INT16_BYTES))
     where = (
         f"{machine.gpus} GPU{'s' if machine.gpus > 1 else ''}, {machine.nodes} node{'s' if machine.nodes > 1 else ''}"
     )
@@ -199,19 +200,19 @@ def summary(work: Work, machine: Machine, shard_hours: float) -> list[str]:
         f"{work.hours:,.0f} hours on {where}",
         f"  steps     {work.steps:,} of {batches} s",
         f"  epochs    {work.epochs:.2f}: {work.audio_seconds / 3600:,.0f} hours of audio",
-        f"  time      {clock(work.audio_seconds / pace)} at {pace:,.0f} s of audio per second",
+        f"  time      {format_time(work.audio_seconds / pace)} at {pace:,.0f} s of audio per second",
         f"  storage   {flac} as flac shards, {int16} as int16",
         f"  shards    {shards:,} of {shard_hours:g} hours",
         f"  network   {needed * FLAC_BYTES * 8 / 1e9:.2f} Gb/s per node keep the GPUs busy from flac shards, "
         f"{needed * INT16_BYTES * 8 / 1e9:.2f} from int16",
         f"  cores     {needed / machine.decode_rate:.1f} per node keep them busy from flac",
-        f"  saving    {storage(work.checkpoint_bytes)} every {work.checkpoint_every:,} steps: training waits "
+        f"  saving    {format_size(work.checkpoint_bytes)} every {work.checkpoint_every:,} steps: training waits "
         f"{work.checkpoint_bytes / HOST_COPY:.2f} s for the copy, then it is written in the background",
     ]
 
 
-def limits(work: Work, machine: Machine) -> list[str]:
-    """What each resource allows, and which is the slowest."""
+def describe_limits(work: Work, machine: Machine) -> list[str]:
+    """The rate that each resource allows, and the slowest one."""
     allowed = rates(work, machine)
     slowest = min(allowed, key=lambda name: allowed[name])
     costs = [(phase.steps, step_cost(work, phase, machine)) for phase in work.phases]
@@ -232,8 +233,8 @@ def limits(work: Work, machine: Machine) -> list[str]:
     ]
 
 
-def scaling(work: Work, machine: Machine) -> list[str]:
-    """The same batch on other numbers of GPUs that wait for no data, and where more of them stop helping."""
+def describe_scaling(work: Work, machine: Machine) -> list[str]:
+    """Times with other numbers of GPUs, without waiting for data, and the number above which more do not help."""
     megabytes = work.gradient_bytes / 1e6
     plural = "s" if machine.cards > 1 else ""
     lines = [
@@ -252,7 +253,7 @@ def scaling(work: Work, machine: Machine) -> list[str]:
         audio = f"{work.phases[0].batch_seconds / gpus:,.1f} s"
         lines.append(
             f"{gpus:>6}{audio:>15}{steps:>17}{waiting:>11.1%}{pace:>12,.0f}{pace / gpus / alone:>9.0%}"
-            f"{clock(work.audio_seconds / pace):>14}"
+            f"{format_time(work.audio_seconds / pace):>14}"
         )
     gpus, gain = useful_gpus(work, machine)
     if gain:
@@ -262,10 +263,10 @@ def scaling(work: Work, machine: Machine) -> list[str]:
     return lines
 
 
-def clock(seconds: float) -> str:
+def format_time(seconds: float) -> str:
     size, unit = (86400, "days") if seconds >= 86400 else (3600, "hours") if seconds >= 3600 else (60, "minutes")
     return f"{seconds / size:,.1f} {unit}"
 
 
-def storage(size: float) -> str:
+def format_size(size: float) -> str:
     return f"{size / 1e12:.2f} TB" if size >= 1e12 else f"{size / 1e9:.1f} GB"

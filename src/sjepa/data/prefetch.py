@@ -1,4 +1,4 @@
-"""Audio behind URLs, fetched before it is read, with several requests at a time."""
+"""Fetch audio behind URLs before it is read, with several requests at a time."""
 
 import os
 import time
@@ -16,25 +16,25 @@ from sjepa.audio.io import BadAudioError
 from sjepa.data.sampler import BatchSpec
 from sjepa.data.storage import CutShortError, Place, ahead, fetch, is_url
 
-GAP = 65_536  # bytes between two stretches that are cheaper to fetch than a request of their own
-REQUESTS = 16  # at a time, in each process that reads
-OUTAGE = 180.0  # seconds that a run waits for a server that does not answer: less than a scheduler's warning
+GAP = 65_536  # bytes: a smaller gap between two stretches is cheaper to fetch than a second request
+REQUESTS = 16  # concurrent requests per reading process
+OUTAGE = 180.0  # seconds to wait for a server that does not answer: shorter than the warning time of schedulers
 QUIET = 60.0  # seconds between two reports of an outage
-AHEAD = 3  # batches whose audio each process fetches while it makes another
+AHEAD = 3  # batches that each process fetches ahead
 
 
 class Prefetch:
-    """What one stream of batches fetches ahead. Its requests run in threads of the process that reads."""
+    """Fetches the audio of one stream of batches ahead, in threads of the reading process."""
 
     def __init__(self, ended: Tensor | None = None, reports: bool = False):
-        """`ended` becomes true when no more batches are needed. `reports`: tell of outages."""
+        """`ended` becomes true when no more batches are needed. With `reports`, outages are printed."""
         self.ended = torch.zeros(1, dtype=torch.bool) if ended is None else ended
         self.reports, self.reported = reports, -QUIET
         self.pool: ThreadPoolExecutor | None = None
         self.pending: dict[Hashable, list[tuple[Place, Future[bytes]]]] = {}
 
     def start(self, key: Hashable, places: Iterable[Place]) -> None:
-        """Begin to fetch the places that lie behind URLs; `key` names them."""
+        """Start to fetch the places that are behind URLs, under the name `key`."""
         remote = sorted(place for place in places if is_url(place.path))
         if key in self.pending or not remote:
             return
@@ -46,14 +46,14 @@ class Prefetch:
 
     @contextmanager
     def hold(self, key: Hashable, places: Iterable[Place]) -> Iterator[None]:
-        """While this is open, `read_bytes` in this thread has the places of `key`, which are waited for here."""
+        """Wait for the places of `key`. Inside the block, `read_bytes` in this thread uses them."""
         self.start(key, places)
         ahead.held = []
         for run, future in self.pending.pop(key, []):
             try:
                 ahead.held.append((run, future.result()))
             except CutShortError:
-                continue  # then each is read, and refused, by itself
+                continue  # each place is then read, and refused, on its own
             except BadAudioError as error:
                 ahead.held.append((run, error))
         try:
@@ -71,7 +71,7 @@ class Prefetch:
         return bool(self.ended)
 
     def report(self, line: str) -> None:
-        """Tell of an outage, in one process of a run and now and then only."""
+        """Print a line about an outage, from one process of the run and not too often."""
         worker = torch.utils.data.get_worker_info()
         now = time.monotonic()
         if self.reports and (worker is None or worker.id == 0) and now - self.reported >= QUIET:
@@ -80,7 +80,7 @@ class Prefetch:
 
 
 def join_neighbours(places: list[Place]) -> list[Place]:
-    """Stretches that lie side by side as one, from sorted ones; whole files stay as they are."""
+    """Merge sorted stretches that are next to each other. Whole files stay as they are."""
     starts = [0] + [
         index
         for index, (a, b) in enumerate(pairwise(places), 1)
@@ -95,14 +95,14 @@ def join_neighbours(places: list[Place]) -> list[Place]:
 
 
 class Order(NamedTuple):
-    """A batch to make, and those that the same process makes next."""
+    """A batch to read, and the next batches of the same process."""
 
     spec: BatchSpec
     following: tuple[BatchSpec, ...]
 
 
 def place_orders(specs: Iterator[BatchSpec], processes: int) -> Iterator[Order]:
-    """Orders for processes that take turns."""
+    """Assign batches to processes in turn."""
     window = deque(islice(specs, processes * AHEAD))
     for last in specs:
         window.append(last)

@@ -38,10 +38,10 @@ def split_evenly(count: int, parts: int) -> list[range]:
 @dataclass(frozen=True)
 class EpochPlan:
     epoch: int
-    utterances: np.ndarray  # those of batch after batch
+    utterances: np.ndarray  # of all batches, concatenated
     offsets: np.ndarray  # (batches + 1,) where each batch starts
     samples: np.ndarray  # (batches,) crop length
-    order: np.ndarray  # (batches,) which batch comes when
+    order: np.ndarray  # (batches,) the order of the batches
 
     def __len__(self) -> int:
         return len(self.order)
@@ -60,15 +60,15 @@ class EpochPlan:
         return int(self.lengths().sum())
 
     def count_batches(self, seconds: float) -> int:
-        """How many batches, from the first on, hold this much audio; all if the epoch has less."""
+        """The number of batches, from the first on, that hold this much audio; all if the epoch has less."""
         return min(len(self), 1 + int(np.searchsorted(np.cumsum(self.lengths()), seconds * SAMPLE_RATE)))
 
 
 class BatchPlan:
-    """Batches of equal audio within length buckets. All batches of a bucket have one shape.
+    """Plans batches of equal audio within length buckets. All batches of a bucket have the same shape.
 
-    `shares` gives, for each corpus of a mixture, its number of utterances and the share of them that an epoch uses.
-    With `block` above 1 that many neighbours stay together, because they lie side by side in a shard.
+    `shares` gives, for each corpus of a mix, its number of utterances and the share of them that an epoch uses.
+    With `block` above 1, that many neighbours stay together, because they are next to each other in a shard.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class BatchPlan:
         chosen, sizes, samples = [], [], []
         left = np.empty(0, dtype=np.uint32)
         for bucket in range(len(self.edges) - 1, -1, -1):
-            # What does not fill a batch is cropped further, with the next shorter bucket.
+            # Utterances that do not fill a batch are cropped to the next shorter bucket.
             members = np.concatenate([left, self.shuffle(buckets == bucket, generator)])
             size = int(self.sizes[bucket])
             count = len(members) // size
@@ -108,7 +108,7 @@ class BatchPlan:
             sizes += [size] * count
             samples += [int(self.edges[bucket])] * count
             left = members[count * size :]
-            # A corpus smaller than one batch still trains: on one batch of all it has.
+            # A corpus smaller than one batch becomes one smaller batch.
             if bucket == 0 and not sizes:
                 if not len(left):
                     raise UserError(
@@ -122,8 +122,8 @@ class BatchPlan:
     def choose_buckets(self, epoch: int) -> np.ndarray:
         """Each utterance's bucket; -1 if this epoch does not use it.
 
-        A corpus of which an epoch uses a share has its utterances on a circle, in an order drawn once; the epochs
-        go round it, so that all are used equally often.
+        If an epoch uses a share of a corpus, its utterances lie on a circle in a fixed random order. Each epoch
+        continues where the last one ended, so all are used equally often.
         """
         if all(share == 1.0 for _, share in self.shares):
             return self.bucket
@@ -141,7 +141,9 @@ class BatchPlan:
         utterances = np.flatnonzero(members).astype(np.uint32)
         if self.block == 1:
             return generator.permutation(utterances)
-        utterances = np.roll(utterances, int(generator.integers(self.block)))  # blocks begin elsewhere in each epoch
+        utterances = np.roll(
+            utterances, int(generator.integers(self.block))
+        )  # blocks start at another offset in each epoch
         blocks = generator.permutation(-(-len(utterances) // self.block))
         order = (blocks[:, None] * self.block + np.arange(self.block)).ravel()
         return utterances[order[order < len(utterances)]]
@@ -160,7 +162,7 @@ class BatchPlan:
             )
 
     def batches(self, epoch: int, index: int) -> Iterator[BatchSpec]:
-        """All batches from a position on, without end."""
+        """Yield all batches from a position on, without end."""
         while True:
             plan = self.epoch(epoch)
             for at in range(index, len(plan)):

@@ -1,6 +1,6 @@
-"""Whole shards kept on a node's own disk, for all processes of the node.
+"""Cache whole shards on a node's local disk, for all processes of the node.
 
-A shard that is not there is read from its URL by ranges, and a thread downloads it meanwhile. Files appear when they
+A shard that is not cached is read from its URL by ranges while a thread downloads it. Files appear when they
 are complete. Locks end with their process, so a kill leaves nothing that another process waits for.
 """
 
@@ -21,22 +21,22 @@ from sjepa.errors import UserError
 from sjepa.files import LEFTOVER, atomic_file, flush
 from sjepa.locks import hold_lock
 
-SLOTS = 4  # shards that a node downloads at a time
-IDLE = 3600.0  # seconds without use after which a shard may be removed: training reads all of its shards in turn, so
-# removing one of those to make room for another would only download both again
-TOUCHED = 60.0  # seconds between two notes of a shard's use
+SLOTS = 4  # concurrent downloads per node
+IDLE = 3600.0  # seconds without use after which a shard may be removed. Training reads all its shards in turn, so
+# removing one that is in use to make room for another would only download both again.
+TOUCHED = 60.0  # seconds between updates of a shard's last use
 REST = 60.0  # seconds after which a full cache is tried again
 SPARE = 0.05  # share of the disk that stays free for others
 ENDING = ".shard"
-REPORTED = "full"  # a file that stands for the line about a full disk, so that one process of the node prints it
+REPORTED = "full"  # a marker file, so that only one process of the node reports a full disk
 
 
 class NoRoomError(Exception):
-    """There is no room for a shard, and why."""
+    """There is no room for a shard. The message gives the reason."""
 
 
 class ShardCache:
-    """A folder on a node's own disk, and how many bytes its shards may take."""
+    """A folder on a node's local disk, and the largest size of its shards in bytes."""
 
     def __init__(self, folder: Path, limit: int):
         self.folder, self.limit = folder, limit
@@ -50,7 +50,7 @@ class ShardCache:
         return ShardCache, (self.folder, self.limit)
 
     def find(self, url: str, identity: str) -> str:
-        """The local path of a shard, or its URL while it is not there. `identity` is its corpus's fingerprint."""
+        """The local path of a shard, or its URL if it is not cached. `identity` is the fingerprint of the corpus."""
         path = self.folder / (hashlib.sha256(f"{url} {identity}".encode()).hexdigest()[:24] + ENDING)
         with suppress(OSError):
             if time.time() - path.stat().st_mtime > TOUCHED:
@@ -77,7 +77,7 @@ class ShardCache:
             self.names.discard(path.name)
 
     def try_to_keep(self, url: str, path: Path) -> None:
-        """Download a shard, unless another process does or there is no room. If it fails, reading goes on without."""
+        """Download a shard, unless another process does or there is no room. On failure it is read from its URL."""
         try:
             self.keep(url, path)
         except NoRoomError as error:
@@ -92,7 +92,7 @@ class ShardCache:
 
     def keep(self, url: str, path: Path) -> None:
         with ExitStack() as held:
-            if not self.take_slot(held) or not take(held, lock_of(path)) or path.exists():
+            if not self.take_slot(held) or not try_lock(held, lock_file(path)) or path.exists():
                 return
             size = file_size(url)
             if size is None:
@@ -106,10 +106,10 @@ class ShardCache:
             (self.folder / REPORTED).unlink(missing_ok=True)
 
     def take_slot(self, held: ExitStack) -> bool:
-        return any(take(held, self.folder / f"slot-{number}.lock") for number in range(SLOTS))
+        return any(try_lock(held, self.folder / f"slot-{number}.lock") for number in range(SLOTS))
 
     def reserve(self, partial: Path, size: int) -> None:
-        """Make room: remove what a kill left and then the least recently used shards. Other processes wait here."""
+        """Make room: remove leftovers of killed processes, then the least recently used shards. Others wait here."""
         with hold_lock(self.folder / "room.lock", "", sweep=False, wait=True):
             self.sweep(partial)
             files = [(entry.stat(), Path(entry.path)) for entry in os.scandir(self.folder) if entry.is_file()]
@@ -129,19 +129,19 @@ class ShardCache:
             if used + size > self.limit:
                 raise NoRoomError
             with partial.open("wb") as file:
-                file.truncate(size)  # counts from now on
+                file.truncate(size)  # reserves the space
 
     def sweep(self, partial: Path) -> None:
-        """Remove half-written shards whose process is gone: of another shard if its lock is free, of ours all."""
+        """Remove partial files of processes that are gone: all of this shard, and of others whose lock is free."""
         for path in self.folder.iterdir():
             if LEFTOVER.fullmatch(path.name):
                 with ExitStack() as held:
                     stem, ours = (file.name[1:].split(".")[0] for file in (path, partial))
-                    if stem == ours or take(held, lock_of(self.folder / stem)):
+                    if stem == ours or try_lock(held, lock_file(self.folder / stem)):
                         path.unlink(missing_ok=True)
 
     def report(self, reason: str) -> None:
-        """Say once per node that shards are not kept."""
+        """Report once per node that shards are not cached."""
         try:
             os.close(os.open(self.folder / REPORTED, os.O_CREAT | os.O_EXCL))
         except FileExistsError:
@@ -152,11 +152,11 @@ class ShardCache:
         print(f"sjepa: {line}", file=sys.stderr, flush=True)
 
 
-def lock_of(path: Path) -> Path:
+def lock_file(path: Path) -> Path:
     return path.with_name(f"{path.name.removesuffix(ENDING)}.lock")
 
 
-def take(held: ExitStack, lock: Path) -> bool:
+def try_lock(held: ExitStack, lock: Path) -> bool:
     """Take a lock, unless another process has it."""
     try:
         held.enter_context(hold_lock(lock, "busy", sweep=False))

@@ -1,8 +1,8 @@
 """Shards: a corpus packed into tar files that are read in sequence, with an index to reach any utterance directly.
 
 A shard is a WebDataset tar: for each utterance NUMBER.flac (or .wav) and NUMBER.json with its id and labels. The
-utterances are shuffled once, over all shards, and lie by length within a shard, so that neighbours fall into the same
-bucket and a batch reads runs of bytes.
+utterances are shuffled once over all shards and sorted by length within a shard, so that neighbours are in the same
+bucket and a batch reads contiguous bytes.
 """
 
 import hashlib
@@ -20,7 +20,16 @@ import numpy as np
 
 from sjepa.audio.io import SAMPLE_RATE, BadAudioError
 from sjepa.data.corpus import Corpus
-from sjepa.data.index import Row, merge_parts, open_index, read_facts, read_labels, read_table, write_part, writing
+from sjepa.data.index import (
+    Row,
+    merge_parts,
+    open_index,
+    read_facts,
+    read_labels,
+    read_table,
+    report_write_errors,
+    write_part,
+)
 from sjepa.data.storage import is_url
 from sjepa.errors import UserError
 from sjepa.files import atomic_file, is_used, read_json, write_whole
@@ -36,7 +45,7 @@ _source: Corpus | None = None  # in a worker process: the corpus that it encodes
 def write_shards(
     source: str, out: Path, *, encoding: Encoding, shard_hours: float, seed: int, workers: int, show: bool = True
 ) -> dict[str, Any]:
-    """Pack an index into shards, or go on after an interruption; returns what index.json holds."""
+    """Pack an index into shards, or continue after an interruption. Returns the contents of index.json."""
     if not is_url(source) and not (Path(source) / "index.json").is_file():
         raise UserError(f"{source} is not an index: make one with `sjepa index {source} --out corpus`")
     settings = {"shards": encoding, "shard_hours": shard_hours, "seed": seed, "of": read_facts(source)["fingerprint"]}
@@ -45,7 +54,7 @@ def write_shards(
 
 
 def pack(source: str, out: Path, settings: dict[str, Any], workers: int, show: bool) -> dict[str, Any]:
-    """The work of `write_shards`, which holds the folder."""
+    """The work of `write_shards`, which has locked the folder."""
     if (out / "index.json").exists():
         facts = read_facts(str(out))
         if {name: facts.get(name) for name in settings} == settings:
@@ -54,21 +63,23 @@ def pack(source: str, out: Path, settings: dict[str, Any], workers: int, show: b
         raise UserError(f"{out} already holds another index: delete it, or choose another --out")
     begun = out / "parts" / "settings.json"
     if is_used(out) and not (out / "parts").is_dir():
-        raise UserError(f"{out} is not empty and holds no shards: choose another --out")
+        raise UserError(f"{out} is not empty and has no shards: choose another --out")
     if begun.is_file() and read_json(begun) != settings:
-        raise UserError(f"{out} holds shards that were begun with other settings: delete it, or choose another --out")
+        raise UserError(f"{out} has unfinished shards with other settings: delete it, or choose another --out")
     corpus, labels = open_index(source), read_labels(source)
     encoding: Encoding = settings["shards"]
     key = hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:12]
     parts = []
-    with writing(out):
+    with report_write_errors(out):
         (out / "parts").mkdir(exist_ok=True)
         write_whole(begun, json.dumps(settings) + "\n")
         with (
             ProcessPoolExecutor(workers, initializer=open_source, initargs=(source,)) as pool,
             bar("Writing shards", len(corpus), show=show) as progress,
         ):
-            for number, utterances in enumerate(deal(corpus.length, settings["shard_hours"], settings["seed"])):
+            for number, utterances in enumerate(
+                assign_shards(corpus.length, settings["shard_hours"], settings["seed"])
+            ):
                 path, part = out / f"{number:06d}.tar", out / "parts" / f"{key}-{number:06d}.arrow"
                 if path.exists() and part.exists():
                     progress.advance(len(utterances))
@@ -79,8 +90,8 @@ def pack(source: str, out: Path, settings: dict[str, Any], workers: int, show: b
         return merge_parts(out, parts, {"root": "."} | settings)
 
 
-def deal(length: np.ndarray, shard_hours: float, seed: int) -> list[np.ndarray]:
-    """Which utterances each shard holds: all of them shuffled, then by length within a shard."""
+def assign_shards(length: np.ndarray, shard_hours: float, seed: int) -> list[np.ndarray]:
+    """Assign utterances to shards: shuffled over all shards, then sorted by length within a shard."""
     order = np.random.default_rng((seed, len(length))).permutation(len(length))
     hours = np.cumsum(length[order], dtype=np.int64) / SAMPLE_RATE / 3600
     ends = np.searchsorted(hours, np.arange(shard_hours, hours[-1], shard_hours))
@@ -96,7 +107,7 @@ def write_shard(
     pool: ProcessPoolExecutor,
     progress: Bar,
 ) -> None:
-    """One tar and its part of the index; damaged utterances are left out and named."""
+    """Write one tar and its part of the index. Damaged utterances are left out and listed."""
     rows: list[Row] = []
     refused: list[str] = []
     encode = encode_flac if encoding == "flac" else encode_wav
@@ -117,16 +128,16 @@ def write_shard(
                 name = f"{path.stem}-{len(rows):06d}"
                 offset = add_member(tar, file, f"{name}.{'flac' if encoding == 'flac' else 'wav'}", content)
                 add_member(tar, file, f"{name}.json", json.dumps(known | {"samples": samples}).encode())
-                # Of a WAV the index points at the samples, which are then read without a decoder.
+                # For a WAV the index points at the samples, so that they are read without a decoder.
                 skipped = 0 if encoding == "flac" else WAV_HEADER
                 rows.append(Row(path.name, offset + skipped, len(content) - skipped, 0, samples, **known))
     except BrokenProcessPool:
-        raise UserError("an encoding process died: is there enough memory? fewer --workers need less") from None
+        raise UserError("an encoding process died, perhaps for lack of memory: try fewer --workers") from None
     write_part(part, rows, refused)
 
 
 def check_shard(path: Path, part: Path) -> None:
-    """Refuse a shard that is not what its part of the index says: its size, and its first and last member."""
+    """Refuse a shard whose size, or first or last member, differs from its part of the index."""
     table = read_table(part)
     if not len(table):
         return
@@ -137,11 +148,11 @@ def check_shard(path: Path, part: Path) -> None:
             file.seek(int(offsets[row]) - int(offsets[0]) % TAR_HEADER - TAR_HEADER)
             sound = sound and file.read(TAR_HEADER).startswith(f"{path.stem}-{row:06d}.".encode())
     if not sound:
-        raise UserError(f"{path} is not what {part} says: delete {path.parent} and start again")
+        raise UserError(f"{path} does not match {part}: delete {path.parent} and start again")
 
 
 def add_member(tar: tarfile.TarFile, file: BinaryIO, name: str, content: bytes) -> int:
-    """Append a file to a tar; returns where its bytes begin."""
+    """Append a file to a tar. Returns the offset of its bytes."""
     offset = file.tell() + TAR_HEADER
     member = tarfile.TarInfo(name)
     member.size = len(content)
@@ -150,16 +161,16 @@ def add_member(tar: tarfile.TarFile, file: BinaryIO, name: str, content: bytes) 
 
 
 def open_source(source: str) -> None:
-    """Make a worker process ready."""
+    """Open the corpus in a worker process."""
     global _source
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the main process's to handle
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process handles Ctrl-C
     _source = open_index(source)
 
 
 def encode_flac(utterance: int) -> tuple[bytes, int] | str:
     import soundfile
 
-    samples = samples_of(utterance)
+    samples = read_samples(utterance)
     if isinstance(samples, str):
         return samples
     buffer = io.BytesIO()
@@ -168,7 +179,7 @@ def encode_flac(utterance: int) -> tuple[bytes, int] | str:
 
 
 def encode_wav(utterance: int) -> tuple[bytes, int] | str:
-    samples = samples_of(utterance)
+    samples = read_samples(utterance)
     if isinstance(samples, str):
         return samples
     buffer = io.BytesIO()
@@ -180,7 +191,7 @@ def encode_wav(utterance: int) -> tuple[bytes, int] | str:
     return buffer.getvalue(), len(samples)
 
 
-def samples_of(utterance: int) -> np.ndarray | str:
+def read_samples(utterance: int) -> np.ndarray | str:
     assert _source is not None
     try:
         return _source.read(utterance)

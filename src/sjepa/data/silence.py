@@ -8,14 +8,14 @@ import numpy as np
 from sjepa.audio.io import SAMPLE_RATE, check_samples
 
 HOP = 160  # samples at 16 kHz between two readings of the loudness
-SMOOTH = 20  # readings: a cut wants 200 ms of quiet, not the closure of a stop
-LONGEST_PAUSE = 1.0  # seconds between two stretches of voice that still belong together
+SMOOTH = 20  # readings: a cut needs 200 ms of quiet, longer than the closure of a stop
+LONGEST_PAUSE = 1.0  # seconds: stretches of voice with a shorter pause are joined
 
 Stretch = tuple[int, int]  # first sample and length, at 16 kHz
 
 
 def loudness(sound: Any, start: int, samples: int) -> np.ndarray:
-    """Mean square of every 10 ms from a sample (at 16 kHz) on, read minute by minute at the rate of the file."""
+    """Mean square of every 10 ms, starting at a sample (at 16 kHz), read minute by minute at the file's own rate."""
     hop = sound.samplerate / 100
     count = samples // HOP
     power = np.empty(count)
@@ -32,14 +32,14 @@ def loudness(sound: Any, start: int, samples: int) -> np.ndarray:
 
 
 def cut_at_silences(power: np.ndarray, start: int, samples: int, limit: int) -> list[Stretch]:
-    """Stretches of at most `limit` samples, cut at the quietest 200 ms of their second halves. Zeros are dropped."""
+    """Cut into stretches of at most `limit` samples, each at the quietest 200 ms of its second half. Drop zeros."""
     smooth = np.convolve(power, np.ones(SMOOTH) / SMOOTH, mode="same")
     stretches = []
     at, end = 0, samples
     while end - at > limit:
         earliest, latest = (at + limit // 2) // HOP, min(at + limit, end - SAMPLE_RATE // 2) // HOP
         window = smooth[earliest : max(latest, earliest + 1)]
-        # In the middle of the quiet: a recording's silence may be one value for a second.
+        # Cut in the middle of the quiet part, because the loudness may be constant for a second.
         quietest = np.flatnonzero(window <= window.min())
         cut = (earliest + int(quietest[len(quietest) // 2])) * HOP
         stretches.append((at, cut - at))

@@ -1,4 +1,4 @@
-"""Bytes of a file, or of a stretch of it, on a disk or behind a URL."""
+"""Read the bytes of a file, or of a stretch of it, from a disk or a URL."""
 
 import importlib
 import os
@@ -10,18 +10,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from sjepa.audio.io import BadAudioError, one_line, shown
+from sjepa.audio.io import BadAudioError, one_line, show_path
 from sjepa.errors import UserError
 
 TRIES = 5
 FIRST_WAIT = 0.5  # seconds before the second try; each further wait is twice as long, up to the longest
 LONGEST_WAIT = 10.0
 CONNECT, STALL = 5.0, 10.0  # seconds that a server may take to accept a connection, and to send its next bytes
-PART = 8 * 2**20  # bytes of a request while a whole file is downloaded
-DOWNLOADS = 4  # such requests at a time
-FINAL = frozenset(range(400, 500)) - {408, 429}  # answers of a server that works: waiting does not change them
-failing: set[str] = set()  # URLs that failed every try: until one succeeds they cost one try each, and no waits
-ahead = threading.local()  # .held: stretches of URLs fetched before they are asked for, or why they could not be
+PART = 8 * 2**20  # bytes per request when a whole file is downloaded
+DOWNLOADS = 4  # concurrent requests of a download
+FINAL = frozenset(range(400, 500)) - {408, 429}  # responses for which a retry does not help
+failing_urls: set[str] = set()  # URLs that failed every try: until one succeeds they get one try and no waits
+ahead = threading.local()  # .held: stretches of URLs that were fetched ahead, or why they failed
 
 
 PROTOCOLS = frozenset({"http", "https", "s3"})
@@ -29,11 +29,11 @@ ALLOWED = "SJEPA_ALLOW_PROTOCOLS"  # set by --allow-protocols; worker processes 
 
 
 class UnreachableError(BadAudioError):
-    """A URL that did not answer. It may do so later."""
+    """A URL did not answer. It may do so later."""
 
 
 class CutShortError(BadAudioError):
-    """A file with fewer bytes than its index says."""
+    """A file has fewer bytes than its index says."""
 
 
 class Place(NamedTuple):
@@ -54,7 +54,7 @@ def is_url(path: str) -> bool:
 
 
 def read_bytes(place: Place) -> bytes:
-    """The bytes of a place. A URL that fails is tried again."""
+    """Read the bytes of a place. A URL that fails is tried again."""
     if not is_url(place.path):
         content = read_local(place)
     else:
@@ -66,74 +66,76 @@ def read_bytes(place: Place) -> bytes:
                 return found[start : start + place.size] if place.size else found
         content = fetch(place)
     if len(content) < place.size:
-        raise CutShortError(f"{shown(place.path)}: cut short, it holds fewer bytes than its index says")
+        raise CutShortError(f"{show_path(place.path)}: cut short, it holds fewer bytes than its index says")
     return content
 
 
 def check_protocol(url: str) -> None:
-    """Refuse URLs that are not of a protocol that is allowed: lists and indexes come from others.
+    """Refuse URLs whose protocol is not allowed, because lists and indexes may come from other people.
 
     fsspec knows many more, with which a list could read local files or chain one protocol to another.
     """
     protocol = url.partition("://")[0]
     allowed = PROTOCOLS | set(filter(None, os.environ.get(ALLOWED, "").split(",")))
-    if protocol not in allowed:
+    links = url.split("::")  # to fsspec, zip://a.wav::ftp://b.zip is a chain; its last link may be a local path
+    named = {link.partition("://")[0] for place, link in enumerate(links, 1) if "://" in link or place < len(links)}
+    if not named <= allowed:
         known = ", ".join(sorted(allowed))
         reason = f"only {known} and local paths are read; --allow-protocols adds others"
-        raise BadAudioError(f"{shown(url)}: cannot be opened: {reason}")
+        raise BadAudioError(f"{show_path(url)}: cannot be opened: {reason}")
     try:
         whole = bool(urlsplit(url).netloc) or protocol not in PROTOCOLS
     except ValueError:
         whole = False
     if not whole:
-        raise BadAudioError(f"{shown(url)}: cannot be opened: not a URL")
+        raise BadAudioError(f"{show_path(url)}: cannot be opened: not a URL")
 
 
 def read_local(place: Place) -> bytes:
     if os.path.exists(place.path) and not os.path.isfile(place.path):
-        raise BadAudioError(f"{shown(place.path)}: not a regular file")
+        raise BadAudioError(f"{show_path(place.path)}: not a regular file")
     try:
         with open(place.path, "rb") as file:
             file.seek(place.offset)
             return file.read(place.size or -1)
     except (OSError, ValueError) as error:  # ValueError: a name with a zero byte, an offset below 0
         reason = getattr(error, "strerror", None) or one_line(error)
-        raise BadAudioError(f"{shown(place.path)}: cannot be read ({reason})") from error
+        raise BadAudioError(f"{show_path(place.path)}: cannot be read ({reason})") from error
 
 
-def never() -> bool:
+def never_stopped() -> bool:
     return False
 
 
 def fetch(
     place: Place,
     patience: float = 0.0,
-    is_stopped: Callable[[], bool] = never,
+    is_stopped: Callable[[], bool] = never_stopped,
     report: Callable[[str], None] | None = None,
 ) -> bytes:
-    """The bytes of a place behind a URL, tried several times.
+    """Fetch the bytes of a place behind a URL, with several tries.
 
-    If the server does not answer at all, tries go on for `patience` seconds, and `report` receives one line about it.
-    A URL that failed every try costs one try each time, until one succeeds: it is never given up for good.
+    If the server does not answer, tries continue for `patience` seconds, and `report` receives one line about it. A URL
+    that failed every try gets one try each time until one succeeds.
     """
     url, offset, size = place
     filesystem, path = filesystem_of(url)
     began = time.monotonic()
-    tries, short = 1 if url in failing else TRIES, False
+    tries, short = 1 if url in failing_urls else TRIES, False
     for attempt in range(1, 1_000_000):
         final = False
         try:
-            # By name, because the protocols order these differently.
+            # By keyword, because protocols order these arguments differently.
             stretch = {"start": offset, "end": offset + size} if size else {}
             content: bytes = filesystem.cat_file(path, **stretch)
         except FileNotFoundError:
-            raise BadAudioError(f"{shown(url)}: there is no such file") from None
-        except Exception as error:  # every protocol has its own kinds of failure
+            raise BadAudioError(f"{show_path(url)}: there is no such file") from None
+        except Exception as error:  # every protocol has its own exceptions
             reason, short = one_line(error) or type(error).__name__, False
             final = isinstance(error, PermissionError) or getattr(error, "status", None) in FINAL
         else:
             if not size or len(content) == size:
-                failing.discard(url)
+                failing_urls.discard(url)
                 return content
             if len(content) > size:
                 raise UserError(f"{url}: the server does not serve parts of files (HTTP ranges): download the folder")
@@ -142,32 +144,32 @@ def fetch(
         if is_stopped() or (attempt >= tries and not lasting):
             break
         if attempt == TRIES and report is not None:
-            report(f"{shown(url)}: no answer ({reason}); trying for {patience / 60:g} minutes")
+            report(f"{show_path(url)}: no answer ({reason}); trying for {patience / 60:g} minutes")
         pause(min(LONGEST_WAIT, FIRST_WAIT * 2 ** (attempt - 1)), is_stopped)
-    failing.add(url)
+    failing_urls.add(url)
     refusal = CutShortError if short else UnreachableError
-    raise refusal(f"{shown(url)}: cannot be read, tried {max(attempt, TRIES)} times ({reason})")
+    raise refusal(f"{show_path(url)}: cannot be read, tried {max(attempt, TRIES)} times ({reason})")
 
 
 def pause(seconds: float, is_stopped: Callable[[], bool]) -> None:
-    """Sleep, but not on after work was stopped."""
+    """Sleep, but wake up when the work is stopped."""
     until = time.monotonic() + seconds
     while (left := until - time.monotonic()) > 0 and not is_stopped():
         time.sleep(min(0.1, left))
 
 
 def file_size(url: str) -> int | None:
-    """Bytes of a file behind a URL; None if the server does not tell."""
+    """Size of a file behind a URL in bytes; None if the server does not say."""
     filesystem, path = filesystem_of(url)
     try:
         size = filesystem.size(path)
-    except Exception:  # every protocol has its own kinds of failure; reading it will name this one
+    except Exception:  # every protocol has its own exceptions; reading the file will report this one
         return None
     return int(size) if size else None
 
 
 def download(url: str, path: Path, size: int | None) -> None:
-    """Write a file behind a URL to a path; a large one in parts, with several requests at a time."""
+    """Download a file to a path, a large one in parts with several requests at a time."""
     if size is None or size <= PART:
         path.write_bytes(fetch(Place(url)))
         return
@@ -185,12 +187,12 @@ def download(url: str, path: Path, size: int | None) -> None:
 
 
 def client_options(protocol: str) -> dict[str, Any]:
-    """Time limits of seconds for the client of a protocol."""
+    """Time limits in seconds for the client of a protocol."""
     if protocol in ("http", "https"):
         timeout = importlib.import_module("aiohttp").ClientTimeout(total=None, sock_connect=CONNECT, sock_read=STALL)
         return {"client_kwargs": {"timeout": timeout}}
     if protocol == "s3":
-        # The client's own retries would multiply with ours.
+        # Switch off the client's own retries, which would multiply with ours.
         limits = {"retries": {"total_max_attempts": 1}, "connect_timeout": CONNECT, "read_timeout": STALL}
         return {"config_kwargs": limits}
     return {}
@@ -204,5 +206,5 @@ def filesystem_of(url: str) -> tuple[Any, str]:
     except ImportError as error:
         extra = "s3" if url.startswith("s3://") else "corpora"
         raise UserError(f"{url}: cannot be opened ({one_line(error)}): pip install 'sjepa[{extra}]'") from None
-    except Exception as error:  # every protocol has its own idea of a malformed URL
-        raise BadAudioError(f"{shown(url)}: cannot be opened ({one_line(error)})") from None
+    except Exception as error:  # every protocol has its own exception for a malformed URL
+        raise BadAudioError(f"{show_path(url)}: cannot be opened ({one_line(error)})") from None

@@ -1,4 +1,4 @@
-"""A small labelled speech corpus made with espeak-ng: exact phone and word times at no cost."""
+"""Make a small speech corpus with espeak-ng, with exact times of phones and words."""
 
 import itertools
 import json
@@ -26,9 +26,9 @@ SILENCE = "sil"
 PUNCTUATION = string.punctuation + "“”‘’…–—"
 EDGE_SECONDS = 0.15  # silence before and after every utterance, as in recorded speech
 NOISE_LEVEL = 1e-3  # -60 dB of full scale, so that silence is not digital zero
-CODA_SHARE = 0.4  # espeak sounds some final [l] and [ɹ] within the vowel before: its last 40 % by spectral distance
+CODA_SHARE = 0.4  # espeak renders some final [l] and [ɹ] in the last 40% of the vowel before, by spectral distance
 
-# Accents differ in their symbols for one vowel; each is folded to the Received Pronunciation vowel of the same words.
+# Accents have different symbols for a vowel. Each is mapped to the Received Pronunciation vowel of the same words.
 _SPELLINGS = (
     "ɹ: r, w: ʍ, t: ʔ, l: əl, j: ʲ, ə: ɐ, ɪ: ᵻ, æ: a, ɑ: ɑɹ, ɔ: ɔɹ oɹ, ɜ: ɚ əɹ ʌɹ, u: ʉ, "
     "eɪ: e, oʊ: o əʊ, aɪ: aɪə aɪɚ, aʊ: ʌʉ æʊ, eə: ɛɹ, iə: ɪɹ, ʊə: ʊɹ ʉɹ"
@@ -40,7 +40,8 @@ FOLD = {
 }
 
 
-# Variants with an echo (f2 to f5, m2) are left out: an echo fills the stop closures and pauses that `_marks` reads.
+# Variants with an echo (f2 to f5, m2) are left out, because an echo fills the stop closures and pauses that `_marks`
+# needs.
 VOICES = (
     Voice("amy", "f", "en-us+f1", pitch=50, pitch_range=50, rate=165, peak=0.50),
     Voice("brian", "m", "en+m3", pitch=35, pitch_range=55, rate=160, peak=0.55),
@@ -61,7 +62,7 @@ VOICES = (
 
 @dataclass(frozen=True)
 class Spoken:
-    """An utterance: 16 kHz mono samples, with phones that tile the time axis and the words they make up."""
+    """An utterance: 16 kHz mono samples, phones that cover the whole time, and words."""
 
     samples: np.ndarray
     phones: list[tuple[float, float, str]]
@@ -69,7 +70,7 @@ class Spoken:
 
 
 def speak(text: str, voice: Voice) -> Spoken:
-    """Say `text`; the same call always returns the same samples."""
+    """Synthesise `text`. The same call always returns the same samples."""
     import soxr
 
     raw, phonemes = run_espeak(text, voice)
@@ -132,19 +133,19 @@ def synthesise_corpus(
             "words": spoken.words,
         }
         lines.append(json.dumps(utterance, ensure_ascii=False) + "\n")
-    write_whole(labels, "".join(lines))  # last: its presence means that the corpus is whole
+    write_whole(labels, "".join(lines))  # last, because its presence marks a complete corpus
     return folder
 
 
 def _read_settings(folder: Path) -> Any:
     try:
         return json.loads((folder / "corpus.json").read_text(encoding="utf-8"))
-    except (FileNotFoundError, json.JSONDecodeError):
+    except (FileNotFoundError, ValueError, RecursionError):
         return None
 
 
 class _Mark(NamedTuple):
-    """Where a phone begins, and the word it belongs to as (place in the text, spelling)."""
+    """The start of a phone, and its word as (position in the text, spelling)."""
 
     sample: int
     symbol: str
@@ -162,9 +163,9 @@ def _marks(raw: np.ndarray, phonemes: list[Phoneme], text: str) -> list[_Mark]:
         symbol = _fold(phoneme.ipa)
         silent = not raw[phoneme.sample : end].any()
         if symbol == SILENCE and (not silent or marks[-1].symbol == SILENCE):
-            continue  # a nameless glide between two vowels, left to the first; or more of the same pause
-        # espeak plays digital silence before a consonant (a stop's closure) and only then sends the event. Silence
-        # that reaches back to the mark before belongs to that mark, and is a pause.
+            continue  # an unnamed glide between two vowels, which belongs to the first; or more of the same pause
+        # espeak plays digital silence before a consonant (a stop's closure) and only then sends the event. Silence that
+        # reaches back to the previous mark belongs to that mark and is a pause.
         sounds_before = np.searchsorted(sounding, phoneme.sample)
         start = int(sounding[sounds_before - 1]) + 1 if sounds_before else 0
         if start <= marks[-1].sample:
@@ -179,6 +180,6 @@ def _marks(raw: np.ndarray, phonemes: list[Phoneme], text: str) -> list[_Mark]:
 
 
 def _fold(ipa: str) -> str:
-    """Strip stress, length and diacritics from an IPA symbol, and join what the accents of English spell apart."""
+    """Strip stress, length and diacritics from an IPA symbol, and merge the symbols of different accents."""
     bare = "".join(char for char in ipa if char not in "ˈˌː:" and not unicodedata.combining(char))
     return FOLD.get(bare, bare) or SILENCE

@@ -12,23 +12,23 @@ from typing import Any
 
 from sjepa.stopping import SIGNALS
 
-PATIENCE = 1.0  # seconds: a worker whose pipe broke may take a moment to end
-MOST_ON_GPU, MOST_ON_CPU = 8, 2  # eight decode 16,700 s of FLAC a second, more than an H200 trains on
+PATIENCE = 1.0  # seconds to wait for a worker with a broken pipe to end
+MOST_ON_GPU, MOST_ON_CPU = 8, 2  # eight decode 16,700 s of FLAC per second, more than an H200 needs
 
 
 def choose_workers(wanted: int | None, device: str) -> int:
-    """Worker processes of a rank: as many as were asked for, or what its share of the cores and its device call for."""
+    """The number of workers of a rank: the requested number, or one that suits its cores and its device."""
     if wanted is not None:
         return wanted
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    share = usable // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # of the ranks that torchrun started here
+    share = usable // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # of the ranks on this machine
     return max(1, min(share - 1, MOST_ON_GPU if device == "cuda" else MOST_ON_CPU))
 
 
 def record_processes() -> tuple[BaseContext, list[BaseProcess]]:
-    """A context for `DataLoader(multiprocessing_context=...)`, and the list of processes that it starts.
+    """Return a context for `DataLoader(multiprocessing_context=...)`, and the list of processes that it starts.
 
-    The loader tells of its workers only in the text of its errors; the processes themselves have exit codes.
+    The loader names dead workers only in the text of its errors. The processes themselves have exit codes.
     """
     started: list[BaseProcess] = []
     context = copy.copy(multiprocessing.get_context())
@@ -43,16 +43,16 @@ def record_processes() -> tuple[BaseContext, list[BaseProcess]]:
 
 
 def ignore_stop_signals(worker: int) -> None:
-    """In a worker: leave signals that stop a run to its main process, which needs batches until its step has ended.
+    """Ignore stop signals in a worker, because the main process needs batches until its step has ended.
 
-    A launcher or a scheduler sends them to every process of the group. Workers end when the loader is closed.
+    Launchers and schedulers send these signals to every process of the group. Workers end when the loader is closed.
     """
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 
 
 def find_ended(processes: Sequence[BaseProcess]) -> list[BaseProcess]:
-    """The processes that have ended, or end within a moment."""
+    """The processes that have ended, or end within a second."""
     deadline = time.monotonic() + PATIENCE
     while True:
         ended = [process for process in processes if process.exitcode is not None]

@@ -1,1 +1,1 @@
-"""What a frozen encoder makes of recordings, hours long too, on disk."""
+"""Write features, posteriors or units of recordings of any length to disk."""

@@ -1,4 +1,4 @@
-"""The frozen encoder, with its mixture or cluster head if units or posteriors are asked for."""
+"""The frozen encoder, with its mixture or cluster head if posteriors or units are requested."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,46 +23,49 @@ Reader = Literal["layers", "mixture", "head"]
 
 @dataclass(frozen=True)
 class Network:
+    """An encoder and what reads its frames."""
+
     encoder: Encoder
     states: tuple[int, ...]
-    """Which hidden states are taken, side by side: 0 is the input of layer 0, then each layer's output."""
+    """Hidden states to concatenate: 0 is the input of layer 0, 1 the output of layer 0, and so on."""
     device: torch.device
     reader: Reader = "layers"
-    """What reads the frames: nothing (features), the mixture, or the cluster head."""
+    """What reads the frames: nothing (layers), the mixture, or the cluster head."""
 
-    def take(self, hidden_states: Sequence[Tensor]) -> Tensor:
+    def select_states(self, hidden_states: Sequence[Tensor]) -> Tensor:
         chosen = [hidden_states[state] for state in self.states]
         return chosen[0] if len(chosen) == 1 else torch.cat(chosen, dim=-1)
 
     @property
     def until(self) -> int:
-        """The last layer that is needed."""
+        """The last layer that has to be computed."""
         return max(self.states) - 1
 
     @torch.inference_mode()
     def features(self, waveforms: Sequence[np.ndarray]) -> list[Tensor]:
-        """Frames (T, D) of each waveform; none depends on the others."""
+        """Frames (T, D) of each waveform. Batching does not change the result."""
         encoded: Sequence[Tensor | None] = [None] * len(waveforms)
         if self.states:
-            encoded = encode(self.encoder, waveforms, self.device, self.take, until=self.until)
+            encoded = encode(self.encoder, waveforms, self.device, self.select_states, until=self.until)
         return [self.frames(torch.from_numpy(w), x) for w, x in zip(waveforms, encoded, strict=True)]
 
     @torch.inference_mode()
     def window_features(self, samples: np.ndarray, recording: Moments) -> Tensor:
-        """Frames (T, D) of a window, computed as part of its recording."""
+        """Frames (T, D) of a window, normalised with the moments of its recording."""
         waveform = torch.from_numpy(samples)
         if not self.states:
             return self.frames(waveform, None)
         moments = Moments(*(moment.to(self.device) for moment in recording))
         convolved = self.encoder.convolve(waveform[None].to(self.device), moments=moments)
-        return self.frames(waveform, self.take(self.encoder.transform(convolved, until=self.until).hidden_states)[0])
+        hidden_states = self.encoder.transform(convolved, until=self.until).hidden_states
+        return self.frames(waveform, self.select_states(hidden_states)[0])
 
-    def frames(self, samples: Tensor, taken: Tensor | None) -> Tensor:
-        """The states that were taken; for a mixture, the features that it was fitted on."""
+    def frames(self, samples: Tensor, selected: Tensor | None) -> Tensor:
+        """The selected states; for the mixture, the features that it was fitted on."""
         if self.reader == "mixture":
-            return self.encoder.clusters.space(samples.to(self.device), taken)
-        assert taken is not None
-        return taken
+            return self.encoder.clusters.space(samples.to(self.device), selected)
+        assert selected is not None
+        return selected
 
     @torch.inference_mode()
     def posteriors(self, frames: Tensor) -> Tensor:  # (T, D) -> (T, K)
@@ -76,37 +79,39 @@ class Network:
         return self.posteriors(frames).argmax(-1)
 
 
-def read_by(encoder: Encoder, reader: Reader, layer: str, device: torch.device) -> Network:
-    """The network that gives what a reader needs: chosen layers, the mixture's, or the head's."""
+def make_network(encoder: Encoder, reader: Reader, layer: str, device: torch.device) -> Network:
+    """Combine an encoder with a reader: choose the hidden states that the reader needs."""
     layers = encoder.config.layers
     encoder = encoder.to(device)
     if reader == "layers":
-        states = tuple(range(layers + 1)) if layer == ALL_LAYERS else (chosen_state(layer, layers),)
+        states = tuple(range(layers + 1)) if layer == ALL_LAYERS else (state_index(layer, layers),)
     elif reader == "mixture":
         state = encoder.clusters.state
         states = () if state is None else (state,)
     else:
         states = (layers,)
-        encoder.clusters.head_posteriors(torch.zeros(1, encoder.config.hidden_size, device=device))  # or refuse now
+        encoder.clusters.head_posteriors(
+            torch.zeros(1, encoder.config.hidden_size, device=device)
+        )  # refuse now if there is no head
     return Network(encoder, states, device, reader)
 
 
 def load_encoder(source: Path, step: int | None = None) -> Encoder:
-    """An encoder by path or name, or that of a run's checkpoint; of another network, what takes it."""
+    """Load an encoder by path or name, or from the checkpoint of a run at `step`."""
     if step is not None:
         return load_encoder_at(source, step).requires_grad_(False)
     try:
         return Encoder.from_pretrained(source).requires_grad_(False)
     except OtherNetworkError as error:
-        others = ", which superb, probe and units accept and embed does not" if error.kind in ARCHITECTURES else ""
+        others = ", which only superb, probe and units accept" if error.kind in ARCHITECTURES else ""
         raise UserError(
-            f"{error.folder} holds a {error.kind!r} network{others}: embed takes sjepa's own encoders, "
-            "and HuBERT Base or what is built like it"
+            f"{error.folder} holds a {error.kind!r} network{others}: embed accepts sjepa's own encoders, "
+            "and networks with the architecture of HuBERT Base"
         ) from error
 
 
-def chosen_state(layer: str, layers: int) -> int:
-    """Index of the hidden state that `--layer` names."""
+def state_index(layer: str, layers: int) -> int:
+    """Index of the hidden state for a value of `--layer`."""
     if layer == "last":
         return layers
     if layer == "input":

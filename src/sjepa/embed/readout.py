@@ -1,4 +1,4 @@
-"""From frames of the encoder to columns of features, posteriors or units with times, as they come."""
+"""Turn frames of the encoder into columns of features, posteriors or units, with times."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -14,57 +14,57 @@ from sjepa.errors import UserError
 from sjepa.model.frontend import RECEPTIVE_FIELD, STRIDE, frame_centres
 
 What = Literal["features", "mixture", "head", "units"]
-"""Features of layers; posteriors of the mixture or of the cluster head; or the most likely component of either."""
+"""Features of layers, posteriors of the mixture or of the cluster head, or units (the most likely components)."""
 Columns = dict[str, np.ndarray]
 
 
 @dataclass(frozen=True)
 class Readout:
-    """What is written of each recording, in pieces of rows.
+    """Which columns are written for each recording.
 
-    `time` is a frame's centre in seconds. A unit that lasts has `start` and `end`, 10 ms around its first and last
-    frame's centre. A mean has the `seconds` that it is of.
+    `time` is the centre of a frame in seconds. A deduplicated unit has `start` and `end`: 10 ms before the centre of
+    its first frame and 10 ms after that of its last. A mean has the length of its recording in `seconds`.
     """
 
     what: What
     mean: bool
-    """One row per recording: the mean over its frames."""
+    """Write one row per recording: the mean over its frames."""
     deduplicate: bool
-    """One row for each run of equal units."""
+    """Write one row for each run of equal units."""
     names: tuple[str, ...] = ()
-    """Names of several states that lie side by side in a frame; each gets a column of its own."""
+    """Names of the concatenated states; each gets its own column."""
 
     def __post_init__(self) -> None:
         if self.deduplicate and self.what != "units":
-            raise UserError("--deduplicate is for --what units")
+            raise UserError("--deduplicate is only for --what units")
         if self.mean and self.what == "units":
-            raise UserError("--pool mean: units are names and have no mean; posteriors do (--what mixture or head)")
+            raise UserError("--pool mean: units are categories and have no mean; use --what mixture or --what head")
 
     def __call__(self, network: Network, frames: Iterable[Tensor]) -> Iterator[Columns]:
         pieces = self.values(network, frames)
         if self.mean:
             return self.average(pieces)
         if self.deduplicate:
-            return deduplicated(pieces)
-        return self.timed(pieces)
+            return deduplicate_units(pieces)
+        return self.add_times(pieces)
 
     def values(self, network: Network, frames: Iterable[Tensor]) -> Iterator[np.ndarray]:
         for x in frames:
             if not bool(torch.isfinite(x).all()):
-                raise BadAudioError("the encoder gives features that are not finite numbers")
+                raise BadAudioError("the encoder's features are not finite numbers")
             if self.what == "units":
                 yield network.units(x).to(torch.int32).cpu().numpy()
             else:
                 yield (x if self.what == "features" else network.posteriors(x)).float().cpu().numpy()
 
     def columns(self, values: np.ndarray) -> Columns:
-        """Values under their names, several states apart."""
+        """Name the values, with one column per state."""
         if self.names:
-            apart = np.split(values, len(self.names), axis=1)
-            return {f"features_{name}": part for name, part in zip(self.names, apart, strict=True)}
+            states = np.split(values, len(self.names), axis=1)
+            return {f"features_{name}": state for name, state in zip(self.names, states, strict=True)}
         return {self.what if self.what in ("features", "units") else "posteriors": values}
 
-    def timed(self, pieces: Iterable[np.ndarray]) -> Iterator[Columns]:
+    def add_times(self, pieces: Iterable[np.ndarray]) -> Iterator[Columns]:
         done = 0
         for values in pieces:
             yield self.columns(values) | {"time": frame_centres(len(values), done)}
@@ -78,8 +78,8 @@ class Readout:
         yield self.columns((total / frames).astype(np.float32)[None]) | {"seconds": np.array([seconds])}
 
 
-def deduplicated(pieces: Iterable[np.ndarray]) -> Iterator[Columns]:
-    """A run that goes on into the next piece is written with it."""
+def deduplicate_units(pieces: Iterable[np.ndarray]) -> Iterator[Columns]:
+    """Merge runs of equal units. A run that continues in the next piece is written with that piece."""
     half = STRIDE / 2 / SAMPLE_RATE
     units, begins, done = np.zeros(0, np.int32), np.zeros(0, np.int64), 0
 

@@ -1,4 +1,4 @@
-"""Recordings to embed: which they are, and in which batches and windows they go through the encoder."""
+"""Find the recordings to embed, and encode them in batches or windows."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -10,13 +10,13 @@ from typing import TypeVar
 from torch import Tensor
 
 from sjepa import distributed
-from sjepa.audio.io import SAMPLE_RATE, BadAudioError, read_audio, shown
+from sjepa.audio.io import SAMPLE_RATE, BadAudioError, read_audio, show_path
 from sjepa.audio.stream import stream_audio
-from sjepa.data.corpus import audio_files, check_header, first_of
+from sjepa.data.corpus import audio_files, check_header, describe_refused
 from sjepa.embed.network import Network
 from sjepa.embed.readout import Readout
-from sjepa.embed.windows import WindowConfig, cut, join
-from sjepa.embed.writing import Format, write_table
+from sjepa.embed.tables import Format, write_table
+from sjepa.embed.windows import WindowConfig, cut_windows, join_windows
 from sjepa.errors import UserError
 from sjepa.model.frontend import STRIDE, frame_count
 from sjepa.model.moments import measure_moments
@@ -29,14 +29,14 @@ T = TypeVar("T")
 class Recording:
     path: str
     name: str
-    """Where its output goes below the folder: its file's name, or its path below the folder that was given."""
+    """Path of its output below the output folder: its file name, or its path below the given folder."""
     samples: int
-    """At 16 kHz, by its header."""
+    """Number of samples at 16 kHz, according to the header."""
 
 
 @dataclass(frozen=True)
 class Embedding:
-    """Everything that decides what is written."""
+    """All settings of an embedding."""
 
     network: Network
     readout: Readout
@@ -44,12 +44,12 @@ class Embedding:
     kind: Format
     batch_seconds: float
     about: dict[str, str]
-    """Written into every file."""
+    """Metadata that is written to every file."""
 
 
 @dataclass
 class Clock:
-    """Moves a bar by whole seconds of audio."""
+    """Advances a progress bar by whole seconds of audio."""
 
     progress: Bar
     samples: int = 0
@@ -76,18 +76,18 @@ class Outcome:
 
 
 def find_recordings(given: Sequence[Path], show: bool = True) -> tuple[list[Recording], list[str]]:
-    """Audio of files and folders with its length, and why some cannot be used; each gets a name of its own."""
+    """Find the audio in files and folders. Returns the recordings, and the reasons why others cannot be used."""
     refused: list[str] = []
     paths: dict[str, str] = {}
     for place in given:
         if not place.exists():
-            raise UserError(f"there is no file or folder {shown(place)}")
+            raise UserError(f"there is no file or folder {show_path(place)}")
         found = audio_files(place, refused) if place.is_dir() else [str(place)]
         for path in found:
             name = os.path.relpath(path, place) if place.is_dir() else place.name
             if paths.setdefault(name, path) != path:
-                both = f"{shown(paths[name])} and {shown(path)}"
-                raise UserError(f"{both} would be written to one file: give the folder that holds both")
+                both = f"{show_path(paths[name])} and {show_path(path)}"
+                raise UserError(f"{both} would be written to the same file: give the folder that holds both")
     with ThreadPoolExecutor() as pool:
         headers = list(
             track(pool.map(check_header, paths.values()), "Reading headers", len(paths), show and len(paths) > 1)
@@ -96,22 +96,26 @@ def find_recordings(given: Sequence[Path], show: bool = True) -> tuple[list[Reco
     sound = zip(paths.items(), headers, strict=True)
     recordings = [Recording(path, name, info.samples) for (name, path), info in sound if not isinstance(info, str)]
     if not recordings:
-        raise UserError(f"no usable audio: {first_of(refused)}" if refused else "no audio in what was given")
+        raise UserError(
+            f"no usable audio: {describe_refused(refused)}"
+            if refused
+            else "there is no audio in the given files and folders"
+        )
     return recordings, refused
 
 
 def embed(recordings: Sequence[Recording], out: Path, plan: Embedding, skip: bool, show: bool = True) -> Outcome:
-    """Write a file for each recording below `out`; with `skip`, those that are there already are left as they are.
+    """Write one file per recording below `out`. With `skip`, existing files are kept.
 
-    Ranks share the batches and the long recordings, so that each file is written once and does not depend on their
-    number. The outcome is this rank's.
+    The ranks share the batches and the long recordings. Each file is written once, and its content does not depend on
+    the number of ranks. The outcome counts the files of this rank.
     """
     outcome = Outcome()
 
     def target(recording: Recording) -> Path:
         return out / f"{recording.name}.{plan.kind}"
 
-    # The main rank looks before any rank writes.
+    # The main rank looks for existing files before any rank writes.
     done = distributed.broadcast_object({r.name for r in recordings if skip and target(r).is_file()})
     left = {r.name for r in recordings} - done
     short = [r for r in recordings if frame_count(r.samples) <= plan.window.frames]
@@ -119,19 +123,19 @@ def embed(recordings: Sequence[Recording], out: Path, plan: Embedding, skip: boo
         (r for r in recordings if r.name in left and frame_count(r.samples) > plan.window.frames),
         key=lambda r: (-r.samples, r.name),
     )
-    # What is there already stays in its batch: sums of a batch of another size differ in the last bit.
+    # Existing recordings stay in their batch: another batch size would change the last bit of the others.
     batches = [b for b in batches_by_length(short, plan.batch_seconds) if any(r.name in left for r in b)]
-    batches, long = share(batches), share(long)
+    batches, long = take_share(batches), take_share(long)
     seconds = sum(r.samples for batch in (*batches, long) for r in batch if r.name in left) // SAMPLE_RATE
     with bar("Seconds embedded", seconds, show=show) as progress:
         clock = Clock(progress)
 
         def write(recording: Recording, frames: Callable[[], Iterable[Tensor]]) -> None:
-            about = plan.about | {"file": shown(recording.name)}
+            about = plan.about | {"file": show_path(recording.name)}
             try:
                 rows = write_table(target(recording), plan.kind, plan.readout(plan.network, frames()), about)
             except BadAudioError as error:
-                path = shown(recording.path)
+                path = show_path(recording.path)
                 refuse(str(error) if str(error).startswith(path) else f"{path}: {error}")
                 return
             outcome.rows += rows
@@ -161,17 +165,17 @@ def embed(recordings: Sequence[Recording], out: Path, plan: Embedding, skip: boo
                     write(recording, lambda x=x: [x])  # type: ignore[misc]
             clock.advance(sum(r.samples for r in batch if r.name in left))
         for recording in long:
-            write(recording, lambda r=recording: frames_of(r, plan, clock))  # type: ignore[misc]
+            write(recording, lambda r=recording: encode_long(r, plan, clock))  # type: ignore[misc]
     return outcome
 
 
-def share(items: list[T]) -> list[T]:
-    """This rank's share of a list that is ordered by size."""
+def take_share(items: list[T]) -> list[T]:
+    """This rank's part of a list that is sorted by size."""
     return items[distributed.rank() :: distributed.world_size()]
 
 
 def batches_by_length(recordings: Sequence[Recording], seconds: float) -> Iterator[list[Recording]]:
-    """Recordings of like length together, the longest first; a batch with its padding stays within the seconds."""
+    """Batch recordings of similar length, longest first. A batch with its padding has at most `seconds` of audio."""
     batch: list[Recording] = []
     for recording in sorted(recordings, key=lambda r: (-r.samples, r.name)):
         if batch and (len(batch) + 1) * batch[0].samples > seconds * SAMPLE_RATE:
@@ -182,16 +186,16 @@ def batches_by_length(recordings: Sequence[Recording], seconds: float) -> Iterat
         yield batch
 
 
-def frames_of(recording: Recording, plan: Embedding, clock: Clock) -> Iterator[Tensor]:
-    """Frames of a long recording, in pieces: decoded, encoded and joined as they come."""
-    name = shown(os.path.basename(recording.name))
+def encode_long(recording: Recording, plan: Embedding, clock: Clock) -> Iterator[Tensor]:
+    """Yield the frames of a long recording in pieces, while it is decoded and encoded in windows."""
+    name = show_path(os.path.basename(recording.name))
     clock.progress.advance(0, note=f"first pass  {name}")
     moments = measure_moments(stream_audio(recording.path))
     clock.progress.advance(0, note=name)
 
-    def encoded() -> Iterator[tuple[int, Tensor]]:
+    def encode_windows() -> Iterator[tuple[int, Tensor]]:
         done, silent = 0, True
-        for window in cut(stream_audio(recording.path), plan.window):
+        for window in cut_windows(stream_audio(recording.path), plan.window):
             silent = silent and not window.samples.any()
             yield window.start, plan.network.window_features(window.samples, moments)
             reached = window.start * STRIDE + len(window.samples)
@@ -200,9 +204,9 @@ def frames_of(recording: Recording, plan: Embedding, clock: Clock) -> Iterator[T
         if silent:
             note_silence(recording, clock.progress)
 
-    return join(encoded(), plan.window)
+    return join_windows(encode_windows(), plan.window)
 
 
 def note_silence(recording: Recording, progress: Bar) -> None:
-    """Warn of a recording whose samples are all zero: it has features too, but they mean little."""
-    progress.say(f"{shown(recording.name)}: silence, every sample is zero; its output means little")
+    """Warn about a recording whose samples are all zero: its features carry no information."""
+    progress.say(f"{show_path(recording.name)}: silence, every sample is zero; its output carries no information")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sjepa.audio.io import shown
+from sjepa.audio.io import show_path
 from sjepa.data.layouts.manifest import lines
 from sjepa.errors import UserError
 
@@ -103,9 +103,9 @@ def read_textgrid(file: Path) -> Alignment:
                 else:  # points have a time and a mark
                     next(tokens), next(tokens)
     except (StopIteration, ValueError) as error:
-        raise UserError(f"{shown(file)} is not a TextGrid that can be read ({error or 'it ends too early'})") from None
+        raise UserError(f"{show_path(file)} is not a readable TextGrid ({error or 'it ends too early'})") from None
     if not alignment.phones and not alignment.words:
-        raise UserError(f"{shown(file)}: no tier is called phones or words")
+        raise UserError(f"{show_path(file)}: no tier is called phones or words")
     return alignment
 
 
@@ -130,7 +130,7 @@ def read_ctm(file: Path) -> Iterator[tuple[str, Segment]]:
                 yield name, (float(start), float(start) + float(duration), label)
             except ValueError:
                 raise UserError(
-                    f"{shown(file)} line {number}: not UTTERANCE CHANNEL START DURATION LABEL: {line.strip()[:60]}"
+                    f"{show_path(file)} line {number}: not UTTERANCE CHANNEL START DURATION LABEL: {line.strip()[:60]}"
                 ) from None
 
 
@@ -139,19 +139,19 @@ def read_table(file: Path) -> dict[str, list[tuple[str, Segment]]]:
     found: dict[str, list[tuple[str, Segment]]] = defaultdict(list)
     for number, row in lines(str(file)):
         if isinstance(row, str):
-            raise UserError(f"{shown(file)} line {number}: {row}")
+            raise UserError(f"{show_path(file)} line {number}: {row}")
         if first_value(row, STARTS) is None and not found:
             return {}
         tier = next((tier for tier, names in LABELS.items() if first_value(row, names) is not None), None)
         name, start = first_value(row, NAMES), first_value(row, STARTS)
         end, length = first_value(row, ENDS), first_value(row, LENGTHS)
         if tier is None or name is None or start is None or (end is None and length is None):
-            raise UserError(f"{shown(file)} line {number}: needs an utterance, a start, an end and a phone or word")
+            raise UserError(f"{show_path(file)} line {number}: needs an utterance, a start, an end and a phone or word")
         try:
             begin = float(start)
             stop = float(end) if end is not None else begin + float(length)
         except (TypeError, ValueError):
-            raise UserError(f"{shown(file)} line {number}: start or end is not a number") from None
+            raise UserError(f"{show_path(file)} line {number}: start or end is not a number") from None
         found[tier].append((str(name), (begin, stop, str(first_value(row, LABELS[tier])))))
     return found
 

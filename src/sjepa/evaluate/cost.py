@@ -14,11 +14,14 @@ from torch.utils.flop_counter import FlopCounterMode
 from sjepa.audio.io import SAMPLE_RATE
 from sjepa.errors import UserError
 from sjepa.evaluate.upstream import Upstream, describe_encoder
+from sjepa.fields import NUMBER, TABLE, TEXT, WHOLE, check_fields, optional, require
 from sjepa.files import read_json
 from sjepa.runs.encoder import Encoder
 from sjepa.speed.timing import count_operations
 
 FILE = "cost.json"
+FIELDS = {"macs_per_second": optional(NUMBER), "threads": WHOLE, "seconds": NUMBER, "cpu_ms": NUMBER, "encoder": TABLE}
+ENCODER_KEYS = ("name", "fingerprint")
 WARMUP = 1
 
 
@@ -100,12 +103,13 @@ def find_costs(places: Iterable[Path]) -> Costs:
     found: Costs = {}
     for place in places:
         for file in sorted(place.rglob(FILE)) if place.is_dir() else ():
-            cost = read_json(file)
-            try:
-                columns = {} if cost["macs_per_second"] is None else {"GMACs per s": cost["macs_per_second"] / 1e9}
-                threads = f"{cost['threads']} thread" + ("s" if cost["threads"] > 1 else "")
-                columns[f"CPU ms ({cost['seconds']:g} s, {threads})"] = cost["cpu_ms"]
-                found.setdefault((cost["encoder"]["name"], cost["encoder"]["fingerprint"]), {}).update(columns)
-            except (KeyError, TypeError):
+            cost, where = read_json(file), str(file)
+            if not FIELDS.keys() <= cost.keys():
                 continue  # a file of another program
+            check_fields(cost, FIELDS, where)
+            columns = {} if cost["macs_per_second"] is None else {"GMACs per s": cost["macs_per_second"] / 1e9}
+            threads = f"{cost['threads']} thread" + ("s" if cost["threads"] > 1 else "")
+            columns[f"CPU ms ({cost['seconds']:g} s, {threads})"] = cost["cpu_ms"]
+            name, fingerprint = (require(cost["encoder"], key, TEXT, f"{where}: encoder") for key in ENCODER_KEYS)
+            found.setdefault((name, fingerprint), {}).update(columns)
     return found

@@ -13,8 +13,8 @@ from sjepa.errors import UserError
 from sjepa.evaluate.alignments import Alignment, cut_segments, find_alignment, read_alignments
 from sjepa.evaluate.probes import frame_labels
 from sjepa.evaluate.superb import librispeech
-from sjepa.evaluate.superb.own import corpus_label, is_user_corpus, make_utterance, read_items
 from sjepa.evaluate.superb.records import Fold, Utterance, read_json_lines, require_audio, split_by_speaker
+from sjepa.evaluate.superb.user_corpus import corpus_label, is_user_corpus, make_utterance, read_items
 from sjepa.fields import NUMBER, TEXT, Kind, check_fields, optional
 from sjepa.model.frontend import frame_centres
 from sjepa.progress import say

@@ -1,1 +1,1 @@
-"""A run's encoder for other programs: Hugging Face, ONNX, torch.export."""
+"""Export an encoder to other programs: Hugging Face, ONNX, torch.export."""

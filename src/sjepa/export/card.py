@@ -1,4 +1,4 @@
-"""The model card, written from what is known of an encoder's training."""
+"""Write the model card from the facts about an encoder's training."""
 
 import json
 from typing import Any, Literal
@@ -28,8 +28,8 @@ inputs = extractor(waveform, sampling_rate=16_000, return_tensors="pt")
 states = model(**inputs, output_hidden_states=True).hidden_states
 ```
 
-`sjepa.Encoder.from_pretrained("FOLDER")` loads the same folder. Utterances that are padded in a batch come out a little
-different through transformers, whose group norm runs over padding; ours does not.""",
+`sjepa.Encoder.from_pretrained("FOLDER")` loads the same folder. For padded utterances in a batch, transformers gives
+slightly different features: its group norm includes the padding, ours does not.""",
     "onnx": """```python
 import onnxruntime
 
@@ -37,8 +37,8 @@ session = onnxruntime.InferenceSession("FOLDER/encoder.onnx")
 states = session.run(None, {"waveforms": waveforms})           # float32 (batch, samples)
 ```
 
-Outputs are `hidden_state_0`, `hidden_state_1` and so on; batch and length are free from 720 samples on. Utterances of
-one batch have one length: there is no mask for padding.""",
+The outputs are `hidden_state_0`, `hidden_state_1` and so on. Batch size and length are free, from 720 samples on. All
+utterances of a batch must have the same length, because there is no mask for padding.""",
     "torch": """```python
 import torch
 
@@ -46,8 +46,8 @@ encoder = torch.export.load("FOLDER/encoder.pt2").module()
 states = encoder(waveforms)                                    # float32 (batch, samples)
 ```
 
-It gives a tuple of hidden states; batch and length are free from 720 samples on. Utterances of one batch have one
-length: there is no mask for padding.""",
+It returns a tuple of hidden states. Batch size and length are free, from 720 samples on. All utterances of a batch must
+have the same length, because there is no mask for padding.""",
 }
 USES["release"] = USES["hf"]
 
@@ -55,13 +55,13 @@ USES["release"] = USES["hf"]
 def model_card(
     name: str, facts: TrainingFacts | None, encoder: Encoder, *, to: Format, licence: str, results: str, check: str
 ) -> str:
-    """Markdown with the front matter that model hubs read."""
+    """Return a model card in Markdown, with the front matter that model hubs read."""
     size = encoder.config
     parameters = sum(p.numel() for p in encoder.parameters())
-    licensed = f"These weights: {cell(licence)}."
+    licensed = f"These weights: {table_cell(licence)}."
     if licence == UNKNOWN:
-        licensed = "None is stated for these weights yet: that depends on the audio they were trained on."
-    trained_with = "" if facts is None else f"sjepa {cell(facts.run.get('sjepa', UNKNOWN))}, "
+        licensed = "No licence is stated for these weights yet. It depends on the audio they were trained on."
+    trained_with = "" if facts is None else f"sjepa {table_cell(facts.run.get('sjepa', UNKNOWN))}, "
     return f"""---
 license: {json.dumps(licence)}
 library_name: {LIBRARIES[to]}
@@ -69,16 +69,16 @@ pipeline_tag: feature-extraction
 tags: [speech, audio, self-supervised, s-jepa, hubert]
 ---
 
-# {cell(name)}
+# {table_cell(name)}
 
 A speech encoder pre-trained with S-JEPA: HuBERT's architecture, {size.layers} transformer layers of width
-{size.hidden_size}, {parameters:,} parameters. It takes 16 kHz mono waveforms as they are (no normalisation) and gives
-{size.layers + 1} hidden states, a frame every 320 samples (20 ms); frame t is centred on sample 320 t + 200.
+{size.hidden_size}, {parameters:,} parameters. It takes 16 kHz mono waveforms without normalisation, and returns
+{size.layers + 1} hidden states with one frame per 320 samples (20 ms). Frame t is centred on sample 320 t + 200.
 
 ## Use it
 
-{USES[to].replace("FOLDER", quotable(name))} {check}
-{clusters_section(encoder) if to in FOLDERS else ""}
+{USES[to].replace("FOLDER", escape_name(name))} {check}
+{describe_clusters(encoder) if to in FOLDERS else ""}
 ## Training
 
 {training_table(facts)}
@@ -103,8 +103,8 @@ The encoder was trained with {trained_with}an independent implementation.
 """
 
 
-def clusters_section(encoder: Encoder) -> str:
-    """What the mixture and the cluster head beside the encoder apply to; nothing without them."""
+def describe_clusters(encoder: Encoder) -> str:
+    """Describe the mixture and the cluster head that come with the encoder; empty without them."""
     if not encoder.held_clusters:
         return ""
     clusters = encoder.clusters
@@ -131,41 +131,50 @@ units = encoder.units(waveforms, source="mixture")
 
 
 def training_table(facts: TrainingFacts | None) -> str:
-    """What is known of the training, as a table."""
+    """The facts about the training as a table."""
     if facts is None:
-        return "The folder that these weights come from says nothing of their training."
-    batches, hours = facts.config.batches, facts.data.get("hours")
-    amount = (
-        f"{facts.data['utterances']:,} utterances, {hours:,.1f} hours" if hours is not None else "length not logged"
-    )
-    known = {key: cell(facts.run.get(key, UNKNOWN)) for key in ("data", "corpus", "sjepa", "torch", "started")}
-    processes = cell(facts.run.get("world_size", facts.run.get("ranks", UNKNOWN)))  # ranks: in an older run.json
+        return "The folder of these weights has no record of their training."
+    batches = facts.config.batches
+    known = {key: table_cell(facts.run.get(key, UNKNOWN)) for key in ("sjepa", "torch", "started")}
+    processes = table_cell(facts.run.get("world_size", facts.run.get("ranks", UNKNOWN)))  # ranks: in an older run.json
     phases = "\n".join(
-        f"| phase {n} | {phase(settings, facts.components.get(n))} |"
+        f"| phase {n} | {describe_phase(settings, facts.components.get(n))} |"
         for n, settings in enumerate(facts.config.phases, 1)
     )
     return f"""| | |
 | --- | --- |
-| data | {known["data"]} ({amount}; fingerprint {known["corpus"]}) |
-| start | {f"the encoder {cell(facts.config.init_from)}" if facts.config.init_from else "random weights"} |
+| data | {describe_audio(facts)} |
+| initial weights | {f"the encoder {table_cell(facts.config.init_from)}" if facts.config.init_from else "random"} |
 | steps | {facts.step:,} of {facts.config.steps:,} |
 {phases}
 | batches | {batches.seconds:,.0f} s of audio, utterances of at most {batches.max_seconds:g} s |
 | seed | {facts.config.seed} |
-| made with | sjepa {known["sjepa"]}, torch {known["torch"]}, processes: {processes}, started {known["started"]} |"""
+| trained with | sjepa {known["sjepa"]}, torch {known["torch"]}, processes: {processes}, started {known["started"]} |"""
 
 
-def phase(settings: PhaseConfig, components: int | None) -> str:
+def describe_audio(facts: TrainingFacts) -> str:
+    """The audio of the training. If the run changed its audio, which steps used which."""
+    parts = []
+    for section, event in facts.audio:
+        hours = event.get("hours")
+        amount = f"{event['utterances']:,} utterances, {hours:,.1f} hours" if hours is not None else "length not logged"
+        since = f"from step {section.since:,} on " if section.since else ""
+        fingerprint = table_cell(section.corpus or UNKNOWN)
+        parts.append(f"{since}{table_cell(section.data or UNKNOWN)} ({amount}; fingerprint {fingerprint})")
+    return ", ".join(parts)
+
+
+def describe_phase(settings: PhaseConfig, components: int | None) -> str:
     size = f"K = {components}" if components is not None else "not reached yet"
-    targets = "those of the phase before" if settings.targets == "same" else f"{settings.targets}, {size}"
-    return f"{settings.steps:,} steps at rate {settings.lr:g}; targets: {targets}"
+    targets = "those of the previous phase" if settings.targets == "same" else f"{settings.targets}, {size}"
+    return f"{settings.steps:,} steps, learning rate {settings.lr:g}; targets: {targets}"
 
 
-def cell(text: Any) -> str:
-    """A string that may stand in a table."""
+def table_cell(text: Any) -> str:
+    """Escape text for a cell of a Markdown table."""
     return escape_markdown(str(text))
 
 
-def quotable(name: str) -> str:
-    """A name as it can stand between quotation marks in Python, within a block of code."""
+def escape_name(name: str) -> str:
+    """Escape a name for a Python string in a block of code."""
     return json.dumps(name, ensure_ascii=False)[1:-1].replace("`", "'")

@@ -1,44 +1,54 @@
-"""What is known of an encoder's training: from the run that wrote it, or from the export that it comes from."""
+"""Facts about an encoder's training, read from its run or from an exported folder."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sjepa.config import Config
 from sjepa.errors import UserError
-from sjepa.fields import TABLE, TEXT, WHOLE, require
+from sjepa.fields import TABLE, TEXT, WHOLE, list_of, require
 from sjepa.files import read_json, write_whole
+from sjepa.runs.audio import FIELDS, AudioSection, audio_sections
 from sjepa.runs.events import select_events
 from sjepa.runs.folder import RunFolder
 from sjepa.runs.locate import find_run
 from sjepa.settings_file import from_toml, to_toml
 
 FACTS_FILE = "training.json"
-KEPT = ("data", "corpus", "sjepa", "torch", "started", "world_size", "ranks")  # ranks: world_size in an older run.json
+KEPT = (*FIELDS, "sjepa", "torch", "started", "world_size", "ranks")  # an older run.json calls world_size ranks
 
 
 @dataclass(frozen=True)
 class TrainingFacts:
-    """What a run's directory says of itself."""
+    """What a run folder records about its training."""
 
     config: Config
     run: Mapping[str, Any]
     """run.json: data and versions."""
-    data: Mapping[str, Any]
-    """Hours and utterances, from the log."""
+    data: Sequence[Mapping[str, Any]]
+    """Steps at which the run got audio, each with utterances and hours, from the log."""
     step: int
-    """Of the checkpoint with which the encoder was written; of the last line where no checkpoint was kept."""
+    """Step of the checkpoint that the encoder belongs to; the last logged step if no checkpoint was kept."""
     components: Mapping[int, int]
     """Components of each phase's targets."""
 
+    @property
+    def audio(self) -> list[tuple[AudioSection, Mapping[str, Any]]]:
+        """What the encoder was trained on until its step, each with its event of the log, if there is one.
+
+        A run that is continued on other audio has several sections.
+        """
+        logged = {event.get("step", 0): event for event in self.data}
+        return [(each, logged.get(each.since, {})) for each in audio_sections(self.run, before=self.step)]
+
     def save(self, folder: Path) -> None:
-        """Let a folder say it too, so that it can be exported again."""
+        """Save the facts with an exported encoder, so that it can be exported again."""
         content = {
             "config": to_toml(self.config),
             "run": dict(self.run),
-            "data": dict(self.data),
+            "data": [dict(event) for event in self.data],
             "step": self.step,
             "components": {str(phase): count for phase, count in self.components.items()},
         }
@@ -46,28 +56,30 @@ class TrainingFacts:
 
 
 def read_facts(source: Path) -> TrainingFacts | None:
-    """Facts of a run or of an encoder folder; None if a folder says nothing of its training.
+    """Read the facts of a run or of an encoder folder. None if a folder has no record of its training.
 
-    What is neither a run nor an encoder is refused with what makes one.
+    Refuse anything that is neither a run nor an encoder.
     """
     run = find_run(source)
     if run is None and source.is_dir() and (source / "config.json").is_file():
-        return read_saved(source / FACTS_FILE) if (source / FACTS_FILE).is_file() else None
+        return read_exported_facts(source / FACTS_FILE) if (source / FACTS_FILE).is_file() else None
     if source.is_file():
         return None
     run = run or RunFolder(source)
     run.require(run.facts_file, run.log, run.encoder / "model.safetensors")
     events = run.events()
-    data: dict[str, Any] = next(iter(select_events(events, "data")), {})
+    data = select_events(events, "data")
     components = {event["phase"]: event["k"] for event in select_events(events, "phase")}
     facts = {key: value for key, value in run.facts.items() if key in KEPT}
     return TrainingFacts(run.config(), facts, data, run.step, components)
 
 
-def read_saved(file: Path) -> TrainingFacts:
+def read_exported_facts(file: Path) -> TrainingFacts:
     found, where = read_json(file), str(file)
     config = from_toml(require(found, "config", TEXT, where), where)
-    run, data, components = (require(found, name, TABLE, where) for name in ("run", "data", "components"))
+    run, components = (require(found, name, TABLE, where) for name in ("run", "components"))
+    # An older file has the one event of a run's start, or an empty object.
+    data = [found["data"]] if TABLE.accepts(found.get("data")) else require(found, "data", list_of(TABLE), where)
     try:
         counts = {int(phase): int(count) for phase, count in components.items()}
     except (ValueError, TypeError) as error:

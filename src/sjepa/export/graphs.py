@@ -1,4 +1,4 @@
-"""The encoder's graph on disk, as ONNX or torch.export's program: batch and length are free; checked after writing."""
+"""Write the encoder's graph for ONNX or torch.export, with free batch size and length, and check its outputs."""
 
 import logging
 import warnings
@@ -16,16 +16,16 @@ from sjepa.progress import say
 from sjepa.runs.encoder import Encoder
 
 ONNX_FILE, TORCH_FILE = "encoder.onnx", "encoder.pt2"
-SHORTEST = RECEPTIVE_FIELD + STRIDE  # samples: tracing takes a length of one frame for a constant
+SHORTEST = RECEPTIVE_FIELD + STRIDE  # samples: tracing treats a length of one frame as a constant
 TOLERANCE = 1e-4
-# Utterances and samples to compare at. Graphs are traced with (2, 16,000); the others show that both are free.
+# Numbers of utterances and samples to compare. Graphs are traced with (2, 16,000); the others test that both are free.
 CHECKED = ((1, SHORTEST), (2, 16_000), (3, 16_123), (1, 52_345))
 
 HiddenStates = Callable[[Tensor], Sequence[Tensor]]
 
 
 def write_onnx(encoder: Encoder, folder: Path) -> float:
-    """Write encoder.onnx and compare it in onnxruntime; gives the largest difference."""
+    """Write encoder.onnx and compare it in onnxruntime. Returns the largest difference."""
     try:
         import onnx  # noqa: F401
         import onnxruntime
@@ -34,10 +34,10 @@ def write_onnx(encoder: Encoder, folder: Path) -> float:
         raise UserError("--to onnx needs onnx, onnxscript and onnxruntime: pip install 'sjepa[onnx]'") from error
     names = [f"hidden_state_{index}" for index in range(encoder.config.layers + 1)]
     say("Tracing the encoder for ONNX ...", aside=True)
-    with quiet():
+    with silence_warnings():
         program = torch.onnx.export(
             PlainEncoder(encoder),
-            (example(),),
+            (example_input(),),
             dynamo=True,
             dynamic_shapes=dynamic_shapes(),
             input_names=["waveforms"],
@@ -46,26 +46,26 @@ def write_onnx(encoder: Encoder, folder: Path) -> float:
             verbose=False,
         )
     assert program is not None
-    say("Writing it, and comparing its outputs in onnxruntime ...", aside=True)
+    say("Writing the graph, and comparing its outputs in onnxruntime ...", aside=True)
     program.save(folder / ONNX_FILE)
     session = onnxruntime.InferenceSession(str(folder / ONNX_FILE), providers=["CPUExecutionProvider"])
 
     def run(waveforms: Tensor) -> list[Tensor]:
         return [torch.from_numpy(state) for state in session.run(None, {"waveforms": waveforms.numpy()})]
 
-    return checked(encoder, run)
+    return check_outputs(encoder, run)
 
 
 def write_torch(encoder: Encoder, folder: Path) -> float:
-    """Write encoder.pt2, load it again and compare; gives the largest difference."""
-    say("Tracing the encoder, writing it and comparing its outputs ...", aside=True)
-    with quiet():
-        program = torch.export.export(PlainEncoder(encoder), (example(),), dynamic_shapes=dynamic_shapes())
+    """Write encoder.pt2, load it again and compare it. Returns the largest difference."""
+    say("Tracing the encoder, writing its graph and comparing the outputs ...", aside=True)
+    with silence_warnings():
+        program = torch.export.export(PlainEncoder(encoder), (example_input(),), dynamic_shapes=dynamic_shapes())
         torch.export.save(program, folder / TORCH_FILE)
-        return checked(encoder, torch.export.load(folder / TORCH_FILE).module())
+        return check_outputs(encoder, torch.export.load(folder / TORCH_FILE).module())
 
 
-def example() -> Tensor:
+def example_input() -> Tensor:
     return torch.zeros(2, 16_000)
 
 
@@ -74,8 +74,8 @@ def dynamic_shapes() -> tuple[dict[int, torch.export.Dim]]:
 
 
 @torch.no_grad()
-def checked(encoder: Encoder, exported: HiddenStates) -> float:
-    """The largest difference from the encoder's hidden states; refuses what is beyond the tolerance."""
+def check_outputs(encoder: Encoder, exported: HiddenStates) -> float:
+    """Return the largest difference from the encoder's hidden states, or refuse it if it exceeds the tolerance."""
     generator = torch.Generator().manual_seed(0)
     largest = 0.0
     for batch, samples in CHECKED:
@@ -88,8 +88,8 @@ def checked(encoder: Encoder, exported: HiddenStates) -> float:
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
-    """Without the exporters' remarks on packages that they could also use."""
+def silence_warnings() -> Iterator[None]:
+    """Silence the exporters' remarks about optional packages."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

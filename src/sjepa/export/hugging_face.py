@@ -1,4 +1,4 @@
-"""A folder that `transformers.AutoModel.from_pretrained` loads as a HubertModel, and `sjepa` with its clusters."""
+"""Write a folder that `transformers.AutoModel` loads as a HubertModel, and `sjepa` with mixture and cluster head."""
 
 import copy
 from contextlib import suppress
@@ -16,16 +16,16 @@ SUMS_FILE = "SHA256SUMS"
 
 
 def write_hugging_face(encoder: Encoder, folder: Path, facts: TrainingFacts | None, half: bool = False) -> Encoder:
-    """Write the weights, in fp16 if `half`, with mixture and head, and what is known of the training.
+    """Write the weights, in fp16 if `half`, with mixture, cluster head and the facts about the training.
 
-    Returns the encoder as the folder has it.
+    Returns the encoder with the written weights.
     """
     with suppress(UserError):  # an encoder may have no clusters
         _ = encoder.clusters
     written = copy.deepcopy(encoder).half() if half else encoder
     broken = [name for name, weight in written.state_dict().items() if not bool(torch.isfinite(weight).all())]
     if broken:
-        raise UserError(f"weights that fp16 cannot hold: {', '.join(broken[:3])}")
+        raise UserError(f"these weights are too large for fp16: {', '.join(broken[:3])}")
     written.save_pretrained(folder)
     if facts is not None:
         facts.save(folder)
@@ -33,6 +33,6 @@ def write_hugging_face(encoder: Encoder, folder: Path, facts: TrainingFacts | No
 
 
 def write_checksums(folder: Path) -> None:
-    """SHA-256 of all files, as `sha256sum -c SHA256SUMS` reads them."""
+    """Write the SHA-256 of all files, in the format of `sha256sum -c SHA256SUMS`."""
     files = sorted(path for path in folder.iterdir() if path.is_file() and path.name != SUMS_FILE)
     write_whole(folder / SUMS_FILE, "".join(f"{hash_file(path)}  {path.name}\n" for path in files))

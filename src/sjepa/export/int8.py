@@ -1,4 +1,4 @@
-"""An ONNX encoder with 8-bit weights: a quarter of the size, and integer matrix products on a CPU."""
+"""Quantise an ONNX encoder to 8-bit weights: a quarter of the size, with integer matrix products on a CPU."""
 
 from pathlib import Path
 from typing import Any
@@ -7,16 +7,16 @@ import numpy as np
 import torch
 
 from sjepa.errors import UserError
-from sjepa.export.graphs import CHECKED, ONNX_FILE, quiet
+from sjepa.export.graphs import CHECKED, ONNX_FILE, silence_warnings
 from sjepa.progress import say
 from sjepa.runs.encoder import Encoder
 
 
 def write_int8(encoder: Encoder, folder: Path) -> float:
-    """Replace encoder.onnx of a folder by its 8-bit form; gives the relative error of the last hidden state.
+    """Replace encoder.onnx in a folder by its 8-bit version. Returns the relative error of the last hidden state.
 
-    Matrix products are quantised dynamically: their weights once, their inputs at each call. Convolutions are computed
-    in fp32 from weights that are stored in 8 bits, because integer convolutions are slower on most CPUs.
+    Matrix products are quantised dynamically: their weights once, their inputs at each call. Convolutions store 8-bit
+    weights but compute in fp32, because integer convolutions are slower on most CPUs.
     """
     try:
         import onnx
@@ -24,9 +24,9 @@ def write_int8(encoder: Encoder, folder: Path) -> float:
         from onnxruntime.quantization import QuantType, quantize_dynamic
     except ImportError as error:
         raise UserError("--int8 needs onnx and onnxruntime: pip install 'sjepa[onnx]'") from error
-    say("Quantising its weights to 8 bits ...", aside=True)
+    say("Quantising the weights to 8 bits ...", aside=True)
     path = folder / ONNX_FILE
-    with quiet():
+    with silence_warnings():
         fold_constants(path)
         quantize_dynamic(
             path, path, op_types_to_quantize=["MatMul", "Gemm"], per_channel=True, weight_type=QuantType.QInt8
@@ -39,7 +39,7 @@ def write_int8(encoder: Encoder, folder: Path) -> float:
 
 
 def fold_constants(path: Path) -> None:
-    """Compute what does not depend on the input: weights that the graph normalises or joins become constants."""
+    """Compute the parts of the graph that do not depend on the input, such as weight normalisation."""
     import onnxruntime
 
     folded = path.with_suffix(".folded.onnx")
@@ -75,7 +75,7 @@ def store_convolutions(graph: Any) -> None:
 
 @torch.no_grad()
 def relative_error(encoder: Encoder, session: Any) -> float:
-    """Root mean square of the last hidden state's error over that of the state itself, on noise."""
+    """Root mean square error of the last hidden state relative to the state itself, on noise."""
     generator = torch.Generator().manual_seed(0)
     error = size = 0.0
     for batch, samples in CHECKED:

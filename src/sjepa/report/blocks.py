@@ -29,9 +29,9 @@ def as_script(value: Any) -> str:
     return json.dumps(value, allow_nan=False, ensure_ascii=False).replace("<", "\\u003c")
 
 
-def card(label: str, value: str, beside: str, kind: str = "plain") -> str:
+def card(label: str, value: str, remark: str, kind: str = "plain") -> str:
     """A number with its name above and a remark below it."""
-    words = f"<dt>{escape(label)}</dt><dd>{escape(value)}<small>{escape(beside)}</small></dd>"
+    words = f"<dt>{escape(label)}</dt><dd>{escape(value)}<small>{escape(remark)}</small></dd>"
     return f'<div class="{kind}">{words}</div>'
 
 

@@ -43,11 +43,11 @@ def header(reports: Sequence[Report], title: str) -> str:
     cards = ""
     for name, report in zip(names(reports), reports, strict=True):
         last = (report.lines or [{}])[-1]
-        beside = "no line logged yet"
+        remark = "no line logged yet"
         if last:
             level = f", K = {report.components:,}, chance {report.chance:.1%}" if report.chance else ""
-            beside = f"masked accuracy at step {last['step']:,}{level}"
-        cards += card(name, percent(last.get("accuracy_masked")), beside)
+            remark = f"masked accuracy at step {last['step']:,}{level}"
+        cards += card(name, percent(last.get("accuracy_masked")), remark)
     ledes = "".join(f'<p class="lede">{escape(words)}</p>' for words in (lede, describe_comparability(reports)))
     return f'<header><h1>{escape(title)}</h1>{ledes}<dl class="cards">{cards}</dl></header>'
 

@@ -4,13 +4,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sjepa.analysis.style import read_found
+from sjepa.analysis.style import read_findings
 from sjepa.evaluate.results import find_results
 from sjepa.runs.events import Event, select_events
 from sjepa.runs.folder import RunFolder, planned_steps
 
 ANALYSES = ("entropy", "erank", "pareto", "clusters", "over_training")
-REMARKS = ("about", "chance", "deviation", "introduction", "meaning", "next")  # of a comparison, beside its tasks
+REMARKS = ("about", "chance", "deviation", "introduction", "meaning", "next")  # keys of a comparison that are not tasks
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Report:
     results: list[dict[str, Any]]
     """Every results.json in the run folder and in the folders that the user named."""
     found: dict[str, dict[str, Any]]
-    """Results of `sjepa analyze` in RUN/analysis, by subject."""
+    """Findings of `sjepa analyze` in RUN/analysis, by subject."""
     utterances: list[dict[str, Any]]
 
     @property
@@ -83,8 +83,10 @@ def read_report(
 ) -> Report:
     folder = RunFolder(run)
     events, analysis = folder.events(), folder.analysis
-    found = {name: read_found(analysis / f"{name}.json") for name in ANALYSES if (analysis / f"{name}.json").is_file()}
-    utterances = [read_found(path) for path in sorted(analysis.glob("utterance-*.json"))]
+    found = {
+        name: read_findings(analysis / f"{name}.json") for name in ANALYSES if (analysis / f"{name}.json").is_file()
+    }
+    utterances = [read_findings(path) for path in sorted(analysis.glob("utterance-*.json"))]
     results = find_results([run, *more_results])
     # Plain settings, so that a page can show a run of another version too.
     return Report(title, run, events, folder.settings, folder.facts, comparison or {}, results, found, utterances)

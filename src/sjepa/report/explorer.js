@@ -33,7 +33,7 @@
       audio.playbackRate = Number(find(".rate select").value);
       time = again ? time : 0;
       hover = null;
-      find(".said").textContent = item.text ? "“" + item.text + "”" : "";
+      find(".transcript").textContent = item.text ? "“" + item.text + "”" : "";
       root.dataset.utterance = item.name;
       tracks.show(item, again ? tracks.view : {from: 0, to: item.seconds});
       resize();

@@ -1,4 +1,4 @@
-"""The utterance explorer: hear an utterance and see every frame of it. explorer.js draws what is put here."""
+"""The utterance explorer: play an utterance and inspect every frame. explorer.js draws the data written here."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -21,7 +21,7 @@ CONTROLS = """
 <span class="zoom"><button type="button" class="out" aria-label="Zoom out">−</button><button type="button" class="fit"
 aria-label="Show all">all</button><button type="button" class="in" aria-label="Zoom in">+</button></span>
 </div>
-<p class="said"></p>
+<p class="transcript"></p>
 <div class="readout" aria-live="off"></div>
 <div class="board"><canvas class="tracks"></canvas><canvas class="cursor"></canvas></div>
 <p class="keys">Click or drag to seek, hover for values. <kbd>space</kbd> plays, <kbd>←</kbd> <kbd>→</kbd> step a
@@ -32,7 +32,7 @@ frame of 20 ms, with <kbd>shift</kbd> ten; <kbd>home</kbd> and <kbd>end</kbd> ju
 
 
 def explorer(reports: Sequence[Report]) -> str:
-    """Utterances of one run, or of several, where any were analysed."""
+    """The explorer of one or several runs; empty if no utterance was analysed."""
     entries = [entry(report, utterance, len(reports) > 1) for report in reports for utterance in report.utterances]
     if not entries:
         return ""
@@ -41,9 +41,9 @@ def explorer(reports: Sequence[Report]) -> str:
     return section(
         "explorer",
         "Listen frame by frame",
-        "What the cluster head says of visible frames, with nothing masked; what the predictor says of each frame "
-        "while it is masked; and what the target of both is. Where one cluster holds all the probability a frame is "
-        "clear; where two share it, it lies between them.",
+        "The distributions of the cluster head with nothing masked, of the predictor at each frame while it is masked, "
+        "and of their target. If one cluster has all the probability, the frame is clear. If two share it, the frame "
+        "is ambiguous.",
         f'{CONTROLS}<script type="application/json" class="explorer-data">{as_script(entries)}</script>',
     )
 

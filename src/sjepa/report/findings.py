@@ -5,7 +5,7 @@ from collections.abc import Callable
 from html import escape
 
 from sjepa.analysis.clusters import occupancies
-from sjepa.analysis.entropy import verdict
+from sjepa.analysis.entropy import describe_modes
 from sjepa.analysis.names import LABELS
 from sjepa.analysis.pareto import analyse_pareto
 from sjepa.evaluate.metric import SectionKind
@@ -94,7 +94,9 @@ def entropy(report: Report) -> str:
     found = report.found.get("entropy")
     if not found:
         return ""
-    told = "; ".join(f"{curve['label']}: {verdict(curve['modality'])}" for curve in found["distributions"].values())
+    descriptions = "; ".join(
+        f"{curve['label']}: {describe_modes(curve['modality'])}" for curve in found["distributions"].values()
+    )
     run = found["run"]
     histogram = figure(
         "entropy-distribution",
@@ -103,7 +105,7 @@ def entropy(report: Report) -> str:
         f"The head at visible frames with nothing masked, the predictor with every frame masked once. "
         f"{run['utterances']:,} utterances of {run['data']}, step {run['step']:,}. Vertical lines: "
         f"0.5 bits, 1 bit (an even tie of two components) and 2 bits (of four). Maxima of the smoothed density, and "
-        f"whether Hartigan's dip test rejects a single mode: {told}.",
+        f"whether Hartigan's dip test rejects a single mode: {descriptions}.",
     )
     joints = "".join(
         figure(
@@ -129,7 +131,7 @@ def clusters(report: Report) -> str:
             f"occupancy-{part['phase']}",
             f"Occupancy in phase {part['phase']}",
             findings_charts.occupancy(part),
-            f"One row per component; the fullest at the end are at the bottom. {part['dead'][-1]} of "
+            f"One row per component, sorted by its share at the end, largest at the bottom. {part['dead'][-1]} of "
             f"{part['components']} are dead at the end. Before that, {sum(part['died'])} died and "
             f"{sum(part['born'])} were revived.",
         )
@@ -168,7 +170,7 @@ def pareto(report: Report) -> str:
 
 
 def gaps(report: Report) -> str:
-    """What the page does not show yet, and the command that adds it."""
+    """List what the page does not show yet, with the command that adds it."""
     run = shlex.quote(str(report.folder))
     made_by: dict[str, tuple[bool, str]] = {
         "Utterance explorer": (bool(report.utterances), f"sjepa report {run} --data DATA"),

@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from sjepa.analysis.clusters import DEAD, borders
-from sjepa.analysis.entropy import reach
+from sjepa.analysis.clusters import DEAD, step_edges
+from sjepa.analysis.entropy import upper_limit
 from sjepa.analysis.names import LABELS
-from sjepa.analysis.pareto import PAPER, steps_of
+from sjepa.analysis.pareto import PAPER, frontier_line
 from sjepa.analysis.style import GRID, INK, MUTED, PLAIN, PREDICTOR, RULE, TARGET, VISIBLE, WARNING, ramp
 from sjepa.report.charts import Chart, base_layout, note, vertical_line
 
@@ -54,7 +54,7 @@ def entropy_distribution(found: dict[str, Any]) -> Chart:
             }
         )
     layout = base_layout(height=400)
-    layout["xaxis"] |= {"range": [0, reach(found)], "unifiedhovertitle": {"text": "%{x:.2f} bits and 0.05 above"}}
+    layout["xaxis"] |= {"range": [0, upper_limit(found)], "unifiedhovertitle": {"text": "%{x:.2f} bits and 0.05 above"}}
     layout["yaxis"] |= {"type": "log", "tickformat": "~%", "tickvals": [1e-4, 1e-3, 1e-2, 0.1, 1]}
     axis_title(layout, "xaxis", "entropy of a frame (bits)")
     axis_title(layout, "yaxis", "share of frames")
@@ -81,7 +81,7 @@ def entropy_joint(found: dict[str, Any], path: str) -> Chart:
         "hovertemplate": "target %{x:.2f}, " + path + " %{y:.2f} bits: %{customdata:,d} frames<extra></extra>",
         "colorbar": {"thickness": 10, "len": 0.8, "tickvals": ticks, "ticktext": [f"{10**t:,}" for t in ticks]},
     }
-    most = reach(found)
+    most = upper_limit(found)
     layout = base_layout(height=400) | {"hovermode": "closest", "showlegend": False}
     layout["xaxis"] |= {"range": [0, most], "showgrid": True}
     layout["yaxis"] |= {"range": [0, most], "scaleanchor": "x", "constrain": "domain"}
@@ -121,7 +121,7 @@ def occupancy(part: dict[str, Any]) -> Chart:
     drawn = np.clip(np.log2(np.maximum(shares[:, order], 1e-9)), np.log2(DEAD), 4).T
     heat = {
         "type": "heatmap",
-        "x": borders(part),
+        "x": step_edges(part),
         "y": list(range(part["components"])),
         "z": drawn.round(3).tolist(),
         "customdata": [[int(k)] * len(part["steps"]) for k in order],
@@ -159,7 +159,7 @@ def occupancy(part: dict[str, Any]) -> Chart:
     layout["yaxis"] |= {"domain": [0.34, 1], "showgrid": False, "showticklabels": False, "ticks": ""}
     layout["yaxis2"] = layout["yaxis"] | {"domain": [0, 0.2], "rangemode": "tozero", "nticks": 4, "showgrid": True}
     layout["yaxis2"] |= {"showticklabels": True, "title": None}
-    layout["xaxis"] |= {"anchor": "y2", "tickformat": ",d", "range": [borders(part)[0], part["steps"][-1]]}
+    layout["xaxis"] |= {"anchor": "y2", "tickformat": ",d", "range": [step_edges(part)[0], part["steps"][-1]]}
     axis_title(layout, "xaxis", "step")
     axis_title(layout, "yaxis", "components")
     return {"data": [heat, *lines], "layout": layout}
@@ -189,7 +189,7 @@ def phones(found: dict[str, Any]) -> Chart:
 
 def pareto(about: dict[str, Any]) -> Chart:
     systems = about["systems"]
-    line = steps_of(systems)
+    line = frontier_line(systems)
     traces: list[dict[str, Any]] = [
         {
             "type": "scatter",

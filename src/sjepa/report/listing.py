@@ -1,6 +1,6 @@
-"""Runs next to each other: how far each is, its last loss, its results, and what differs in their settings.
+"""List runs: their progress, last loss, results, and the settings in which they differ.
 
-It reads the end of each log and imports no torch, so that it answers at once.
+This reads only the end of each log and does not import torch, so it is fast.
 """
 
 import csv
@@ -15,14 +15,16 @@ from pathlib import Path
 from typing import Any
 
 from sjepa.errors import UserError
+from sjepa.fields import SURPRISES
 from sjepa.locks import is_locked
 from sjepa.runs.events import last_event
 from sjepa.runs.folder import RunFolder
 from sjepa.runs.history import describe_stop
 
-DEPTH = 3  # folders below the one given in which runs are looked for
+DEPTH = 3  # levels of folders to search for runs
 SHOWN = 4  # results of a run in the table
 NOT_SET = "–"
+CLUSTERS_FILE = "clusters.safetensors"  # in an encoder folder; model/formats.py, which names it too, needs torch
 
 
 @dataclass
@@ -42,11 +44,11 @@ class Listed:
     data: str = ""
     results: dict[str, float] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
-    """Only those that differ between the runs of the list."""
+    """Only the settings that differ between the listed runs."""
 
 
 def find_runs(folders: Sequence[Path]) -> list[tuple[str, RunFolder]]:
-    """The runs in these folders, by name. Of a run itself, also what it was before it was changed."""
+    """Find the runs in these folders, by name. For a run itself, include its copies from before it was changed."""
     found: dict[Path, tuple[str, RunFolder]] = {}
     for folder in folders:
         if not folder.is_dir():
@@ -56,13 +58,13 @@ def find_runs(folders: Sequence[Path]) -> list[tuple[str, RunFolder]]:
             earlier = [RunFolder(run.earlier(step)) for step in run.changed_steps]
             runs = [(each.name, each) for each in (*earlier, run)]
         else:
-            runs = [(each.path.relative_to(folder).as_posix(), each) for each in walk(folder, DEPTH)]
+            runs = [(each.path.relative_to(folder).as_posix(), each) for each in search_folder(folder, DEPTH)]
         found |= {each.path.resolve(): (name, each) for name, each in runs}
     return list(found.values())
 
 
-def walk(folder: Path, depth: int) -> list[RunFolder]:
-    """The runs below a folder, in the order of their names; what lies in a run is its own affair."""
+def search_folder(folder: Path, depth: int) -> list[RunFolder]:
+    """Find the runs below a folder, sorted by name. Folders inside a run are not searched."""
     try:
         children = sorted(entry.path for entry in os.scandir(folder) if entry.is_dir() and entry.name[0] != ".")
     except PermissionError:
@@ -72,12 +74,12 @@ def walk(folder: Path, depth: int) -> list[RunFolder]:
         if run.exists:
             found.append(run)
         elif depth > 1:
-            found += walk(run.path, depth - 1)
+            found += search_folder(run.path, depth - 1)
     return found
 
 
 def list_runs(runs: Sequence[tuple[str, RunFolder]]) -> list[Listed]:
-    """What is known of each run. One that cannot be read is listed as damaged."""
+    """Collect the facts about each run. A run that cannot be read is listed as damaged."""
     listed, settings = [], []
     for name, run in runs:
         try:
@@ -122,13 +124,26 @@ def state_of(run: RunFolder) -> str:
 
 
 def read_scores(run: RunFolder) -> dict[str, float]:
-    """Results of evaluations in the run."""
+    """Results of the run's encoder as it is now. Results of its phases and of before it was lengthened are left out."""
     if not run.results.is_dir() or not any(run.results.rglob("results.json")):
         return {}
     from sjepa.evaluate.results import find_results
-    from sjepa.evaluate.table import read_scores  # needs numpy, and most lists do without
+    from sjepa.evaluate.table import read_scores  # imported here because it needs numpy
 
-    return {score.column: score.value for result in find_results([run.results]) for score in read_scores(result)}
+    weights = read_fingerprint(run.encoder / CLUSTERS_FILE)
+    results = [r for r in find_results([run.results]) if weights in ("", r["encoder"]["fingerprint"])]
+    return {score.column: score.value for result in results for score in read_scores(result)}
+
+
+def read_fingerprint(clusters: Path) -> str:
+    """The fingerprint of the encoder that a file of clusters belongs to; empty if it is not known."""
+    import safetensors
+
+    try:
+        with safetensors.safe_open(clusters, "np") as opened:
+            return str(json.loads((opened.metadata() or {})["clusters"])["encoder"])
+    except (OSError, safetensors.SafetensorError, *SURPRISES):
+        return ""
 
 
 def flatten(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -139,7 +154,7 @@ def flatten(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def unusual(listed: Sequence[Listed]) -> list[dict[str, Any]]:
-    """Of each run, the settings that more than half of the runs do not have."""
+    """For each run, the settings that it does not share with more than half of the runs."""
     usual = {}
     for key in dict.fromkeys(key for each in listed for key in each.settings):
         (value, count), *_ = Counter(json.dumps(each.settings.get(key)) for each in listed).most_common(1)

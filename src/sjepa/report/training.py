@@ -54,8 +54,8 @@ def describe_gains(report: Report) -> list[str]:
     parts = []
     for task, scores in report.tasks.items():
         *others, ours = scores
-        beside = "; ".join(f"{name} {scores[name]:.1%}" for name in others)
-        against = f" ({escape(beside)})" if others else ""
+        remark = "; ".join(f"{name} {scores[name]:.1%}" for name in others)
+        against = f" ({escape(remark)})" if others else ""
         parts.append(f"<b>{scores[ours]:.1%} {escape(task)} accuracy</b>{against}")
     return [f"Linear probes on its frozen features reach {' and '.join(parts)}."] if parts else []
 
@@ -80,9 +80,9 @@ def headline_numbers(report: Report) -> list[str]:
     cards = []
     for task, scores in report.tasks.items():
         names, level = list(scores), report.comparison.get("chance", {}).get(task)
-        beside = [f"{names[0]} {scores[names[0]]:.1%}"] if len(names) > 1 else []
-        beside += [f"chance {level:.1%}"] if level is not None else []
-        cards.append(card(accuracy_of(task), f"{scores[names[-1]]:.1%}", ", ".join(beside), "result"))
+        remark = [f"{names[0]} {scores[names[0]]:.1%}"] if len(names) > 1 else []
+        remark += [f"chance {level:.1%}"] if level is not None else []
+        cards.append(card(accuracy_of(task), f"{scores[names[-1]]:.1%}", ", ".join(remark), "result"))
     if report.lines:
         last, planned = report.lines[-1], report.planned_steps
         parts = " + ".join(f"{end - start:,}" for _, start, end in phase_spans(report.events))
@@ -206,8 +206,8 @@ def alarms(report: Report) -> str:
             last, text = more[-1]
             when = f"{1 + len(more)} times, steps {first:,} to {last:,}. The last:"
         items += f"<li><b>{when}</b>{escape(text)}</li>"
-    beside = ", but masked frames are predicted no better than by the average" if describe_limits(report) else ""
-    nothing = note(f"The run raised no alarm{beside}.")
+    remark = ", but masked frames are predicted no better than by the average" if describe_limits(report) else ""
+    nothing = note(f"The run raised no alarm{remark}.")
     return f'<h3 class="later">Alarms</h3><ul class="alarms">{items}</ul>' if items else nothing
 
 

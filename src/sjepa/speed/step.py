@@ -19,7 +19,7 @@ from sjepa.audio.augment import draw
 from sjepa.audio.io import SAMPLE_RATE
 from sjepa.bounds import LENGTH_OR_DEFAULT, SIZE, SIZE_OR_DEFAULT
 from sjepa.config import Config
-from sjepa.data.loader import Batch, on_device
+from sjepa.data.loader import Batch, copy_to_device
 from sjepa.data.masking import block_mask
 from sjepa.model.frontend import frame_count
 from sjepa.settings_file import load_preset
@@ -161,7 +161,7 @@ def time_phase(
         run.update_targets = lambda statistics: None
     phase = config.schedule()[number - 1]
     source = (batch for batch in itertools.cycle(batches))
-    feed = on_device(source, device) if device.type == "cuda" else source
+    feed = copy_to_device(source, device) if device.type == "cuda" else source
     count, waited = 0, 0.0
 
     def step() -> None:

@@ -1,1 +1,1 @@
-"""Sweeps: a file of variations becomes a set of runs that share their first phases, and one comparison page."""
+"""Sweeps: one file describes many runs, which share their first phases and are compared on one page."""

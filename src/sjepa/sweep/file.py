@@ -1,4 +1,4 @@
-"""The file of a sweep: which runs there are, where each takes its first phases from, and what is measured on them."""
+"""Read the file of a sweep: its runs, the run from which each takes its first phases, and the evaluations."""
 
 import dataclasses
 import os
@@ -35,7 +35,7 @@ PHASE = Kind("the number of a phase", lambda value: type(value) is int and value
 # Keys of each table, by name.
 FILE_KEYS = {"sweep": TABLE, "runs": TABLE, "encoders": TABLE, "evaluate": TABLE}
 SWEEP_KEYS = {"preset": TEXT, "data": TEXT, "out": TEXT, "seeds": SEEDS, "settings": TABLE, "launch": TEXT}
-RUN_KEYS = {"preset": TEXT, "seeds": SEEDS}  # beside settings
+RUN_KEYS = {"preset": TEXT, "seeds": SEEDS}  # in addition to settings
 ENCODER_KEYS = {"encoder": TEXT, "run": TEXT, "phase": PHASE, "untrained": FLAG, "seeds": SEEDS}
 EVALUATION_KEYS = {"command": TEXT, "makes": TEXT, "on": WORDS, "needs": TEXT}
 PLACEHOLDERS = ("encoder", "run", "folder")
@@ -43,36 +43,36 @@ PLACEHOLDERS = ("encoder", "run", "folder")
 
 @dataclass(frozen=True)
 class Item:
-    """What is trained or only measured: a run, or another encoder."""
+    """One entry of the sweep: a run to train and evaluate, or another encoder to evaluate."""
 
     name: str
     folder: Path
     encoder: str
-    """What `--encoder` takes."""
+    """The value for `--encoder`."""
     config: Config | None = None
-    """Of a run; none for another encoder."""
+    """The config of a run; None for another encoder."""
     parent: "Item | None" = None
-    """The run that trains the first phases of this one, or whose encoder this is."""
+    """The run that trains the first phases of this one, or that this encoder belongs to."""
     shared: int = 0
-    """Phases of the parent that must have ended."""
+    """Number of phases that the parent must have finished."""
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A command that measures an encoder."""
+    """A command that evaluates an encoder."""
 
     name: str
     words: tuple[str, ...]
     """Arguments of `sjepa`, with placeholders."""
     makes: str
-    """The file that it writes, below the folder of what it measures."""
+    """The file that it writes, below the folder of the run or encoder."""
     on: tuple[str, ...] = ()
-    """Patterns of names; all, if there is none."""
+    """Patterns of names to evaluate; empty for all."""
     needs: str = ""
-    """A path without which it is left out."""
+    """A path that must exist, or the evaluation is skipped."""
 
     def is_for(self, item: Item) -> bool:
-        """Whether it measures this; a command that reads `{run}` is for runs alone."""
+        """Whether it evaluates this item. A command with `{run}` is only for runs."""
         named = not self.on or any(fnmatchcase(item.name, pattern) for pattern in self.on)
         return named and (item.config is not None or not any("{run}" in word for word in self.words))
 
@@ -92,14 +92,14 @@ class Sweep:
     items: tuple[Item, ...]
     evaluations: tuple[Evaluation, ...] = ()
     launch: tuple[str, ...] = field(default=())
-    """What starts the training of a run in place of `python -m sjepa`."""
+    """The command that starts training, instead of `python -m sjepa`."""
 
     @property
     def runs(self) -> list[Item]:
         return [item for item in self.items if item.config is not None]
 
     def select(self, patterns: Sequence[str]) -> list[Item]:
-        """The items that patterns name, in the order of the file; all without any."""
+        """The items that match the patterns, in the order of the file. Without patterns, all of them."""
         names = [item.name for item in self.items]
         for pattern in patterns:
             if not any(fnmatchcase(name, pattern) for name in names):
@@ -110,9 +110,9 @@ class Sweep:
 
 
 def read_sweep(file: Path, commands: Container[str], out: Path | None = None, data: str = "") -> Sweep:
-    """A sweep, with everything in its file checked. Evaluations are among `commands`.
+    """Read and check the file of a sweep. Evaluations must be among `commands`.
 
-    `out` and `data` replace what the file says.
+    `out` and `data` override the values in the file.
     """
     if not file.is_file():
         raise UserError(f"there is no file {file}")
@@ -137,7 +137,7 @@ def read_sweep(file: Path, commands: Container[str], out: Path | None = None, da
     evaluations = tuple(
         read_evaluation(name, table, file, names, commands) for name, table in given.get("evaluate", {}).items()
     )
-    launch = tuple(shlex.split(expand(about.get("launch", ""), f"{where}.launch")))
+    launch = split_words(expand(about.get("launch", ""), f"{where}.launch"), f"{where}.launch")
     return Sweep(file, data, out, tuple(items), evaluations, launch)
 
 
@@ -160,7 +160,7 @@ def read_runs(given: dict[str, Any], about: dict[str, Any], file: Path, out: Pat
 
 
 def build_config(table: dict[str, Any], about: dict[str, Any], file: Path, where: str) -> Config:
-    """The settings of a run: the sweep's preset and settings, then its own. Its own preset replaces both."""
+    """Build the config of a run: the sweep's preset and settings, then its own. A preset of its own replaces both."""
     own = {key: value for key, value in table.items() if key not in RUN_KEYS}
     preset = table.get("preset", about.get("preset"))
     if preset is None:
@@ -181,7 +181,7 @@ def build_config(table: dict[str, Any], about: dict[str, Any], file: Path, where
 
 
 def find_parent(config: Config, runs: Sequence[Item]) -> tuple[Item | None, int]:
-    """The run with which a config shares the most first phases, the earliest of several; and how many these are."""
+    """Find the first run that shares the most initial phases with a config. Returns it and the number of phases."""
     best: tuple[Item | None, int] = (None, 0)
     for run in runs:
         assert run.config is not None
@@ -193,7 +193,7 @@ def find_parent(config: Config, runs: Sequence[Item]) -> tuple[Item | None, int]
 
 
 def read_encoders(given: dict[str, Any], runs: Sequence[Item], file: Path, out: Path) -> list[Item]:
-    """Encoders that are measured beside the runs: features without training, and what a run was earlier."""
+    """Read the other encoders to evaluate: features without training, untrained encoders, earlier phases of runs."""
     by_name = {run.name: run for run in runs}
     found = []
     for name, table in given.items():
@@ -227,11 +227,7 @@ def read_evaluation(name: str, table: Any, file: Path, names: Sequence[str], com
     check_name(name, table, where)
     check_keys(table, EVALUATION_KEYS, where)
     command = require(table, "command", TEXT, where)
-    try:
-        words = shlex.split(command)
-    except ValueError as error:
-        raise UserError(f"{where}.command: {error}") from error
-    words = [expand(word, f"{where}.command") for word in words]
+    words = [expand(word, f"{where}.command") for word in split_words(command, f"{where}.command")]
     words = words[1:] if words[:1] == ["sjepa"] else words
     for word in words:
         for placeholder in re.findall(r"\{(\w*)\}", word):
@@ -251,15 +247,22 @@ def read_evaluation(name: str, table: Any, file: Path, names: Sequence[str], com
     return Evaluation(name, tuple(words), makes, tuple(on), expand(table.get("needs", ""), f"{where}.needs"))
 
 
+def split_words(text: str, where: str) -> tuple[str, ...]:
+    try:
+        return tuple(shlex.split(text))
+    except ValueError as error:
+        raise UserError(f"{where}: {error}") from error
+
+
 def check_name(name: str, table: Any, where: str) -> None:
     if not isinstance(table, dict):
         raise UserError(f"{where} is a table, not a value")
     if not NAME.fullmatch(name) or name[0] in ".-":
-        raise UserError(f"{where}: a name has letters, digits and . _ + - only, because it becomes a folder's")
+        raise UserError(f"{where}: a name has letters, digits and . _ + - only, because it becomes a folder name")
 
 
 def check_keys(given: dict[str, Any], kinds: dict[str, Kind], where: str) -> None:
-    """Refuse unknown keys and values that a key may not have."""
+    """Refuse unknown keys, and values of the wrong kind."""
     for key in given:
         if key not in kinds:
             raise UserError(f"{where}: unknown key {key}{suggestion(key, kinds)}; there are {', '.join(kinds)}")
@@ -267,7 +270,7 @@ def check_keys(given: dict[str, Any], kinds: dict[str, Kind], where: str) -> Non
 
 
 def nest(table: dict[str, Any], where: str) -> dict[str, Any]:
-    """A table in which a quoted key such as "phase1.hard" means the same as an unquoted one."""
+    """Split quoted keys such as "phase1.hard", so that they mean the same as unquoted ones."""
     nested: dict[str, Any] = {}
     for key, value in table.items():
         first, dot, rest = key.partition(".")
@@ -282,19 +285,19 @@ def nest(table: dict[str, Any], where: str) -> dict[str, Any]:
 
 
 def expand(text: str, where: str) -> str:
-    """Text with variables of the environment in place."""
+    """Replace environment variables in text."""
 
     def value(found: re.Match[str]) -> str:
         name = found[1] or found[2]
         if name not in os.environ:
-            raise UserError(f"{where} = {shorten(text)}: the environment has no {name}; set it before the command")
+            raise UserError(f"{where} = {shorten(text)}: the environment variable {name} is not set")
         return os.environ[name]
 
     return VARIABLE.sub(value, text)
 
 
 def expand_all(table: dict[str, Any], where: str) -> dict[str, Any]:
-    """Settings with variables of the environment in place."""
+    """Replace environment variables in all settings."""
     changed: dict[str, Any] = {}
     for key, value in table.items():
         if isinstance(value, dict):

@@ -1,7 +1,7 @@
-"""Doing a sweep: train, measure, and go on where it stopped.
+"""Run a sweep: train and evaluate its runs, and continue after a stop.
 
-Each command runs in a process of its own, so that no run sees what another left in memory. Several processes may work
-on one sweep, as the tasks of a Slurm array do: a run is trained by whoever holds its lock, and others wait for it.
+Each command runs in its own process, so that no run sees the memory of another. Several processes may work on one
+sweep, such as the tasks of a Slurm array. The process that holds the lock of a run trains it, and the others wait.
 """
 
 import signal
@@ -23,21 +23,21 @@ from sjepa.stopping import SIGNALS
 from sjepa.sweep.file import Evaluation, Item, Sweep
 from sjepa.train.branch import boundary_checkpoint
 
-PATIENCE = 10.0  # seconds between looks at a run that another process trains
+PATIENCE = 10.0  # seconds between checks of a run that another process trains
 
 
 class StoppedError(Exception):
-    """A signal has ended a command, and with it the sweep."""
+    """A signal stopped a command, and with it the sweep."""
 
 
 class FailedError(Exception):
-    """A command has failed; it has said why."""
+    """A command failed and printed the reason."""
 
 
 def launch(arguments: Sequence[str], program: Sequence[str] = ()) -> int:
-    """Run a command of sjepa in a process of its own, and pass signals on to it; its exit code.
+    """Run a command of sjepa in its own process and return its exit code. Signals are passed on to it.
 
-    A command that is asked to stop saves first, so it is waited for.
+    A command saves its state before it stops, so we wait for it.
     """
     process = subprocess.Popen([*(program or (sys.executable, "-m", "sjepa")), *arguments])
     asked = []
@@ -59,19 +59,19 @@ def launch(arguments: Sequence[str], program: Sequence[str] = ()) -> int:
 
 
 def is_trained(item: Item) -> bool:
-    """Whether a run is complete, with the settings of the sweep."""
+    """Whether a run is complete and has the settings of the sweep."""
     assert item.config is not None
     run = RunFolder(item.folder)
     return run.exists and run.is_complete and not differences(run.config(), item.config)
 
 
-def has_ended(item: Item, phases: int) -> bool:
-    """Whether a run has ended its first phases."""
+def has_finished(item: Item, phases: int) -> bool:
+    """Whether a run has finished its first `phases` phases."""
     run = RunFolder(item.folder)
     return run.exists and checkpoint.state_file(boundary_checkpoint(run, run.config(), phases)).is_file()
 
 
-def pause() -> None:
+def wait_for_lock() -> None:
     time.sleep(PATIENCE)
 
 
@@ -80,16 +80,16 @@ def settings_file(sweep: Sweep, item: Item) -> Path:
 
 
 def train(sweep: Sweep, item: Item, phases: int = 0) -> None:
-    """Train a run, or only its first phases; what it takes from another run is trained first."""
+    """Train a run, or only its first phases. Phases that it shares with another run are trained there first."""
     assert item.config is not None
-    done: Callable[[], bool] = (lambda: has_ended(item, phases)) if phases else (lambda: is_trained(item))
+    done: Callable[[], bool] = (lambda: has_finished(item, phases)) if phases else (lambda: is_trained(item))
     run, waiting = RunFolder(item.folder), False
     while not done():
         if is_locked(item.folder):
             if not waiting:
-                print(f"{item.name}: another process trains it; waiting", flush=True)
+                print(f"{item.name}: another process is training it; waiting", flush=True)
             waiting = True
-            pause()
+            wait_for_lock()
             continue
         arguments = ["pretrain", "--preset", str(settings_file(sweep, item)), "--data", sweep.data]
         arguments += ["--out", str(item.folder), *(["--stop-after-phase", str(phases)] if phases else [])]
@@ -101,7 +101,7 @@ def train(sweep: Sweep, item: Item, phases: int = 0) -> None:
         print(f"{item.name}: {f'training to the end of phase {phases}' if phases else 'training'}", flush=True)
         before = (run.exists, run.step if run.exists else 0)
         code = launch(arguments, sweep.launch)
-        # Another process may have been quicker: then there is progress that is not ours.
+        # If another process was faster, the run has made progress although our command failed.
         moved = before != (run.exists, run.step if run.exists else 0)
         if code and not (moved or is_locked(item.folder)):
             raise FailedError
@@ -110,7 +110,7 @@ def train(sweep: Sweep, item: Item, phases: int = 0) -> None:
 
 
 def is_measured(evaluation: Evaluation, item: Item) -> bool:
-    """Whether a result is there and no older than the encoder that it measures."""
+    """Whether a result exists and is not older than the encoder that it measures."""
     result, weights = evaluation.result(item), Path(item.encoder) / "model.safetensors"
     if item.config is not None:
         weights = RunFolder(item.folder).encoder / weights.name
@@ -120,24 +120,24 @@ def is_measured(evaluation: Evaluation, item: Item) -> bool:
 
 
 def measure(sweep: Sweep, item: Item) -> None:
-    """Run the evaluations of a run or an encoder that were not run yet."""
+    """Run the evaluations of an item that have no result yet."""
     for evaluation in sweep.evaluations:
         if not evaluation.is_for(item) or is_measured(evaluation, item):
             continue
         if evaluation.needs and not Path(evaluation.needs).exists():
-            print(f"{item.name}: no {evaluation.name}, because there is no {evaluation.needs}", flush=True)
+            print(f"{item.name}: skipping {evaluation.name}, because {evaluation.needs} does not exist", flush=True)
             continue
         print(f"{item.name}: {evaluation.name}", flush=True)
         if launch(evaluation.arguments(item)):
             raise FailedError
         if not evaluation.result(item).is_file():
             raise UserError(
-                f"{sweep.file}: evaluate.{evaluation.name}.makes: the command has ended, and there is no "
+                f"{sweep.file}: evaluate.{evaluation.name}.makes: the command did not write "
                 f"{evaluation.result(item)}; give the path of the file that it writes"
             )
 
 
-def do_item(sweep: Sweep, item: Item) -> None:
+def run_item(sweep: Sweep, item: Item) -> None:
     if item.config is not None:
         train(sweep, item)
     elif item.parent is not None:
@@ -145,8 +145,8 @@ def do_item(sweep: Sweep, item: Item) -> None:
     measure(sweep, item)
 
 
-def do_all(sweep: Sweep, items: Sequence[Item]) -> None:
-    """Train and measure one after another. What fails is left, and what does not need it goes on."""
+def run_all(sweep: Sweep, items: Sequence[Item]) -> None:
+    """Train and evaluate the items in order. If one fails, continue with those that do not need it."""
     failed: dict[str, Item] = {}
     for item in items:
         if item.parent is not None and item.parent.name in failed:
@@ -154,21 +154,21 @@ def do_all(sweep: Sweep, items: Sequence[Item]) -> None:
             failed[item.name] = item
             continue
         try:
-            do_item(sweep, item)
+            run_item(sweep, item)
         except FailedError:
-            print(f"{item.name}: failed; going on without it", flush=True)
+            print(f"{item.name}: failed; continuing without it", flush=True)
             failed[item.name] = item
     if failed:
-        raise UserError(f"{', '.join(failed)} failed, as said above; the same command tries again")
+        raise UserError(f"{', '.join(failed)} failed (see above); run the same command to try again")
     if all(is_trained(run) for run in sweep.runs):
         write_page(sweep)
 
 
 def write_page(sweep: Sweep) -> None:
-    """One page of all runs next to each other, with the results of the other encoders."""
+    """Write one page that compares all runs, with the results of the other encoders."""
     runs = [str(run.folder) for run in sweep.runs]
     others = [str(item.folder) for item in sweep.items if item.config is None and item.folder.is_dir()]
     name = "comparison.html" if len(runs) > 1 else "report.html"
     page = ["report", *runs, "--out", str(sweep.out / name), "--title", f"The runs of {sweep.file.name}"]
     if launch([*page, *(["--results", *others] if others else [])]):
-        raise UserError(f"there is no page, as said above; all runs are in {sweep.out}")
+        raise UserError(f"the page could not be written (see above); all runs are in {sweep.out}")

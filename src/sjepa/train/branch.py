@@ -13,6 +13,7 @@ from sjepa.files import atomic_folder, is_used
 from sjepa.locks import lock_new_folder
 from sjepa.phases import PhaseConfig
 from sjepa.runs import checkpoint
+from sjepa.runs.audio import FIELDS, AudioSection, audio_sections, to_facts
 from sjepa.runs.folder import RunFolder, describe_process
 from sjepa.targets.kinds import KINDS
 from sjepa.train.extend import explain_obstacles, find_begun_phase, find_obstacles
@@ -81,6 +82,13 @@ def count_shared_phases(run: RunFolder, past: Config, config: Config) -> int:
     return max((n for n in finished if not find_unshared(past, config, n)), default=0)
 
 
+def sections_at_branch(source: RunFolder, config: Config) -> list[AudioSection]:
+    """Return the audio of a run up to the step at which a branch with this config starts."""
+    past = source.config()
+    phases = count_shared_phases(source, past, config)
+    return audio_sections(source.facts, before=past.schedule()[phases - 1].end if phases else None)
+
+
 def branch(source: Path, out: Path, config: Config) -> None:
     """Create the run `out` at the end of the phases that it shares with `source`, with state and log of that time."""
     first = RunFolder(source)
@@ -113,4 +121,6 @@ def branch(source: Path, out: Path, config: Config) -> None:
         shutil.copytree(new.phase_encoder(phases), new.encoder)
         with first.log.open("rb") as log:
             new.log.write_bytes(log.read(logged))
-        new.write_start(config, first.facts | {"branched_from": str(source)} | describe_process())
+        facts = {name: value for name, value in first.facts.items() if name not in FIELDS}
+        facts |= to_facts(sections_at_branch(first, config))
+        new.write_start(config, facts | {"branched_from": str(source)} | describe_process())

@@ -53,7 +53,7 @@ def explain_obstacles(obstacles: list[Difference]) -> str:
     """Explain which numbers of steps a run accepts, if only steps differ. Otherwise return an empty string."""
     if not all(d.name.endswith(".steps") for d in obstacles):
         return ""
-    return "a run accepts new phases, and more steps in its last phase or in a phase that has not ended, never fewer. "
+    return "a run accepts new phases, and more steps in its last phase or in a phase that has not ended, never fewer; "
 
 
 def describe_extension(past: Config, config: Config, step: int) -> list[str]:

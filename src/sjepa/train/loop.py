@@ -15,7 +15,7 @@ from sjepa.config import Config, all_differences, differences
 from sjepa.data.corpus import Corpus
 from sjepa.data.corpus_mix import CorpusMix
 from sjepa.data.loader import BatchReader, load, plan_batches, to_float
-from sjepa.data.opening import end_to_end, open_corpus
+from sjepa.data.opening import concatenate_audio, open_corpus
 from sjepa.data.plan import describe_repetition
 from sjepa.data.sampler import BatchPlan
 from sjepa.data.shard_cache import ShardCache
@@ -24,6 +24,7 @@ from sjepa.model.frontend import STRIDE
 from sjepa.phases import Phase
 from sjepa.progress import Bar, bar, say
 from sjepa.runs import checkpoint
+from sjepa.runs.audio import audio_sections, replace_audio
 from sjepa.runs.folder import RunFolder
 from sjepa.runs.history import finish_change, record_start, record_stop
 from sjepa.seeds import seed_from
@@ -42,8 +43,6 @@ from sjepa.train.reporting import describe_plan, log_interval, record_bad_audio
 from sjepa.train.run import Run
 from sjepa.train.step import train_step
 from sjepa.version import __version__
-
-DATA_SINCE = "data_since"  # in run.json: the step at which the run got its current audio; absent for 0
 
 
 @dataclass
@@ -139,7 +138,7 @@ def run_to_end(job: Job, request: StopRequest, show: bool) -> bool:
             return True
         if distributed.is_main():
             holding.enter_context(record_stop(folder, run, config.steps, request.signal_name))
-        run.set_data_start(distributed.broadcast_object(folder.facts.get(DATA_SINCE, 0)))
+        run.set_data_start(distributed.broadcast_object(audio_sections(folder.facts)[-1].since))
         holding.callback(run.writer.join)  # finish writing before the lock is released
         log = holding.enter_context(closing(Log(folder, run.log_bytes, run.step, config.train.wandb)))
         progress = holding.enter_context(bar("Training", config.steps, done=run.step, show=show))
@@ -240,7 +239,7 @@ def open_folder(job: Job, corpus: str, run: Run) -> None:
         changed = [tuple(difference) for difference in all_differences(past, config)]
         if folder.facts.get("corpus") != corpus and job.replace_data:
             refuse_idle_change(folder, config, step)
-            facts = {"data": job.data, "corpus": corpus, DATA_SINCE: step}
+            facts = replace_audio(folder.facts, job.data, corpus, step)
             changed += [("data", folder.data, job.data), ("corpus", folder.facts.get("corpus"), corpus)]
             messages.append(f"From step {step:,} on, the audio is {job.data}; before, it was {folder.data}")
         else:
@@ -304,6 +303,7 @@ def load_noise(config: Config, device: torch.device, show: bool) -> Tensor | Non
     if not config.augment.noise:
         return None
     say(f"Noise from {config.augment.noise}:")
-    recordings = end_to_end(open_corpus(config.augment.noise, config.batches.max_seconds, "memory", 0.0, show))
-    longest = round(max(config.batches.buckets) * SAMPLE_RATE)  # shorter noise is repeated
+    recordings = concatenate_audio(open_corpus(config.augment.noise, config.batches.max_seconds, "memory", 0.0, show))
+    buckets = [length for phase in config.phases for length in config.batches_in(phase).buckets]
+    longest = round(max(buckets) * SAMPLE_RATE)  # shorter noise is repeated
     return torch.from_numpy(np.tile(recordings, -(-longest // len(recordings)))).to(device)

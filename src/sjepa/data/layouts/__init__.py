@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from sjepa.audio.io import shown
+from sjepa.audio.io import show_path
 from sjepa.data.storage import Place
 
 # All layouts, in the order in which they are tried. A layout is the module of the same name in this folder:
@@ -29,6 +29,9 @@ else:
     Layout = Literal[("auto", *LAYOUTS)]
 
 
+LATEST = 1e9  # seconds: the end of the longest recording
+
+
 class Item(NamedTuple):
     """A recording, or a stretch of one, that a layout found. Unknown fields are empty."""
 
@@ -44,7 +47,7 @@ class Item(NamedTuple):
     chapter: str = ""
     text: str = ""
     split: str = ""
-    """The split of the corpus that it belongs to, under the corpus's own name: train, validation and so on."""
+    """Its split, as the corpus calls it: train, validation and so on."""
     labels: str = ""
     """All further columns, as a JSON object."""
 
@@ -59,7 +62,7 @@ class Source(NamedTuple):
     """Folder for audio that has to be unpacked from a compressed file."""
 
 
-# What a layout yields: items, and the reasons for what it refuses, as text.
+# What a layout yields: items, and reasons for refused ones as text.
 Found = Iterator[Item | str]
 
 
@@ -70,7 +73,7 @@ def cache_folder() -> Path:
 
 def identifier(path: str, root: str) -> str:
     """The path of a file below the root of all sources, without its suffix."""
-    return os.path.splitext(shown(os.path.relpath(path, root)))[0]
+    return os.path.splitext(show_path(os.path.relpath(path, root)))[0]
 
 
 def find_items(sources: list[str], layout: Layout, unpacked: Path | None = None) -> Found:
@@ -79,7 +82,19 @@ def find_items(sources: list[str], layout: Layout, unpacked: Path | None = None)
     root = os.path.commonpath([source if os.path.isdir(source) else os.path.dirname(source) for source in sources])
     for source in sources:
         name = layout if layout != "auto" else layout_of(source)
-        yield from find_layout(name).items(Source(source, root, (unpacked or cache_folder() / "unpacked").absolute()))
+        place = Source(source, root, (unpacked or cache_folder() / "unpacked").absolute())
+        for found in find_layout(name).items(place):
+            yield found if isinstance(found, str) or is_possible(found) else refuse_stretch(found)
+
+
+def is_possible(item: Item) -> bool:
+    """Whether the stretch of an item can be in a recording; NaN compares false."""
+    return 0 <= item.offset <= LATEST and (item.duration is None or 0 < item.duration <= LATEST)
+
+
+def refuse_stretch(item: Item) -> str:
+    path = show_path(item.place.path)
+    return f"{path}: {item.id} starts at {item.offset} s and lasts {item.duration} s: not possible"
 
 
 def find_layout(name: str) -> Any:
@@ -93,7 +108,7 @@ def layout_of(source: str) -> str:
 
 
 def find_file(path: str, folder: str) -> str | None:
-    """A file that a list names: by its absolute path, or relative to the list's folder, to one of the four folders
+    """Find a file from a list: by its absolute path, or relative to the folder of the list, to one of the four folders
     above it, or to the working folder."""
     if os.path.isabs(path):
         return path if os.path.exists(path) else None

@@ -4,7 +4,7 @@ import json
 import os
 from pathlib import Path
 
-from sjepa.audio.io import shown
+from sjepa.audio.io import show_path
 from sjepa.data.corpus import audio_files
 from sjepa.data.layouts import Found, Item, Source, identifier
 from sjepa.data.layouts.manifest import item_of, lines
@@ -46,7 +46,7 @@ def items(source: Source) -> Found:
         split = split_of(os.path.dirname(file), source.path)
         for number, line in lines(file):
             if isinstance(line, str):
-                yield f"{shown(file)} line {number}: {line}"
+                yield f"{show_path(file)} line {number}: {line}"
                 continue
             item = item_of(line, file, number)
             if isinstance(item, Item):
@@ -59,7 +59,7 @@ def items(source: Source) -> Found:
     refused: list[str] = []
     for path in audio_files(Path(source.path), refused):
         if path not in named:
-            yield f"{shown(path)}: no metadata file names it"
+            yield f"{show_path(path)}: no metadata file names it"
     yield from refused
 
 
@@ -70,7 +70,7 @@ def class_items(source: Source) -> Found:
         folder = os.path.dirname(path)
         split = split_of(folder, source.path)
         own = folder != source.path and not (split and os.path.dirname(folder) == source.path)
-        labels = json.dumps({"label": shown(os.path.basename(folder))}) if own else ""
+        labels = json.dumps({"label": show_path(os.path.basename(folder))}) if own else ""
         yield Item(Place(path), identifier(path, source.root), split=split, labels=labels)
     yield from refused
 

@@ -4,7 +4,7 @@ import json
 from contextlib import suppress
 from typing import Any
 
-from sjepa.audio.io import printable
+from sjepa.audio.io import escape_text
 
 LABELS = ("speaker", "sex", "chapter", "text", "split")
 # The first name that is present counts.
@@ -19,7 +19,7 @@ NAMES = {
     "text": ("text", "transcript", "sentence", "transcription"),
     "split": ("split",),
 }
-# Columns that say where audio is or how it is aligned; they are not labels.
+# Columns with the location or the alignment of audio, which are not labels.
 ASIDE = {name for names in NAMES.values() for name in names} | {"shard_id", "samples", "phones", "words"}
 
 
@@ -30,7 +30,7 @@ def field(line: dict[str, Any], name: str) -> Any:
 def text_field(line: dict[str, Any], name: str) -> str:
     """A field as text, empty if there is none. A speaker may be the number 0."""
     value = field(line, name)
-    return "" if value is None else printable(str(value))
+    return "" if value is None else escape_text(str(value))
 
 
 def other_labels(line: dict[str, Any]) -> str:
@@ -38,7 +38,7 @@ def other_labels(line: dict[str, Any]) -> str:
     known = {str(key): value for key, value in line.items() if key not in ASIDE and value not in (None, "")}
     packed = known.get("labels")
     if isinstance(packed, str) and packed.startswith("{"):
-        with suppress(ValueError):
+        with suppress(ValueError, RecursionError):
             known = {key: value for key, value in known.items() if key != "labels"} | json.loads(packed)
     kept = {key: value for key, value in known.items() if is_plain(value)}
     return json.dumps(kept, ensure_ascii=True, sort_keys=True) if kept else ""
@@ -48,6 +48,6 @@ def is_plain(value: Any) -> bool:
     """Whether JSON can hold a value."""
     try:
         json.dumps(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RecursionError):
         return False
     return True

@@ -1,7 +1,7 @@
 """Hugging Face datasets on disk: Arrow files of `save_to_disk`, and Parquet files with audio in them.
 
-Audio in an Arrow file is read in place. Parquet packs it, so its bytes are first written to a plain file: beside the
-index that is made, or in the user's cache.
+Audio in an Arrow file is read in place. Parquet compresses it, so its bytes are first written to a plain file: next
+to the new index, or in the user's cache.
 """
 
 import hashlib
@@ -13,12 +13,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from sjepa.audio.io import one_line, shown
+from sjepa.audio.io import escape_text, one_line, show_path
 from sjepa.data.layouts import Found, Item, Source, find_file
 from sjepa.data.layouts.fields import NAMES, other_labels, text_field
-from sjepa.data.layouts.manifest import printable
 from sjepa.data.storage import Place
 from sjepa.errors import UserError
+from sjepa.fields import SURPRISES
 from sjepa.files import atomic_file
 
 DISK, DICTIONARY, PARQUET = "dataset_info.json", "dataset_dict.json", ".parquet"
@@ -85,7 +85,7 @@ def items(source: Source) -> Found:
         try:
             yield from read_table(split, file, source)
         except (ValueError, OSError) as error:  # pyarrow's own errors are ValueErrors
-            yield f"{shown(file)}: cannot be read as a table ({one_line(error)})"
+            yield f"{show_path(file)}: cannot be read as a table ({one_line(error)})"
 
 
 def read_table(split: str, file: str, source: Source) -> Found:
@@ -101,7 +101,7 @@ def read_table(split: str, file: str, source: Source) -> Found:
         schema, batches = reader.schema, reader
     column = audio_column(schema)
     if column is None:
-        yield f"{shown(file)}: no column holds audio (bytes and path)"
+        yield f"{show_path(file)}: no column holds audio (bytes and path)"
         return
     names = class_names(schema, file)
     unpacked = unpack(file, column, source.unpacked) if packed else None
@@ -122,9 +122,9 @@ def read_table(split: str, file: str, source: Source) -> Found:
                 found = find_file(paths[index], os.path.dirname(file)) if paths[index] else None
                 place = Place(found) if found else None
             if place is None:
-                missing = f"no audio ({shown(paths[index]) if paths[index] else 'neither bytes nor a path'})"
+                missing = f"no audio ({show_path(paths[index]) if paths[index] else 'neither bytes nor a path'})"
                 packed_away = "its audio is compressed: save the dataset without compression, or as Parquet"
-                yield f"{shown(file)} row {row}: {packed_away if size else missing}"
+                yield f"{show_path(file)} row {row}: {packed_away if size else missing}"
             else:
                 yield item_of(line, names, place, default_name(paths[index], file, row, source), split)
             row += 1
@@ -144,9 +144,9 @@ def item_of(line: dict[str, Any], names: dict[str, list[str]], place: Place, nam
         for key, value in line.items()
     }
     own = text_field(named, "id") if any(key in named for key in NAMES["id"]) else ""
-    texts = [printable(text_field(named, label)) for label in ("speaker", "sex", "chapter", "text")]
-    split = printable(text_field(named, "split")) or split
-    item = Item(place, printable(own or name), 0.0, None, (), *texts)
+    texts = [escape_text(text_field(named, label)) for label in ("speaker", "sex", "chapter", "text")]
+    split = escape_text(text_field(named, "split")) or split
+    item = Item(place, escape_text(own or name), 0.0, None, (), *texts)
     return item._replace(split=split, labels=other_labels(named))
 
 
@@ -154,19 +154,19 @@ def class_names(schema: Any, file: str) -> dict[str, list[str]]:
     """Class names of columns that hold class numbers."""
     features = {}
     metadata = (schema.metadata or {}).get(b"huggingface")
-    beside = Path(file).parent / DISK
+    dataset_info = Path(file).parent / DISK
     try:
         if metadata:
             features = json.loads(metadata)["info"]["features"]
-        elif beside.is_file():
-            features = json.loads(beside.read_text(encoding="utf-8"))["features"]
-    except (ValueError, KeyError, TypeError):
+        elif dataset_info.is_file():
+            features = json.loads(dataset_info.read_text(encoding="utf-8"))["features"]
+        return {
+            name: [str(label) for label in kind["names"]]
+            for name, kind in features.items()
+            if isinstance(kind, dict) and kind.get("_type") == "ClassLabel" and kind.get("names")
+        }
+    except SURPRISES:  # the numbers of classes are labels too
         return {}
-    return {
-        name: [str(label) for label in kind["names"]]
-        for name, kind in features.items()
-        if isinstance(kind, dict) and kind.get("_type") == "ClassLabel" and kind.get("names")
-    }
 
 
 def addresses(content: Any, whole: Any) -> list[int] | None:

@@ -10,9 +10,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from sjepa.audio.io import shown
+from sjepa.audio.io import escape_text, show_path
 from sjepa.data.layouts import Found, Item, Source, find_file
-from sjepa.data.layouts.manifest import printable
 from sjepa.data.storage import Place, is_url
 
 WAVES = "wav.scp"
@@ -45,7 +44,7 @@ def read_folder(folder: Path) -> Found:
     for number, key, value in pairs(folder / WAVES):
         place = wave_place(key, value, folder)
         if isinstance(place, str):
-            yield f"{shown(folder / WAVES)} line {number}: {place}"
+            yield f"{show_path(folder / WAVES)} line {number}: {place}"
         else:
             places[key] = place
     spoken = Labels(folder)
@@ -54,7 +53,7 @@ def read_folder(folder: Path) -> Found:
         for number, key, value in pairs(folder / "segments"):
             known.add(key)
             stretch = read_stretch(value)
-            where = f"{shown(folder / 'segments')} line {number}"
+            where = f"{show_path(folder / 'segments')} line {number}"
             if isinstance(stretch, str):
                 yield f"{where}: {stretch}"
             elif stretch[0] not in places:
@@ -67,7 +66,7 @@ def read_folder(folder: Path) -> Found:
         for key, place in places.items():
             yield spoken.item(place, key)
     for key in spoken.texts.keys() - known:
-        yield f"{shown(folder / 'text')}: {key} has no audio"
+        yield f"{show_path(folder / 'text')}: {key} has no audio"
 
 
 class Labels:
@@ -87,7 +86,7 @@ class Labels:
         labels = {name: values[key] for name, values in self.others.items() if key in values}
         return Item(
             place,
-            printable(key),
+            escape_text(key),
             start,
             None if end is None else end - start,
             speaker=speaker,
@@ -109,22 +108,23 @@ def pairs(path: Path) -> Iterator[tuple[int, str, str]]:
 
 
 def table(path: Path) -> dict[str, str]:
-    return {key: printable(value) for _, key, value in pairs(path)}
+    return {key: escape_text(value) for _, key, value in pairs(path)}
 
 
 def wave_place(key: str, value: str, folder: Path) -> Place | str:
     """Where a recording is, or the reason why it cannot be read."""
     if not value:
-        return f"{shown(key)} has no path"
+        return f"{show_path(key)} has no path"
     if value.endswith("|"):
-        return f"{shown(key)} is the output of a command ({shown(value)[:60]}), which is not run: save its audio"
+        command = show_path(value)[:60]
+        return f"{show_path(key)} is the output of a command ({command}), which is not run: save its audio"
     if re.search(r"\.ark:\d+$", value):
-        return f"{shown(key)} is in an archive ({shown(value)}): write its audio to a separate file"
+        return f"{show_path(key)} is in an archive ({show_path(value)}): write its audio to a separate file"
     if is_url(value):
         return Place(value)
     path = find_file(value, str(folder))
     if path is None:
-        return f"there is no {shown(value)}, neither in {shown(folder)} nor in the folders above it"
+        return f"there is no {show_path(value)}, neither in {show_path(folder)} nor in the folders above it"
     return Place(path)
 
 
@@ -134,7 +134,7 @@ def read_stretch(value: str) -> tuple[str, float, float | None] | str:
         recording, start, end = value.split()[:3]
         begin, stop = float(start), float(end)
     except ValueError:
-        return f"{shown(value)!r} is not RECORDING START END"
+        return f"{show_path(value)!r} is not RECORDING START END"
     if begin < 0 or (stop != -1 and not stop > begin):
         return f"the stretch from {begin:g} to {stop:g} s is not valid"
     return recording, begin, None if stop == -1 else stop

@@ -7,11 +7,12 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from sjepa.audio.io import shown
+from sjepa.audio.io import escape_text, show_path
 from sjepa.data.layouts import Found, Item, Source, find_file
-from sjepa.data.layouts.manifest import lines, printable
+from sjepa.data.layouts.manifest import lines
 from sjepa.data.storage import Place
 from sjepa.errors import UserError
+from sjepa.fields import SURPRISES, shorten
 
 ENDINGS = (".jsonl", ".jsonl.gz")
 # `librispeech_cuts_train-clean-100.jsonl.gz`: a corpus, a kind and a split.
@@ -55,8 +56,8 @@ def items(source: Source) -> Found:
         match = NAME.match(os.path.basename(source.path))
         found = [(kind_of(source.path), match[2] or "" if match else "", source.path)]
         if found[0][0] == "recordings":
-            beside = source.path.replace("recordings", "supervisions")
-            found += [("supervisions", found[0][1], beside)] if os.path.isfile(beside) else []
+            supervisions_file = source.path.replace("recordings", "supervisions")
+            found += [("supervisions", found[0][1], supervisions_file)] if os.path.isfile(supervisions_file) else []
     cuts = [(split, path) for kind, split, path in found if kind == "cuts"]
     for split, path in cuts:
         for number, cut in lines(path):
@@ -67,30 +68,38 @@ def items(source: Source) -> Found:
     for kind, split, path in found:
         for number, line in lines(path) if kind == "supervisions" else ():
             if isinstance(line, str):
-                yield f"{shown(path)} line {number}: {line}"
+                yield f"{show_path(path)} line {number}: {line}"
             else:
                 supervisions[split, str(line.get("recording_id"))].append(line)
     for kind, split, path in found:
         for number, line in lines(path) if kind == "recordings" else ():
             if isinstance(line, str):
-                yield f"{shown(path)} line {number}: {line}"
+                yield f"{show_path(path)} line {number}: {line}"
                 continue
             cut = {"id": line.get("id"), "recording": line, "start": 0, "duration": line.get("duration")}
             cut |= {"supervisions": supervisions.pop((split, str(line.get("id"))), [])}
             yield from locate_refusal(path, number, read_cut(cut, split, path))
     for (_, recording), left in supervisions.items():
-        yield f"{shown(source.path)}: {left[0].get('id')} belongs to {recording}, which is in no recordings manifest"
+        name = left[0].get("id")
+        yield f"{show_path(source.path)}: {name} belongs to {recording}, which is in no recordings manifest"
 
 
 def locate_refusal(path: str, number: int, found: list[Item] | str) -> Found:
     if isinstance(found, str):
-        yield f"{shown(path)} line {number}: {found}"
+        yield f"{show_path(path)} line {number}: {found}"
     else:
         yield from found
 
 
 def read_cut(cut: dict[str, Any], split: str, path: str) -> list[Item] | str:
     """One item per supervision of a cut, or the cut itself if it has at most one."""
+    try:
+        return parse_cut(cut, split, path)
+    except SURPRISES as error:
+        return f"{cut.get('id')}: a field has another type than in lhotse's manifests ({shorten(str(error))})"
+
+
+def parse_cut(cut: dict[str, Any], split: str, path: str) -> list[Item] | str:
     name, recording = cut.get("id"), cut.get("recording")
     if cut.get("type", "MonoCut") not in ("MonoCut", "MultiCut") or not isinstance(recording, dict):
         kind = cut.get("type", "cut")
@@ -101,7 +110,7 @@ def read_cut(cut: dict[str, Any], split: str, path: str) -> list[Item] | str:
     try:
         start, duration = float(cut.get("start") or 0.0), float(cut["duration"])
         spoken = cut.get("supervisions") or []
-        whole = [Item(place, printable(str(name)), start, duration, split=split)]
+        whole = [Item(place, escape_text(str(name)), start, duration, split=split)]
         if not spoken:
             return whole
         if len(spoken) == 1:
@@ -109,9 +118,9 @@ def read_cut(cut: dict[str, Any], split: str, path: str) -> list[Item] | str:
         parts = []
         for part in spoken:
             stretch = (start + float(part.get("start") or 0.0), float(part["duration"]))
-            parts.append(add_labels(Item(place, printable(str(part.get("id"))), *stretch, split=split), part))
+            parts.append(add_labels(Item(place, escape_text(str(part.get("id"))), *stretch, split=split), part))
         return parts
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         return f"{name}: start or duration is not a number"
 
 
@@ -120,7 +129,7 @@ def add_labels(item: Item, supervision: dict[str, Any]) -> Item:
     custom = supervision.get("custom")
     labels = {key: value for key, value in (custom if isinstance(custom, dict) else {}).items() if value is not None}
     labels |= {"language": supervision["language"]} if supervision.get("language") else {}
-    texts = [printable(str(supervision.get(key) or "")) for key in ("text", "speaker", "gender")]
+    texts = [escape_text(str(supervision.get(key) or "")) for key in ("text", "speaker", "gender")]
     return item._replace(
         text=texts[0],
         speaker=texts[1],
@@ -148,4 +157,4 @@ def recording_place(recording: dict[str, Any], cut: dict[str, Any], path: str) -
     if kind == "url":
         return Place(source)
     found = find_file(source, str(Path(path).parent))
-    return Place(found) if found else f"there is no {shown(source)}"
+    return Place(found) if found else f"there is no {show_path(source)}"

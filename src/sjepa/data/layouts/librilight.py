@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from sjepa.audio.io import printable, shown
+from sjepa.audio.io import escape_text, show_path
 from sjepa.data.corpus import audio_files
 from sjepa.data.layouts import Found, Item, Source, identifier
 from sjepa.data.storage import Place
@@ -22,27 +22,27 @@ def items(source: Source) -> Found:
     for path in audio_files(Path(source.path), refused):
         metadata = read_metadata(path)
         if metadata is None:
-            yield f"{shown(path)}: its .json is damaged: repair it, or remove it to cut the recording at silences"
+            yield f"{show_path(path)}: its .json is damaged: repair it, or remove it to cut the recording at silences"
             continue
         try:
             voice = tuple((float(begin), float(end)) for begin, end in metadata.get("voice_activity") or ())
             if not all(math.isfinite(edge) for pair in voice for edge in pair):
                 raise ValueError("not finite")
         except (TypeError, ValueError, OverflowError):
-            yield f"{shown(path)}: voice_activity in its .json is not a list of pairs of seconds"
+            yield f"{show_path(path)}: voice_activity in its .json is not a list of pairs of seconds"
             continue
-        speaker = printable(str(metadata.get("speaker") or os.path.basename(os.path.dirname(os.path.dirname(path)))))
+        speaker = escape_text(str(metadata.get("speaker") or os.path.basename(os.path.dirname(os.path.dirname(path)))))
         yield Item(Place(path), identifier(path, source.root), voice=voice, speaker=speaker)
     yield from refused
 
 
 def read_metadata(path: str) -> dict[str, Any] | None:
     """The .json next to a recording: empty if there is none, None if it is damaged."""
-    beside = Path(os.path.splitext(path)[0] + ".json")
-    if not beside.is_file():
+    metadata_file = Path(os.path.splitext(path)[0] + ".json")
+    if not metadata_file.is_file():
         return {}
     try:
-        metadata = json.loads(beside.read_bytes())
+        metadata = json.loads(metadata_file.read_bytes())
     except (OSError, ValueError, RecursionError):
         return None
     return metadata if isinstance(metadata, dict) else None

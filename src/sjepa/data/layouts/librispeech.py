@@ -5,7 +5,7 @@ from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 
-from sjepa.audio.io import shown
+from sjepa.audio.io import show_path
 from sjepa.data.corpus import audio_files
 from sjepa.data.layouts import Found, Item, Source
 from sjepa.data.storage import Place
@@ -31,7 +31,7 @@ def items(source: Source) -> Found:
         speaker, _, rest = name.partition("-")
         chapter = rest.partition("-")[0]
         if not (speaker.isdigit() and chapter.isdigit()):
-            yield f"{shown(path)}: the name is not SPEAKER-CHAPTER-NUMBER, as in LibriSpeech"
+            yield f"{show_path(path)}: the name is not SPEAKER-CHAPTER-NUMBER, as in LibriSpeech"
             continue
         transcripts = read_transcripts(transcripts_file(path))
         sex, text = sexes.get(speaker, ""), transcripts.get(name, "")

@@ -12,15 +12,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any, cast
 
-from sjepa.audio.io import one_line, printable, shown
+from sjepa.audio.io import escape_text, one_line, show_path
 from sjepa.data.corpus import audio_files
-from sjepa.data.layouts import Found, Item, Source
+from sjepa.data.layouts import LATEST, Found, Item, Source
 from sjepa.data.layouts.fields import LABELS, NAMES, field, other_labels, text_field
 from sjepa.data.layouts.tars import members
 from sjepa.data.storage import Place, is_url
 from sjepa.errors import UserError
 
-LONGEST = 1e9  # seconds
 NAME = "manifest.jsonl"  # a list in the folder of its audio
 
 
@@ -44,7 +43,7 @@ def items(source: Source) -> Found:
     refused: list[str] = []
     for path in audio_files(Path(source.path), refused):
         if path not in named:
-            yield f"{shown(path)}: {NAME} does not name it"
+            yield f"{show_path(path)}: {NAME} does not name it"
     yield from refused
 
 
@@ -52,7 +51,7 @@ def read(source: str) -> Iterator[tuple[Item | str, dict[str, Any]]]:
     """The item of each line of a list, or why the line is refused, and the line itself."""
     for number, line in lines(source):
         if isinstance(line, str):
-            yield f"{shown(source)} line {number}: {line}", {}
+            yield f"{show_path(source)} line {number}: {line}", {}
         else:
             yield item_of(line, source, number), line
 
@@ -119,7 +118,7 @@ def parquet_lines(source: str) -> Iterator[dict[str, Any]]:
 
 
 def item_of(line: dict[str, Any], source: str, number: int) -> Item | str:
-    where = f"{shown(source)} line {number}"
+    where = f"{show_path(source)} line {number}"
     path = field(line, "path")
     if not isinstance(path, str):
         return f"{where}: no audio is named ({', '.join(NAMES['path'][:3])})"
@@ -128,14 +127,14 @@ def item_of(line: dict[str, Any], source: str, number: int) -> Item | str:
         duration = None if field(line, "duration") is None else float(field(line, "duration"))
     except (TypeError, ValueError, OverflowError):
         return f"{where}: offset or duration is not a number"
-    if not 0 <= offset <= LONGEST or not (duration is None or 0 < duration <= LONGEST):
+    if not 0 <= offset <= LATEST or not (duration is None or 0 < duration <= LATEST):
         return f"{where}: offset {offset} s, duration {duration} s: neither may be negative, nor the duration 0"
     place = tar_place(line["shard_id"], path, source) if "shard_id" in line else local_place(path, source)
     if isinstance(place, str):
         return f"{where}: {place}"
     labels = [text_field(line, name) for name in LABELS]
     default = f"{os.path.splitext(path)[0]}@{offset:g}" if offset else os.path.splitext(path)[0]
-    name = text_field(line, "id") or printable(default)
+    name = text_field(line, "id") or escape_text(default)
     return Item(place, name, offset, duration, (), *labels)._replace(labels=other_labels(line))
 
 
@@ -150,11 +149,11 @@ def tar_place(shard: Any, name: str, source: str) -> Place | str:
     name_of_tar = f"audio_{shard}.tar"
     tar = next((f / name_of_tar for f in (folder, folder.parent) if os.path.isfile(f / name_of_tar)), None)
     if tar is None:
-        return f"there is no {printable(name_of_tar)} in {shown(folder)} or the folder above"
+        return f"there is no {escape_text(name_of_tar)} in {show_path(folder)} or the folder above"
     places = tar_members(str(tar))
     # Several stretches of one recording share a member; from the second on their names end in -subN.
     place = places.get(name) or places.get(re.sub(r"-sub\d+(?=\.[^.]*$)", "", name))
-    return place or f"{shown(tar)} has no member {shown(name)}"
+    return place or f"{show_path(tar)} has no member {show_path(name)}"
 
 
 @lru_cache(maxsize=2)

@@ -6,7 +6,7 @@ import tarfile
 from collections.abc import Iterator
 from typing import Any
 
-from sjepa.audio.io import EXTENSIONS, one_line, printable, shown
+from sjepa.audio.io import EXTENSIONS, escape_text, one_line, show_path
 from sjepa.data.layouts import Found, Item, Source, identifier
 from sjepa.data.layouts.fields import LABELS, other_labels, text_field
 from sjepa.data.storage import Place
@@ -31,7 +31,7 @@ def items(source: Source) -> Found:
             known.setdefault(key, {}).update(read_labels(place, ending))
     for key, place in pending:
         labels = known.get(key, {})
-        name = text_field(labels, "id") or printable(f"{base}/{key}")
+        name = text_field(labels, "id") or escape_text(f"{base}/{key}")
         known_labels = (*(text_field(labels, label) for label in LABELS), other_labels(labels))
         yield Item(place, name, 0.0, None, (), *known_labels)
 
@@ -58,10 +58,10 @@ def members(source: str) -> Iterator[tuple[str, Place | None]]:
                 if not member.isfile():
                     continue
                 if name.startswith(("/", "\\")) or ".." in name.replace("\\", "/").split("/"):
-                    yield f"{shown(source)}: member {shown(name)} has a path outside the archive", None
+                    yield f"{show_path(source)}: member {show_path(name)} has a path outside the archive", None
                 elif member.size:
                     yield name, Place(source, member.offset_data, member.size)
                 else:
-                    yield f"{shown(source)}: member {shown(name)} is empty", None
+                    yield f"{show_path(source)}: member {show_path(name)} is empty", None
     except (tarfile.TarError, OSError, EOFError, ValueError, OverflowError) as error:
-        yield f"{shown(source)}: damaged from here on, or not a tar file ({one_line(error)})", None
+        yield f"{show_path(source)}: damaged from here on, or not a tar file ({one_line(error)})", None

@@ -7,12 +7,12 @@ from typing import Any, TypeVar
 
 from sjepa.errors import UserError
 from sjepa.evaluate.metric import Metric, SectionKind
-from sjepa.evaluate.superb.own import CorpusOptions, corpus_label
 from sjepa.evaluate.superb.protocol import Evaluation
 from sjepa.evaluate.superb.records import Fold
 from sjepa.evaluate.superb.search import Search
 from sjepa.evaluate.superb.submission import Submission
 from sjepa.evaluate.superb.task import Recipe, Task
+from sjepa.evaluate.superb.user_corpus import CorpusOptions, corpus_label
 
 T = TypeVar("T", bound=Task)
 DEV_CLEAN = "dev-clean"

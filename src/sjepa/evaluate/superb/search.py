@@ -14,7 +14,6 @@ import torch
 
 from sjepa import distributed
 from sjepa.audio.io import SAMPLE_RATE
-from sjepa.errors import UserError
 from sjepa.evaluate.results import write_results
 from sjepa.evaluate.superb.decode import BeamDecoder
 from sjepa.evaluate.superb.feature_files import FeatureFiles
@@ -24,6 +23,8 @@ from sjepa.evaluate.superb.sound import Sound
 from sjepa.evaluate.superb.state import check_identity
 from sjepa.evaluate.superb.task import Task
 from sjepa.evaluate.upstream import Upstream, check_unchanged, describe_encoder
+from sjepa.fields import NUMBER, TABLE, require, table_of
+from sjepa.files import read_json
 from sjepa.progress import say, track
 from sjepa.version import __version__
 
@@ -112,13 +113,16 @@ class Search(ABC):
         file = self.out / "results.json"
         if not file.is_file():
             return None
-        try:
-            results = json.loads(file.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise UserError(f"{file} is not JSON ({error}): choose another --out") from error
+        results = read_json(file)
         check_identity(self.out, results, self.identity)
-        tried = results["dev"][f"by_{self.candidate_key}"].keys() == {f"{candidate:g}" for candidate in candidates}
-        return results if tried and results[self.candidate_key] in candidates else None
+        dev = require(results, "dev", TABLE, str(file))
+        tried = require(dev, f"by_{self.candidate_key}", table_of(NUMBER), f"{file}: dev")
+        for name in ("metrics", "chance"):
+            require(results, name, table_of(NUMBER), str(file))
+        require(results, "decoded", table_of(table_of(NUMBER)), str(file))
+        chosen = require(results, self.candidate_key, NUMBER, str(file))
+        same = tried.keys() == {f"{candidate:g}" for candidate in candidates}
+        return results if same and chosen in candidates else None
 
     def describe(self) -> dict[str, Any]:
         """Return everything that identifies an evaluation."""

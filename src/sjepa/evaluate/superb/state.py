@@ -10,7 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from sjepa.errors import UserError
+from sjepa.fields import SURPRISES, TABLE, WHOLE, Kind, check_fields, list_of, shorten
 from sjepa.files import save_tensors
+
+SCORE = Kind("a number", lambda value: type(value) in (int, float) and not abs(value) > 1e300)  # NaN before the first
+FIELDS = {"step": WHOLE, "best_step": WHOLE, "best_score": SCORE, "curve": list_of(TABLE)}
 
 
 class TrainingState:
@@ -66,13 +70,19 @@ class TrainingState:
         save_tensors(self.file, best | tensors, metadata={"about": json.dumps(about)})
 
     def load(self) -> None:
+        """Load the file. Raise UserError if it is damaged or belongs to another evaluation."""
         try:
-            with safetensors.safe_open(self.file, "pt") as file:
-                about = json.loads(file.metadata()["about"])
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-        except (safetensors.SafetensorError, ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{self.file} cannot be read ({error}): delete it to train this head again") from error
+            self.restore()
+        except (safetensors.SafetensorError, RuntimeError, *SURPRISES) as error:
+            reason = shorten(str(error))
+            raise UserError(f"{self.file} cannot be read ({reason}): delete it to train this head again") from error
+
+    def restore(self) -> None:
+        with safetensors.safe_open(self.file, "pt") as file:
+            about = json.loads(file.metadata()["about"])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
         check_identity(self.file.parent.parent, about["identity"], self.identity)
+        check_fields(about, FIELDS, str(self.file))
         self.step, self.best_step = about["step"], about["best_step"]
         self.best_score, self.curve = about["best_score"], about["curve"]
         self.best = {name.removeprefix("best."): t for name, t in tensors.items() if name.startswith("best.")}

@@ -7,6 +7,7 @@ import torch
 
 from sjepa.errors import UserError
 from sjepa.evaluate.superb.records import Fold, Utterance, find_folder, require_audio
+from sjepa.fields import TABLE, TEXT, list_of, require
 from sjepa.files import read_json
 from sjepa.progress import say
 
@@ -51,7 +52,8 @@ def order_by_list(utterances: Sequence[Utterance], file: Path) -> list[Utterance
     if not file.is_file():
         raise UserError(f"there is no {file}: s3prl has one list per session; add it, or remove {file.parent.parent}")
     known = {utterance.name: utterance for utterance in utterances}
-    names = [Path(item["path"]).stem for item in read_json(file).get("meta_data", [])]
+    items = require(read_json(file), "meta_data", list_of(TABLE), str(file))
+    names = [Path(require(item, "path", TEXT, f"{file}: meta_data")).stem for item in items]
     missing = next((name for name in names if name not in known), None)
     if missing is not None:
         raise UserError(f"{file} names {missing}, which has no label of the four emotions in dialog/EmoEvaluation")

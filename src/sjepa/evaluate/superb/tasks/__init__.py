@@ -6,8 +6,8 @@ from pathlib import Path
 
 from sjepa.evaluate.superb import TASK_NAMES
 from sjepa.evaluate.superb.entry import DEV_CLEAN, Entry
-from sjepa.evaluate.superb.own import CorpusOptions
 from sjepa.evaluate.superb.task import Task
+from sjepa.evaluate.superb.user_corpus import CorpusOptions
 
 
 def find_entry(name: str) -> Entry:

@@ -6,13 +6,13 @@ from sjepa.evaluate.superb import librispeech
 from sjepa.evaluate.superb.alphabet import Alphabet, spell
 from sjepa.evaluate.superb.entry import Corpus, Entry, Request
 from sjepa.evaluate.superb.metrics import CER, WER
-from sjepa.evaluate.superb.own import is_user_corpus, label_items, read_items, split_corpus
 from sjepa.evaluate.superb.records import Fold
 from sjepa.evaluate.superb.sequences import LITE_WIDTH, WIDTH, SequenceTask
 from sjepa.evaluate.superb.specaugment import SpecAugment
 from sjepa.evaluate.superb.submission import Submission, format_transcript
 from sjepa.evaluate.superb.task import Recipe
 from sjepa.evaluate.superb.text import Characters
+from sjepa.evaluate.superb.user_corpus import is_user_corpus, label_items, read_items, split_corpus
 
 
 def build(entry: Entry, request: Request) -> SequenceTask:

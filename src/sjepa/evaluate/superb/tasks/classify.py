@@ -6,9 +6,9 @@ from sjepa.evaluate.metric import SectionKind
 from sjepa.evaluate.superb.classes import ClassTask, make_class_task
 from sjepa.evaluate.superb.entry import Entry, Request
 from sjepa.evaluate.superb.metrics import ACCURACY, BALANCED_ACCURACY
-from sjepa.evaluate.superb.own import column_value, label_items, read_items, split_corpus
 from sjepa.evaluate.superb.records import Label, sample_each_label
 from sjepa.evaluate.superb.task import Recipe
+from sjepa.evaluate.superb.user_corpus import column_value, label_items, read_items, split_corpus
 
 
 def build(entry: Entry, request: Request) -> ClassTask:

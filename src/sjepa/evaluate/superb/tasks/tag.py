@@ -9,12 +9,12 @@ from sjepa.evaluate.metric import SectionKind
 from sjepa.evaluate.superb.alphabet import TaggedCharacters, collect_letters
 from sjepa.evaluate.superb.entry import Entry, Request
 from sjepa.evaluate.superb.metrics import SLOT_TYPE_F1, SLOT_VALUE_CER
-from sjepa.evaluate.superb.own import column_value, label_items, read_items, split_corpus
 from sjepa.evaluate.superb.records import Fold
 from sjepa.evaluate.superb.sequences import LITE_WIDTH, WIDTH, SequenceTask
 from sjepa.evaluate.superb.specaugment import SpecAugment
 from sjepa.evaluate.superb.task import Recipe
 from sjepa.evaluate.superb.text import mark_slots
+from sjepa.evaluate.superb.user_corpus import column_value, label_items, read_items, split_corpus
 
 MARK = re.compile(r"[BE]-(\S+)")
 

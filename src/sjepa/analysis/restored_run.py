@@ -1,4 +1,4 @@
-"""A run as one of its checkpoints left it: predictions and targets of any waveform, nothing learned."""
+"""A trained run restored from a checkpoint, to compute predictions and targets for any waveform."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -25,16 +25,16 @@ class Frames(NamedTuple):
     """Distributions over the components at consecutive frames, each (T, K)."""
 
     visible: Tensor
-    """The cluster head on the encoder's output, with nothing masked: what the paper's analysis shows."""
+    """The cluster head on the encoder's output, with nothing masked, as in the paper's analysis."""
     masked: Tensor
-    """The cluster head on the predictor's output, each frame masked once: what training supervises to the end."""
+    """The cluster head on the predictor's output, each frame masked once. Training supervises this path to the end."""
     target: Tensor
     plain: Tensor | None
-    """The mixture's posterior at temperature 1, where the run's targets are softer or its argmax."""
+    """The mixture's posterior at temperature 1, if the run's targets use another temperature or the argmax."""
 
 
-class Restored:
-    """Encoder, cluster head and targets of a run, for looking at."""
+class RestoredRun:
+    """Encoder, predictor, cluster head and targets of a run, for inference only."""
 
     def __init__(self, folder: Path, device: Device = "cpu", step: int | None = None, seed: int = 0):
         run, place = RunFolder(folder), choose_device(device)
@@ -48,9 +48,9 @@ class Restored:
             raise UserError(f"{folder} has no checkpoint yet: wait for the first, or lower train.checkpoint_every")
         self.run.model.eval()
         self.run.targets.eval()
-        self.run.targets.online = False  # an online mixture would learn from what it is shown
-        self.seed = seed  # of the passes in which frames are masked
-        # The predictor knows so many positions, and attention over hours does not fit: longer audio goes in pieces.
+        self.run.targets.online = False  # an online mixture would learn from this audio
+        self.seed = seed  # of the passes that mask frames
+        # The predictor has a limited number of positions, so longer audio is processed in pieces.
         self.longest = min(round(config.batches.max_seconds * 50), config.predictor.positions)
 
     @property
@@ -59,7 +59,7 @@ class Restored:
 
     @property
     def about(self) -> dict[str, object]:
-        """What the distributions are of, as findings tell it."""
+        """Facts about the checkpoint, as findings store them."""
         targets = self.run.targets
         return {
             "step": self.run.step,
@@ -72,16 +72,16 @@ class Restored:
         }
 
     def __call__(self, samples: np.ndarray) -> Iterator[Frames]:
-        """Distributions of a waveform (float32, 16 kHz), piece by piece; frames of all pieces tile the utterance."""
+        """Yield the distributions of a waveform (float32, 16 kHz) in pieces that cover all frames."""
         for clean in self.pieces(samples):
             yield self.distributions(clean)
 
     def targets(self, samples: np.ndarray) -> Tensor:
-        """The target alone of all frames of a waveform: (T, K)."""
+        """Only the targets of all frames of a waveform: (T, K)."""
         return torch.cat([self.target_of(clean)[0] for clean in self.pieces(samples)])
 
     def pieces(self, samples: np.ndarray) -> Iterator[Tensor]:
-        """A waveform in pieces (1, N) that the predictor has positions for."""
+        """Cut a waveform into pieces (1, N) for which the predictor has positions."""
         total = frame_count(len(samples))
         if not total:
             raise UserError(f"{len(samples)} samples are too few: a frame needs {RECEPTIVE_FIELD} (25 ms)")
@@ -101,7 +101,7 @@ class Restored:
 
     @torch.inference_mode()
     def target_of(self, clean: Tensor) -> tuple[Tensor, Tensor | None]:
-        """The target of a piece, and the mixture's posterior at temperature 1 where it differs."""
+        """The target of a piece, and the mixture's posterior at temperature 1 if it differs."""
         targets = self.run.targets
         with autocast(self.run.config, self.run.device):
             features = targets.frame_features(clean, self.run.active_layer)

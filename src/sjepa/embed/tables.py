@@ -1,4 +1,4 @@
-"""Tables of any length to npz, safetensors or Parquet, a piece at a time; a file appears when it is whole."""
+"""Write tables of any length to npz, safetensors or Parquet, piece by piece. A file appears when it is complete."""
 
 import json
 import shutil
@@ -20,7 +20,7 @@ COPY_BYTES = 1 << 22
 
 
 def write_table(path: Path, kind: Format, pieces: Iterable[dict[str, np.ndarray]], about: dict[str, str]) -> int:
-    """Write columns that arrive in pieces, and what the file is about; gives the number of rows."""
+    """Write columns that arrive in pieces, with metadata. Returns the number of rows."""
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         with atomic_file(path) as partial:
@@ -32,7 +32,7 @@ def write_table(path: Path, kind: Format, pieces: Iterable[dict[str, np.ndarray]
 
 
 def write_parquet(path: Path, pieces: Iterable[dict[str, np.ndarray]], about: dict[str, str]) -> int:
-    """A row group a piece; vectors are lists of fixed size, and `file` names the recording in every row."""
+    """Write one row group per piece. Vectors are lists of fixed size; `file` names the recording in every row."""
     import pyarrow
     import pyarrow.parquet
 
@@ -40,10 +40,10 @@ def write_parquet(path: Path, pieces: Iterable[dict[str, np.ndarray]], about: di
     try:
         for piece in pieces:
             count = len(next(iter(piece.values())))
-            columns = {name: arrow(values) for name, values in piece.items()}
+            columns = {name: to_arrow(values) for name, values in piece.items()}
             columns["file"] = pyarrow.array([about["file"]] * count).dictionary_encode()
             table = pyarrow.table(columns).replace_schema_metadata(about)
-            # Features hardly ever repeat: a dictionary of them would only make the file larger.
+            # Features hardly ever repeat, so a dictionary of them would only make the file larger.
             writer = writer or pyarrow.parquet.ParquetWriter(path, table.schema, use_dictionary=["file"])
             writer.write_table(table)
             rows += count
@@ -53,7 +53,7 @@ def write_parquet(path: Path, pieces: Iterable[dict[str, np.ndarray]], about: di
     return rows
 
 
-def arrow(values: np.ndarray) -> Any:
+def to_arrow(values: np.ndarray) -> Any:
     import pyarrow
 
     if values.ndim == 1:
@@ -62,7 +62,7 @@ def arrow(values: np.ndarray) -> Any:
 
 
 def write_columns(path: Path, kind: Format, pieces: Iterable[dict[str, np.ndarray]], about: dict[str, str]) -> int:
-    """These formats state every array's size first, so columns wait in temporary files beside the target."""
+    """Write npz or safetensors. Both state the size of an array before its data, so columns go to temporary files."""
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".embed.", suffix=".partial") as folder:
         files: dict[str, IO[bytes]] = {}
         shapes: dict[str, tuple[int, ...]] = {}
@@ -77,21 +77,21 @@ def write_columns(path: Path, kind: Format, pieces: Iterable[dict[str, np.ndarra
                     shapes[name] = (shapes[name][0] + len(values), *shapes[name][1:])
             for file in files.values():
                 file.seek(0)
-            (npz if kind == "npz" else safetensors)(path, files, shapes, types, about)
+            (write_npz if kind == "npz" else write_safetensors)(path, files, shapes, types, about)
         finally:
             for file in files.values():
                 file.close()
     return next(iter(shapes.values()), (0,))[0]
 
 
-def npz(
+def write_npz(
     path: Path,
     files: dict[str, IO[bytes]],
     shapes: dict[str, tuple[int, ...]],
     types: dict[str, np.dtype],
     about: dict[str, str],
 ) -> None:
-    """A zip of .npy entries, as numpy.load reads it; `about` is one JSON string among them."""
+    """Write a zip of .npy entries, as numpy.load reads it. The metadata are a JSON string in the entry `about`."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
         for name, file in files.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
@@ -102,17 +102,17 @@ def npz(
             np.lib.format.write_array(entry, np.array(json.dumps(about, ensure_ascii=False)))
 
 
-def safetensors(
+def write_safetensors(
     path: Path,
     files: dict[str, IO[bytes]],
     shapes: dict[str, tuple[int, ...]],
     types: dict[str, np.dtype],
     about: dict[str, str],
 ) -> None:
-    """The format's own layout: a length, a JSON header, the arrays one after the other."""
+    """Write the layout of safetensors: the length of the header, a JSON header, then the arrays."""
     header: dict[str, Any] = {"__metadata__": about}
     end = 0
-    # The widest type first, as the format wants every array aligned to its own.
+    # The widest type first, because the format aligns every array to its type.
     ordered = sorted(files, key=lambda name: -types[name].itemsize)
     for name in ordered:
         begin, end = end, end + int(np.prod(shapes[name])) * types[name].itemsize

@@ -1,4 +1,4 @@
-"""Tasks on corpora of the user's own: labels, splits, a part of the training speech, and what is refused."""
+"""Tasks on a user's corpus: labels, splits, a part of the training speech, and corpora that are refused."""
 
 import json
 from pathlib import Path
@@ -14,9 +14,9 @@ from sjepa.data.build import build_index
 from sjepa.errors import UserError
 from sjepa.evaluate.superb.alphabet import Alphabet, TaggedCharacters, spell
 from sjepa.evaluate.superb.metrics import character_error_rate
-from sjepa.evaluate.superb.own import CorpusOptions, limit_training, read_items
 from sjepa.evaluate.superb.protocol import Evaluation
 from sjepa.evaluate.superb.tasks import make_task
+from sjepa.evaluate.superb.user_corpus import CorpusOptions, limit_training, read_items
 from sjepa.evaluate.table import build_sections
 from sjepa.evaluate.upstream import load_upstream
 
@@ -168,7 +168,7 @@ def test_a_part_of_the_training_speech_is_drawn_by_the_seed(tmp_path: Path) -> N
         (["asr", "--hours", "1", "--minutes", "5"], "--hours or --minutes, not both"),
         (["asr", "--minutes", "0"], "--minutes 0: must be above 0"),
         (["asr", "--label", "mood"], "--label is for classify and tag; asr has its own labels"),
-        (["tag", "--label", "a", "--label", "b"], "--label: tag has one column of tags"),
+        (["tag", "--label", "a", "--label", "b"], "--label: tag takes one column of tags"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(options: list[str], message: str, tmp_path: Path) -> None:

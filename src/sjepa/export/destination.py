@@ -1,4 +1,4 @@
-"""The folder that an export is written to: there whole or not at all."""
+"""The folder of an export, which appears complete or not at all."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,14 +11,12 @@ from sjepa.locks import lock_new_folder
 
 @contextmanager
 def new_folder(folder: Path, force: bool) -> Iterator[Path]:
-    """A folder to write into, whose files appear in `folder` when all are written.
+    """Yield a temporary folder whose files move to `folder` when all are written.
 
-    What exists is refused; with `force`, files of the same name are replaced and others stay.
+    A folder that is not empty is refused. With `force`, files of the same name are replaced and others stay.
     """
     if is_used(folder) and not force:
-        raise UserError(
-            f"{folder} exists and is not empty: choose another folder, or replace what is there with --force"
-        )
+        raise UserError(f"{folder} exists and is not empty: choose another folder, or replace its files with --force")
     try:
         with lock_new_folder(folder), atomic_folder(folder, "merge") as partial:
             yield partial
