@@ -285,7 +285,7 @@ def check_layers(run: Run, log: Log) -> None:
         ranks = measure_ranks(encoder, clean, run.config.layer.frames, seed_from(run.config.seed))
     ranks = distributed.broadcast_object(ranks)
     if ranks is None:
-        raise UserError(f"the encoder's features are no longer finite at step {run.step:,}: lower the learning rate")
+        raise UserError(f"the features of the encoder are not finite at step {run.step:,}: lower the learning rate")
     if run.targets.online or run.targets.target_encoder is None:  # an offline codebook keeps its layer
         run.layer.observe(ranks, used=run.targets.online)
     log.write(
