@@ -16,7 +16,7 @@ import safetensors.torch
 import soundfile
 from calls import sjepa
 from conftest import babble
-from sjepa.evaluate.superb.own import read_items
+from sjepa.evaluate.superb.user_corpus import read_items
 
 from sjepa.audio.io import BadAudioError, read_audio, read_header
 from sjepa.audio.stream import stream_audio
