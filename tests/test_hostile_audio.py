@@ -16,7 +16,6 @@ import safetensors.torch
 import soundfile
 from calls import sjepa
 from conftest import babble
-from sjepa.evaluate.superb.user_corpus import read_items
 
 from sjepa.audio.io import BadAudioError, read_audio, read_header
 from sjepa.audio.stream import stream_audio
@@ -25,6 +24,7 @@ from sjepa.data import storage
 from sjepa.data.build import build_index
 from sjepa.data.layouts.hugging_face import class_names
 from sjepa.errors import UserError
+from sjepa.evaluate.superb.user_corpus import read_items
 from sjepa.evaluate.upstream import load_upstream
 from sjepa.train.loop import pretrain
 
