@@ -114,7 +114,7 @@ def test_ranks_share_a_batch_without_overlap_and_see_what_one_rank_would(corpus:
     whole = reader_of(corpus)[spec]
     halves = [reader_of(corpus, rank, 2)[spec] for rank in (0, 1)]
     assert torch.equal(torch.cat([half.waveforms for half in halves]), whole.waveforms)
-    assert torch.equal(torch.cat([half.mask for half in halves]), whole.mask)
+    assert torch.equal(torch.cat([half.masks for half in halves]), whole.masks)
 
 
 def test_decoding_as_needed_gives_the_same_batches_as_decoding_ahead(corpus: Path) -> None:

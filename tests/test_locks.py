@@ -156,7 +156,7 @@ def test_shards_begun_with_other_settings_are_refused(index: Path, tmp_path: Pat
         tar.write_bytes(damage)
         status, output, _ = sjepa("shard", index, "--out", out, "--workers", 1)
         assert status == 2
-        assert "is not what" in output
+        assert "does not match" in output
     tar.write_bytes(sound)
     assert sjepa("shard", index, "--out", out, "--workers", 1)[0] == 0
     assert len(open_index(str(out))) == len(open_index(str(index)))

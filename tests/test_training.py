@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -136,22 +137,45 @@ def test_the_first_steps_loss_is_the_papers_equation(corpus: Path, tmp_path: Pat
     clean = batch.waveforms.float() / 32768
     q = run.targets(run.targets.frame_features(clean, None))[0]
     model = run.model.eval()
-    z = model.encoder(clean, mask=batch.mask).last
-    predicted = model.predictor(z, batch.mask)
+    mask = batch.masks[:, 0]
+    z = model.encoder(clean, mask=mask).last
+    predicted = model.predictor(z, mask)
     total, count = 0.0, 0
     for b in range(q.shape[0]):
         for t in range(q.shape[1]):
-            p = torch.softmax(model.head(predicted[b, t] if batch.mask[b, t] else z[b, t]), -1).detach()
+            p = torch.softmax(model.head(predicted[b, t] if mask[b, t] else z[b, t]), -1).detach()
             total += float((q[b, t] * (q[b, t].clamp(min=1e-38).log() - p.log())).sum())
             count += 1
     train_step(run, config.schedule()[0], batch, None)
     assert run.meter.read()["loss"] == pytest.approx(total / count, rel=1e-4)
 
 
+def test_several_masks_of_an_utterance_equal_a_batch_that_repeats_it(corpus: Path, micro: Make) -> None:
+    off = NO_DROPOUT | {"layerdrop": 0.0}
+    quiet = {"encoder": off, "predictor": {"dropout": 0.0}, "augment": {"p_noise": 0.0, "p_mix": 0.0}}
+    config = micro(mask={"views": 3}, train={"masked_path": "both"}, **quiet)
+    run, batch = one_batch(config, corpus)
+    utterances, views, frames = batch.masks.shape
+    assert views == 3
+    assert not torch.equal(batch.masks[:, 0], batch.masks[:, 1])
+    repeated = replace(
+        batch,
+        waveforms=batch.waveforms.repeat_interleave(3, 0),
+        masks=batch.masks.view(utterances * 3, 1, frames),
+        draws=batch.draws.repeat_interleave(3, 1),
+    )
+    train_step(run, config.schedule()[0], batch, None)
+    again, _ = one_batch(config, corpus)
+    train_step(again, config.schedule()[0], repeated, None)
+    found, expected = run.meter.read(), again.meter.read()
+    for name in ("loss", "gradient_norm", "kl_masked", "kl_visible", "kl_encoder", "accuracy_masked", "target_entropy"):
+        assert found[name] == pytest.approx(expected[name], rel=1e-4)
+
+
 def test_a_batch_that_drew_no_mask_is_not_a_bad_step(corpus: Path, micro: Make) -> None:
     config = micro(phase1={"visible_loss_until": 0}, train={"masked_path": "both"})
     run, batch = one_batch(config, corpus)
-    batch.mask.zero_()
+    batch.masks.zero_()
     train_step(run, config.schedule()[0], batch, None)
     found = run.meter.read()
     assert (found["loss"], found["gradient_norm"], found["skipped_steps"]) == (0.0, 0.0, 0)

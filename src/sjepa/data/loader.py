@@ -19,7 +19,7 @@ from sjepa.audio.io import SAMPLE_RATE, BadAudioError, SilentAudioError
 from sjepa.bounds import GIGABYTES, NOT_NEGATIVE, POSITIVE, SHARE, WORKERS
 from sjepa.data.corpus import Corpus
 from sjepa.data.corpus_mix import CorpusMix
-from sjepa.data.masking import MaskConfig, block_mask
+from sjepa.data.masking import MaskConfig, draw_views
 from sjepa.data.prefetch import Order, Prefetch, place_orders
 from sjepa.data.sampler import BatchPlan, BatchSpec, split_evenly
 from sjepa.data.storage import Place
@@ -60,7 +60,7 @@ class Batch:
     """One rank's part of a global batch."""
 
     waveforms: Tensor  # (B, N) int16
-    mask: Tensor  # (B, T) True where masked
+    masks: Tensor  # (B, V, T) True where masked, for each of V views
     draws: Tensor  # (20, B) of the augmentation
     position: tuple[int, int]  # epoch and index of the batch after this one
     available: float  # seconds of audio in the utterances of the global batch
@@ -78,11 +78,11 @@ class Batch:
     @property
     def inputs(self) -> list[Tensor]:
         """The tensors that a step needs on the device."""
-        return [self.waveforms, self.mask, self.draws]
+        return [self.waveforms, self.masks, self.draws]
 
     def to(self, device: torch.device) -> "Batch":
-        waveforms, mask, draws = (tensor.pin_memory().to(device, non_blocking=True) for tensor in self.inputs)
-        return replace(self, waveforms=waveforms, mask=mask, draws=draws)
+        waveforms, masks, draws = (tensor.pin_memory().to(device, non_blocking=True) for tensor in self.inputs)
+        return replace(self, waveforms=waveforms, masks=masks, draws=draws)
 
 
 def to_float(waveforms: Tensor) -> Tensor:
@@ -142,11 +142,11 @@ class BatchReader(torch.utils.data.Dataset):
         sound = [waveform for waveform in waveforms if waveform is not None] or [self.find_substitute(spec, bad)]
         stacked = np.stack([sound[i % len(sound)] if w is None else w for i, w in enumerate(waveforms)])
         frames = frame_count(student_samples(spec.samples, self.augment.speed))
-        mask = np.stack([block_mask(frames, self.mask, generator) for generator in generators])
+        masks = np.stack([draw_views(frames, self.mask, generator) for generator in generators])
         available = int(self.corpus.length[spec.utterances].sum(dtype=np.int64))
         return Batch(
             torch.from_numpy(stacked),
-            torch.from_numpy(mask),
+            torch.from_numpy(masks),
             torch.cat([draw([generators[i] for i in part], self.augment) for part in self.parts(len(places))], dim=1),
             (spec.epoch, spec.index + 1),
             available / SAMPLE_RATE,

@@ -22,6 +22,9 @@ class MaskConfig:
     method: Literal["distinct", "overlapping"] = "distinct"
     """`distinct` masks exactly the ratio. `overlapping` draws ratio * T / span spans as HuBERT does, which masks about
     49%."""
+    views: Annotated[int, COUNT] = 1
+    """Masks drawn for each utterance of a batch. The encoder and the predictor run once per mask. The front end and the
+    targets are computed once for all masks, so a second mask costs about half of a step (ours; the paper has one)."""
 
 
 def block_mask(frames: int, config: MaskConfig, generator: np.random.Generator) -> np.ndarray:
@@ -48,6 +51,11 @@ def block_mask(frames: int, config: MaskConfig, generator: np.random.Generator) 
                 if not missing:
                     break
     return np.frombuffer(mask, dtype=bool)
+
+
+def draw_views(frames: int, config: MaskConfig, generator: np.random.Generator) -> np.ndarray:
+    """Draw all masks of one utterance: (views, frames)."""
+    return np.stack([block_mask(frames, config, generator) for _ in range(config.views)])
 
 
 def overlapping_mask(frames: int, ratio: float, span: int, generator: np.random.Generator) -> np.ndarray:

@@ -31,12 +31,13 @@ class StepTime:
 
 
 H200 = (
-    # benchmarks/results/half-hour-alone-h200.json: 60 s, with a second prediction from the encoder's own output
-    StepTime(60.0, 6859.0, 5383.0),
-    # benchmarks/results/step-h200.json: 24 x 15 s
-    StepTime(360.0, 10307.0, 8682.0),
+    # benchmarks/results/step-3-h200.json, step-6-h200.json, step-12-h200.json and step-plain-h200.json: N x 15 s
+    StepTime(45.0, 6467.0, 5471.0),
+    StepTime(90.0, 8371.0, 7042.0),
+    StepTime(180.0, 9460.0, 7921.0),
+    StepTime(360.0, 10315.0, 8632.0),
     # benchmarks/results/step-192-h200.json: 192 x 15 s, measured with a target encoder only
-    StepTime(2880.0, 10307.0, 9318.0),
+    StepTime(2880.0, 10315.0, 9318.0),
 )
 
 

@@ -20,7 +20,7 @@ from sjepa.audio.io import SAMPLE_RATE
 from sjepa.bounds import LENGTH_OR_DEFAULT, SIZE, SIZE_OR_DEFAULT
 from sjepa.config import Config
 from sjepa.data.loader import Batch, copy_to_device
-from sjepa.data.masking import block_mask
+from sjepa.data.masking import draw_views
 from sjepa.model.frontend import frame_count
 from sjepa.settings_file import load_preset
 from sjepa.speed.output import announce, describe_machine, print_table, save
@@ -98,7 +98,7 @@ def measure(command: BenchStep) -> dict[str, Any]:
     for name in command.against.split(","):
         if name in PEERS:
             announce(f"Timing steps of {name}")
-            results["peers"][name] = PEERS[name](config, there.clean, there.mask, device)
+            results["peers"][name] = PEERS[name](config, there.clean, there.masks[:, 0], device)
     return results
 
 
@@ -107,11 +107,11 @@ def random_batch(config: Config, batch: int, samples: int, seed: int) -> Batch:
     generators = [np.random.default_rng((seed, place)) for place in range(batch)]
     envelope = np.repeat(np.random.default_rng(seed).uniform(0.1, 1.0, (batch, samples // 1600 + 1)), 1600, axis=1)
     noise = np.stack([g.normal(size=samples) for g in generators]) * envelope[:, :samples] * 3000
-    mask = np.stack([block_mask(frame_count(samples), config.mask, g) for g in generators])
+    masks = np.stack([draw_views(frame_count(samples), config.mask, g) for g in generators])
     waveforms, draws = torch.from_numpy(noise.astype(np.int16)), draw(generators, config.augment)
     return Batch(
         waveforms,
-        torch.from_numpy(mask),
+        torch.from_numpy(masks),
         draws,
         position=(0, 0),
         available=noise.size / SAMPLE_RATE,
@@ -198,7 +198,8 @@ def time_parts(config: Config, batch: Batch, device: torch.device) -> dict[str, 
     run = start_run(config, 2, batch, device)
     model, encoder = run.model, run.model.encoder
     clean = batch.clean
-    frames, hidden = batch.mask.shape[1], config.encoder.hidden_size
+    mask = batch.masks[:, 0]
+    frames, hidden = mask.shape[1], config.encoder.hidden_size
     half = torch.bfloat16 if device.type == "cuda" else torch.float32
     x = torch.randn(len(clean), frames, hidden, device=device, dtype=half, requires_grad=True)
     channels = torch.randn(
@@ -233,10 +234,10 @@ def time_parts(config: Config, batch: Batch, device: torch.device) -> dict[str, 
         "augmentation": time_work(lambda: run.augment(clean, batch.draws, None, clean.shape[1], False)),
         "front end": time_backward(lambda: encoder.feature_extractor(clean)),
         "projection": time_backward(lambda: encoder.feature_projection(channels)),
-        "position": time_backward(lambda: encoder.encoder(x, batch.mask)),
+        "position": time_backward(lambda: encoder.encoder(x, mask)),
         "stack": time_backward(stack),
-        "encoder": time_backward(lambda: encoder(clean, mask=batch.mask).last),
-        "predictor and head": time_backward(lambda: model.predict(x, batch.mask)),
+        "encoder": time_backward(lambda: encoder(clean, mask=mask).last),
+        "predictor and head": time_backward(lambda: model.predict(x, mask)),
         "targets": time_work(targets),
         "of which mixture": time_work(lambda: run.targets(features)),
         "moving average": time_work(lambda: run.targets.follow(encoder, 0.999)),

@@ -67,8 +67,8 @@ def train_step(run: Run, phase: Phase, batch: Batch, noise: Tensor | None) -> No
     run.set_learning_rate(phase.lr(run.step))
     torch.manual_seed(seed_from(run.config.seed, run.step, distributed.rank()))  # dropout
 
-    def work(waveforms: Tensor, mask: Tensor, draws: Tensor) -> None:
-        learn(run, kind, to_float(waveforms), mask, draws, noise)
+    def work(waveforms: Tensor, masks: Tensor, draws: Tensor) -> None:
+        learn(run, kind, to_float(waveforms), masks, draws, noise)
 
     if run.graphs is None:
         work(*batch.inputs)
@@ -87,24 +87,25 @@ class PartSums(NamedTuple):
     statistics: Tensor  # statistics of an online mixture; otherwise empty
 
 
-def learn(run: Run, kind: StepKind, clean: Tensor, mask: Tensor, draws: Tensor, noise: Tensor | None) -> None:
+def learn(run: Run, kind: StepKind, clean: Tensor, masks: Tensor, draws: Tensor, noise: Tensor | None) -> None:
     """Run the part of a step that is on the device. The host does not wait for it."""
     run.model.train()
     *others, last = split_evenly(len(clean), run.config.train.accumulate)
     total: PartSums | None = None
     for part in (*others, last):
         rows = slice(part.start, part.stop)
-        found = add_gradients(run, kind, clean[rows], mask[rows], draws[:, rows], noise, last=part is last)
+        found = add_gradients(run, kind, clean[rows], masks[rows], draws[:, rows], noise, last=part is last)
         total = found if total is None else PartSums(*(a + b for a, b in zip(total, found, strict=True)))
     assert total is not None
     update(run, kind, total)
 
 
 def add_gradients(
-    run: Run, kind: StepKind, clean: Tensor, mask: Tensor, draws: Tensor, noise: Tensor | None, last: bool
+    run: Run, kind: StepKind, clean: Tensor, masks: Tensor, draws: Tensor, noise: Tensor | None, last: bool
 ) -> PartSums:
     """Add the gradients of a part of the batch. After the last part, start to sum them over ranks."""
     config, model = run.config, run.model
+    views, mask = masks.shape[1], masks.flatten(0, 1)  # the views of an utterance follow each other
     with autocast(config, run.device):
         target_features = run.targets.frame_features(clean, kind.layer)
         with run.side_stream():
@@ -117,12 +118,13 @@ def add_gradients(
             convolved = model.encoder.convolve(student)
         # The backward pass stops here first. Ranks sum the later gradients while the front end computes its own.
         features = convolved.detach().requires_grad_(kind.trains_frontend)
-        z = model.encoder.transform(features, mask=mask, keep=kind.keep).last
+        z = model.encoder.transform(repeat(features, views), mask=mask, keep=kind.keep).last
         logits = model.predict(z, mask)
         direct = model.head(z) if config.train.masked_path == "both" else None
         run.side_stream.join()
     if samples < clean.shape[1]:
         q = align_targets(q, draws if kind.augments else None, mask.shape[1])
+    occupancy, q = q.sum((0, 1)), repeat(q, views)
     kl_masked, kl_visible, watched = run.frame_sums(q, logits, mask)
     kl_encoder = None if direct is None else run.masked_kl(q, direct, mask)
     loss = kl_masked + kl_visible if kind.visible_loss else kl_masked
@@ -138,10 +140,15 @@ def add_gradients(
         loss.detach(),
         masked + visible if kind.visible_loss else masked,
         watched,
-        q.sum((0, 1)),
+        occupancy,
         torch.zeros_like(masked) if kl_encoder is None else kl_encoder.detach(),
         masked.new_empty(0) if statistics is None else statistics,
     )
+
+
+def repeat(x: Tensor, views: int) -> Tensor:
+    """Repeat each utterance of a batch for its views: (B, ...) -> (B V, ...)."""
+    return x if views == 1 else x.repeat_interleave(views, 0)
 
 
 def update(run: Run, kind: StepKind, total: PartSums) -> None:
