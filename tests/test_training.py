@@ -327,7 +327,7 @@ def test_the_mixture_moves_to_another_layer_where_that_is_asked_for(
     corpus: Path, tmp_path: Path, micro: Make, monkeypatch: pytest.MonkeyPatch, on_change: str, moves: bool
 ) -> None:
     ranks = itertools.cycle([[2.0, 1.0], [1.0, 9.0]])
-    monkeypatch.setattr(loop, "measure_ranks", lambda *_: next(ranks))
+    monkeypatch.setattr(loop, "measure_effective_ranks", lambda *_: next(ranks))
     seen: list[tuple[int, int]] = []
     anchor = Targets.anchor
     monkeypatch.setattr(

@@ -55,7 +55,7 @@ def check(arguments: list[str]) -> None:
         raise UserError(f"--seed {seed}: a seed is not below 0")
 
 
-def how_to_continue(arguments: list[str]) -> str:
+def suggest_continuing(arguments: list[str]) -> str:
     """Return a hint for the message after an interruption. With --force, the work starts again."""
     continued = arguments[:1] and arguments[0] in CONTINUED and "--force" not in arguments
     return "; the same command continues" if continued else ""
@@ -100,7 +100,7 @@ def main(arguments: list[str] | None = None) -> None:
         print("sjepa: not enough memory: choose smaller sizes", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
-        print(f"sjepa: interrupted{how_to_continue(arguments)}", file=sys.stderr)
+        print(f"sjepa: interrupted{suggest_continuing(arguments)}", file=sys.stderr)
         sys.exit(130)
     finally:
         if "sjepa.distributed" in sys.modules:  # Ctrl-C may have interrupted the import of torch

@@ -57,10 +57,12 @@ class LayerChoice:
     def active(self) -> int:
         return self.config.choice if self.config.choice is not None else self.current or 0
 
-    def observe(self, ranks: list[float], used: bool = True) -> None:
+    def observe(self, effective_ranks: list[float], used: bool = True) -> None:
         """Add new ranks to the average and choose the layer. Hysteresis applies only if targets read the layer."""
         past = self.config.smoothing
-        self.smoothed = [past * a + (1 - past) * b for a, b in zip(self.smoothed or ranks, ranks, strict=True)]
+        self.smoothed = [
+            past * a + (1 - past) * b for a, b in zip(self.smoothed or effective_ranks, effective_ranks, strict=True)
+        ]
         highest, least = self.highest_layer(), 1.0 + self.config.hysteresis
         if self.current is None or not used or self.smoothed[highest] > least * self.smoothed[self.current]:
             self.current = highest
@@ -79,7 +81,7 @@ class LayerChoice:
 
 
 @torch.no_grad()
-def measure_ranks(encoder: EncoderNetwork, clean: Tensor, frames: int, seed: int) -> list[float] | None:
+def measure_effective_ranks(encoder: EncoderNetwork, clean: Tensor, frames: int, seed: int) -> list[float] | None:
     """Return the effective rank of every layer on clean, unmasked audio (B, N), over a sample of frames, in fp32.
 
     The sample depends only on the seed, so two measurements differ only by the encoder. Return None if the features

@@ -32,7 +32,7 @@ from sjepa.settings_file import to_toml
 from sjepa.stopping import StoppedError, StopRequest, stop_requests
 from sjepa.targets.fit import require_frames
 from sjepa.targets.kinds import KINDS
-from sjepa.targets.layer import measure_ranks
+from sjepa.targets.layer import measure_effective_ranks
 from sjepa.train.agreement import StopAgreement, check_shared, stop_if_asked
 from sjepa.train.boundary import begin_phase, change_layer
 from sjepa.train.branch import branch, check_directory
@@ -278,21 +278,21 @@ def check_layers(run: Run, log: Log) -> None:
     Only the main rank measures, so that the result does not depend on the world size. All ranks have the same encoder.
     """
     encoder = run.targets.target_encoder or run.model.encoder
-    ranks: list[float] | None = None
+    effective_ranks: list[float] | None = None
     if distributed.is_main():
         assert run.reference_set is not None
         clean = to_float(run.reference_set.to(run.device))
-        ranks = measure_ranks(encoder, clean, run.config.layer.frames, seed_from(run.config.seed))
-    ranks = distributed.broadcast_object(ranks)
-    if ranks is None:
+        effective_ranks = measure_effective_ranks(encoder, clean, run.config.layer.frames, seed_from(run.config.seed))
+    effective_ranks = distributed.broadcast_object(effective_ranks)
+    if effective_ranks is None:
         raise UserError(f"the features of the encoder are not finite at step {run.step:,}: lower the learning rate")
     if run.targets.online or run.targets.target_encoder is None:  # an offline codebook keeps its layer
-        run.layer.observe(ranks, used=run.targets.online)
+        run.layer.observe(effective_ranks, used=run.targets.online)
     log.write(
         "layers",
         run.step,
         phase=run.phase,
-        effective_ranks=ranks,
+        effective_ranks=effective_ranks,
         smoothed=run.layer.smoothed,
         active_layer=run.layer.active,
     )
