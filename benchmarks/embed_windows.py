@@ -17,7 +17,7 @@ from sjepa import Encoder
 from sjepa.audio.io import read_audio
 from sjepa.embed.network import Network
 from sjepa.embed.windows import MARGIN, WindowConfig, cut_windows, join_windows
-from sjepa.model.moments import moments_of
+from sjepa.model.moments import measure_moments
 
 run, audio = Path(sys.argv[1]), Path(sys.argv[2])
 config = WindowConfig()
@@ -43,7 +43,7 @@ print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
 for kind in ("one voice", "all voices", "levels", "pauses"):
     samples = make_recording(kind)
     whole = network.features([samples])[0]
-    moments = moments_of([samples])
+    moments = measure_moments([samples])
     parts = [(w.start, network.window_features(w.samples, moments)) for w in cut_windows([samples], config)]
     joined = torch.cat(list(join_windows(parts, config)))
     relative = (joined - whole).norm(dim=1) / whole.norm(dim=1)

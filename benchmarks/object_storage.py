@@ -37,8 +37,8 @@ from sjepa.data.masking import MaskConfig  # noqa: E402
 from sjepa.data.opening import open_corpus  # noqa: E402
 from sjepa.data.shard_cache import ShardCache  # noqa: E402
 from sjepa.data.shards import write_shards  # noqa: E402
-from sjepa.speed.data import babble  # noqa: E402
-from sjepa.speed.output import processor  # noqa: E402
+from sjepa.speed.data import synthesize  # noqa: E402
+from sjepa.speed.output import processor_name  # noqa: E402
 
 BATCH = 120.0  # seconds: eight utterances
 
@@ -109,7 +109,7 @@ def main() -> None:
         os.environ["XDG_CACHE_HOME"] = str(folder / "user-cache")
         (folder / "audio").mkdir()
         for number in range(options.utterances):
-            soundfile.write(folder / "audio" / f"{number:04d}.flac", babble(number), SAMPLE_RATE)
+            soundfile.write(folder / "audio" / f"{number:04d}.flac", synthesize(number), SAMPLE_RATE)
         build_index(
             [str(folder / "audio")],
             folder / "index",
@@ -142,7 +142,7 @@ def main() -> None:
     medians = {name: statistics.median(values) for name, values in rates.items()}
     results = {
         "command": f"python benchmarks/object_storage.py {' '.join(sys.argv[1:])}",
-        "machine": {"processor": processor(), "cores": os.cpu_count(), "workers": options.workers},
+        "machine": {"processor": processor_name(), "cores": os.cpu_count(), "workers": options.workers},
         "latency_ms": options.latency * 1e3,
         "batch_seconds": BATCH,
         "audio_per_second": rates,

@@ -25,7 +25,7 @@ from hostile_inputs import COST, INPUTS, make_inputs
 from hypothesis import strategies as st
 from test_options import option_classes
 
-from sjepa.config_options import with_config
+from sjepa.config_options import add_config_options
 from sjepa.data.layouts.fields import NAMES
 from sjepa.settings_file import to_toml
 from sjepa.subcommands import option
@@ -556,7 +556,7 @@ def commands() -> dict[str, list[tuple[str, Any, bool]]]:
     """The options of every command, of `pretrain` and `config` with all settings."""
     found = {}
     for name, kind in option_classes().items():
-        with_settings = with_config(kind, micro_config()) if name in ("pretrain", "config") else kind
+        with_settings = add_config_options(kind, micro_config()) if name in ("pretrain", "config") else kind
         found[name] = list(options_of(with_settings))
     return found
 

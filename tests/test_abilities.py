@@ -11,7 +11,7 @@ from sjepa import device
 from sjepa.config import Config
 from sjepa.device import choose_device
 from sjepa.model import abilities
-from sjepa.train.compute import autocast, compiles
+from sjepa.train.compute import autocast, should_compile
 
 GPU = torch.device("cuda")
 
@@ -43,11 +43,11 @@ def test_kernels_that_do_not_compile_are_replaced_and_nothing_is_compiled(
     monkeypatch.setattr(abilities, "run_kernels", fail)
     for _ in range(3):
         assert not abilities.use_kernels(on_gpu())
-        assert not compiles(micro(), GPU)
+        assert not should_compile(micro(), GPU)
     assert len(tried) == 1
     output = capsys.readouterr().err.splitlines()
     assert output == [
-        f"GPU kernels do not compile here ({str(error).splitlines()[0]}): the plain path is used, which is slower"
+        f"GPU kernels do not compile here ({str(error).splitlines()[0]}): using plain PyTorch, which is slower"
     ]
 
 
@@ -56,10 +56,10 @@ def test_kernels_that_work_are_used_on_a_gpu_only(
 ) -> None:
     monkeypatch.setattr(abilities, "run_kernels", lambda: None)
     assert abilities.use_kernels(on_gpu())
-    assert compiles(micro(), GPU)
+    assert should_compile(micro(), GPU)
     assert not abilities.use_kernels(torch.zeros(1))
-    assert not compiles(micro(), torch.device("cpu"))
-    assert not compiles(micro(train={"compile": False}), GPU)
+    assert not should_compile(micro(), torch.device("cpu"))
+    assert not should_compile(micro(train={"compile": False}), GPU)
     assert not capsys.readouterr().err
 
 
@@ -78,7 +78,7 @@ def test_a_gpu_without_bf16_computes_in_fp32(
     for precision in ("bf16", "bf16", "fp32"):
         autocast(micro(train={"precision": precision}), GPU)
     assert made == [supported, supported, False]
-    assert capsys.readouterr().err.count("no bf16: training computes in fp32") == (not supported)
+    assert capsys.readouterr().err.count("no bf16: training uses fp32") == (not supported)
 
 
 def test_an_apple_gpu_is_not_used_and_this_is_reported_once(

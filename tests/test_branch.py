@@ -54,7 +54,7 @@ def test_a_run_can_start_from_another_encoder(corpus: Path, tmp_path: Path, micr
     )
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
     larger = change(config, encoder={"layers": 3})
-    with pytest.raises(UserError, match=r"another size than the run's: set --encoder\.layers 2"):
+    with pytest.raises(UserError, match=r"another size than the config: set --encoder\.layers 2"):
         pretrain(larger, corpus, tmp_path / "larger", show=False)
 
 

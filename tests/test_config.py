@@ -133,8 +133,8 @@ def test_cadences_are_steps_or_fractions() -> None:
     config = from_toml("[phase1]\nsteps = 200\nwarmup = 0.1\nvisible_loss_until = 50\nlr = 1.0", "file")
     phase = config.schedule()[0]
     assert [phase.lr(step) for step in (0, 9, 19, 20, 199)] == [0.05, 0.5, 1.0, 1.0, 1.0]
-    assert phase.visible_loss(49)
-    assert not phase.visible_loss(50)
+    assert phase.uses_visible_loss(49)
+    assert not phase.uses_visible_loss(50)
 
 
 def test_the_learning_rate_is_continuous_over_the_boundary() -> None:

@@ -27,7 +27,7 @@ from sjepa.runs import checkpoint
 from sjepa.runs.folder import RunFolder
 from sjepa.train import agreement
 from sjepa.train.loop import pretrain
-from sjepa.train.step import PATTERNS, layers_kept, train_step
+from sjepa.train.step import PATTERNS, draw_kept_layers, train_step
 
 Make = Callable[..., Config]
 
@@ -104,7 +104,7 @@ def test_accumulated_parts_equal_the_whole_batch(corpus: Path, micro: Make, phas
 def test_layerdrop_of_a_deep_encoder_draws_from_few_patterns(micro: Make, layers: int) -> None:
     """Each is a CUDA graph, and graphs are kept for 512 kinds of step."""
     config = micro(encoder={"layers": layers, "layerdrop": 0.1})
-    drawn = [layers_kept(config, step) for step in range(3000)]
+    drawn = [draw_kept_layers(config, step) for step in range(3000)]
     assert len(set(drawn)) <= PATTERNS
     assert np.mean(drawn) == pytest.approx(0.9, abs=0.03)
 

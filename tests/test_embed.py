@@ -30,8 +30,8 @@ from sjepa.embed.recordings import Recording, batches_by_length
 from sjepa.embed.tables import write_table
 from sjepa.embed.windows import MARGIN, WindowConfig, cut_windows, join_windows
 from sjepa.model.formats import save_folder, to_hugging_face
-from sjepa.model.frontend import frame_count, samples_of
-from sjepa.model.moments import moments_of
+from sjepa.model.frontend import frame_count, sample_count
+from sjepa.model.moments import measure_moments
 from sjepa.runs.checkpoint import load_latest
 from sjepa.runs.folder import RunFolder
 
@@ -74,7 +74,7 @@ def test_windows_and_joins_neither_lose_nor_double_a_frame(samples: int, block: 
         assert len(windows) == 1
         assert len(windows[0].samples) == samples
     else:
-        assert {len(window.samples) for window in windows} == {samples_of(SHORT.frames)}
+        assert {len(window.samples) for window in windows} == {sample_count(SHORT.frames)}
         overlaps = [SHORT.frames - (b.start - a.start) for a, b in itertools.pairwise(windows)]
         assert min(overlaps) >= SHORT.shared
     joined = torch.cat(list(join_windows(parts, SHORT)))[:, 0]
@@ -106,7 +106,7 @@ def test_joined_windows_stay_close_to_the_encoder_on_the_whole_recording() -> No
     network = Network(encoder, (encoder.config.layers,), torch.device("cpu"))
     samples = np.concatenate([level * babble(8.0, i) for i, level in enumerate((1.0, 0.03, 0.3, 0.0, 1.0))])
     whole = encoder(torch.from_numpy(samples)[None]).last[0]
-    windows, moments = list(cut_windows([samples], SHORT)), moments_of([samples])
+    windows, moments = list(cut_windows([samples], SHORT)), measure_moments([samples])
     assert len(windows) > 5
     joined = torch.cat(
         list(join_windows(((w.start, network.window_features(w.samples, moments)) for w in windows), SHORT))
@@ -127,8 +127,8 @@ def test_the_front_end_computes_a_window_exactly_as_in_its_recording() -> None:
     blocks = [samples[i : i + 7_001] for i in range(0, len(samples), 7_001)]
     whole = encoder.feature_extractor(torch.from_numpy(samples)[None])[0]
     for start in (0, 100, 200):
-        window = torch.from_numpy(samples[320 * start : 320 * start + samples_of(60)])[None]
-        inside = encoder.convolve(window, moments=moments_of(blocks))[0]
+        window = torch.from_numpy(samples[320 * start : 320 * start + sample_count(60)])[None]
+        inside = encoder.convolve(window, moments=measure_moments(blocks))[0]
         torch.testing.assert_close(inside, whole[start : start + 60], atol=1e-4, rtol=1e-3)
 
 
@@ -403,7 +403,7 @@ def test_an_encoder_that_is_not_the_checkpoints_gets_no_units(finished_run: Path
     other = Encoder(Encoder.from_pretrained(finished_run).config)
     save_folder(run / "encoder", other.state_dict(), to_hugging_face(other.config))
     arguments = (corpus, "--encoder", run, "--out", tmp_path / "out", "--what", "units")
-    refused("its encoder is that of no checkpoint", *arguments)
+    refused("its encoder belongs to no checkpoint", *arguments)
 
 
 MEASURE = """

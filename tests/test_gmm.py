@@ -16,7 +16,7 @@ from sklearn.mixture._gaussian_mixture import _compute_precision_cholesky
 
 from sjepa import DiagonalGMM, UserError, distributed
 from sjepa.targets.fit import GmmConfig, fit_kmeans, fit_mixture
-from sjepa.targets.kmeans import kmeans, nearest
+from sjepa.targets.kmeans import find_nearest, kmeans
 from sjepa.targets.reservoir import Reservoir
 
 
@@ -129,9 +129,9 @@ def test_the_fit_is_as_good_as_scikit_learns_own() -> None:
 
 def test_chunks_do_not_change_the_statistics(monkeypatch: pytest.MonkeyPatch) -> None:
     gmm, features = random_mixture(6, 4, 7), torch.randn(1000, 4)
-    whole = gmm.expect(features).flat()
+    whole = gmm.expect(features).flatten()
     monkeypatch.setattr("sjepa.targets.gmm.ROWS_PER_CHUNK", 77)
-    torch.testing.assert_close(gmm.expect(features).flat(), whole, rtol=1e-5, atol=1e-3)
+    torch.testing.assert_close(gmm.expect(features).flatten(), whole, rtol=1e-5, atol=1e-3)
 
 
 def test_the_online_update_equals_the_papers_closed_form() -> None:
@@ -272,11 +272,11 @@ def test_k_means_finds_separate_clusters_and_reseeds_empty_ones() -> None:
     best = min(cost(frames, kmeans(frames, 4, 10, torch.Generator().manual_seed(s))) for s in range(5))
     assert best == pytest.approx(2 * 0.3**2, rel=0.1)
     copies = torch.cat([torch.zeros(1000, 2), torch.ones(20, 2)])  # most starting centres coincide
-    assert len(set(nearest(copies, kmeans(copies, 4, 8, torch.Generator().manual_seed(1))).tolist())) == 2
+    assert len(set(find_nearest(copies, kmeans(copies, 4, 8, torch.Generator().manual_seed(1))).tolist())) == 2
 
 
 def cost(frames: torch.Tensor, centres: torch.Tensor) -> float:
-    return float((frames - centres[nearest(frames, centres)]).square().sum(1).mean())
+    return float((frames - centres[find_nearest(frames, centres)]).square().sum(1).mean())
 
 
 def test_a_k_means_codebook_assigns_the_nearest_centre() -> None:

@@ -117,11 +117,11 @@ def test_steps_on_a_gpu_train_as_on_a_cpu(corpus: Path, tmp_path: Path) -> None:
 def test_waiting_counts_only_where_the_gpu_has_nothing_to_do() -> None:
     speed = Speed(torch.device("cuda"))
     torch.cuda._sleep(10**9)  # half a second and more
-    speed.launched()
-    speed.waited_since(time.perf_counter() - 1.0)
+    speed.mark_launch()
+    speed.count_wait(time.perf_counter() - 1.0)
     assert speed.waited == 0.0
     torch.cuda.synchronize()
-    speed.waited_since(time.perf_counter() - 1.0)
+    speed.count_wait(time.perf_counter() - 1.0)
     assert speed.waited >= 1.0
 
 

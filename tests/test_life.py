@@ -132,8 +132,11 @@ def test_a_phase_is_added_to_a_run_that_was_complete(
 
 def test_what_has_happened_cannot_change(corpus: Path, micro: Make, finished_run: Path) -> None:
     for changes, words in (
-        ({"phase1": {"steps": 7}}, r"phase1.steps was 6, now 7\): a run can get more steps"),
-        ({"phase2": {"steps": 5}}, r"phase2.steps was 6, now 5\): a run can get more steps .* never fewer"),
+        ({"phase1": {"steps": 7}}, r"phase1.steps was 6, now 7\): a run accepts new phases, and more steps"),
+        (
+            {"phase2": {"steps": 5}},
+            r"phase2.steps was 6, now 5\): a run accepts new phases, and more steps .* never fewer",
+        ),
         ({"phase2": {"steps": 9, "k": 5}}, r"\(phase2.k was 12, now 5\): leave out"),
     ):
         with pytest.raises(UserError, match=words):
@@ -154,7 +157,7 @@ def test_a_run_continues_on_other_audio_when_that_is_asked_for(
     assert not RunFolder(copied).earlier(12).exists()
     unbroken = shutil.copytree(copied, tmp_path / "unbroken")
     assert pretrain(longer(micro), other, unbroken, show=False, replace_data=True)
-    assert f"From step 12 on the audio is {other}; before it was {corpus}" in capsys.readouterr().out
+    assert f"From step 12 on, the audio is {other}; before, it was {corpus}" in capsys.readouterr().out
     run = RunFolder(unbroken)
     assert run.data == str(other)
     assert {entry["name"] for entry in run.history[-1]["changed"]} == {"phase2.steps", "data", "corpus"}

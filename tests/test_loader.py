@@ -25,7 +25,7 @@ from sjepa.data.opening import open_corpus
 from sjepa.data.sampler import BatchPlan
 from sjepa.runs.folder import RunFolder
 from sjepa.train.loop import pretrain
-from sjepa.train.reporting import against_crops
+from sjepa.train.reporting import suggest_less_cropping
 
 
 class Deadly(Corpus):
@@ -197,6 +197,6 @@ def test_cut_files_are_reported_and_the_advice_on_crops_fits_the_corpus(
     folder, index, *_ = capsys.readouterr().out.splitlines()
     assert folder == "12 files, 18 utterances of at most 1.3 s, 0.00 hours"
     assert index == "12 utterances, 0.00 hours"
-    advice = {name: ", ".join(against_crops(part)) for name, part in opened.items()}
+    advice = {name: ", ".join(suggest_less_cropping(part)) for name, part in opened.items()}
     assert {name for name, words in advice.items() if "--batches.max-seconds" in words} == {"folder", "both"}
     assert {name for name, words in advice.items() if "sjepa index --max-seconds" in words} == {"index", "both"}

@@ -16,7 +16,7 @@ from sjepa.config import Config
 from sjepa.data.index import open_index
 from sjepa.errors import UserError
 from sjepa.files import LOCK, atomic_file, contents
-from sjepa.locks import lock_beside, lock_folder
+from sjepa.locks import lock_folder, lock_new_folder
 from sjepa.runs.folder import RunFolder
 from sjepa.train.loop import pretrain
 
@@ -133,7 +133,7 @@ def test_every_command_that_writes_a_folder_holds_it(
             status, output, _ = sjepa(*call)
         assert status == 2, output
         assert f"another process writes to {out}" in output
-    with lock_beside(out):
+    with lock_new_folder(out):
         status, output, _ = sjepa("export", finished_run, out, "--to", "hf")
     assert status == 2
     assert f"another process writes {out}" in output

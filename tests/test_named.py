@@ -44,7 +44,7 @@ def test_a_name_works_like_its_folder_everywhere(
     dispatch(["export", "english-compact", "hf", "--to", "hf"])
     assert fingerprint(Encoder.from_pretrained("hf")) == fingerprint(encoder)
     run = Run.start(micro(), torch.device("cpu"))
-    run.begin_from("english-compact")
+    run.load_encoder_weights("english-compact")
     assert fingerprint(run.model.encoder) == fingerprint(encoder)
 
 

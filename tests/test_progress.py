@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from sjepa.progress import bar, fitting
+from sjepa.progress import bar, fit_note
 
 NOTE = "loss 3.512  masked 5%  visible 7%  q 2.12 p 3.22 bits  9,123 s/s"
 
@@ -25,15 +25,15 @@ def line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_a_note_loses_whole_parts_from_its_end() -> None:
-    kept = {fitting(NOTE, room) for room in range(len(NOTE) + 3)}
+    kept = {fit_note(NOTE, room) for room in range(len(NOTE) + 3)}
     parts = NOTE.split("  ")
     assert kept == {"  ".join(parts[:number]) for number in range(len(parts) + 1)}
-    assert all(len(fitting(NOTE, room)) <= room for room in range(len(NOTE)))
+    assert all(len(fit_note(NOTE, room)) <= room for room in range(len(NOTE)))
 
 
 def test_a_wide_character_takes_two_columns() -> None:
-    assert fitting("録音.wav", 8) == "録音.wav"
-    assert fitting("録音.wav", 7) == ""
+    assert fit_note("録音.wav", 8) == "録音.wav"
+    assert fit_note("録音.wav", 7) == ""
 
 
 @pytest.mark.parametrize(("width", "end"), [(80, "  visible 7%"), (100, "  visible 7%"), (160, "  9,123 s/s")])

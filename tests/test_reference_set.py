@@ -19,7 +19,7 @@ from sjepa.data.corpus import decode, scan_folder
 from sjepa.data.loader import BatchReader
 from sjepa.data.masking import MaskConfig
 from sjepa.data.sampler import BatchPlan
-from sjepa.runs.checkpoint import digest
+from sjepa.runs.checkpoint import hash_file
 from sjepa.runs.folder import RunFolder
 from sjepa.targets.layer import LayerChoice, LayerConfig
 from sjepa.train.loop import pretrain
@@ -59,7 +59,7 @@ def test_damaged_utterances_are_passed_over(corpus: Path, tmp_path: Path) -> Non
     assert len(drawn(tmp_path, 12)) == 3
     for path in tmp_path.iterdir():
         path.write_bytes(path.read_bytes()[:44] + bytes(len(path.read_bytes()) - 44))
-    with pytest.raises(UserError, match="none of 12 utterances drawn for the effective ranks can be read"):
+    with pytest.raises(UserError, match="cannot read any of the 12 utterances drawn for the effective ranks"):
         drawn(tmp_path, 12)
 
 
@@ -97,7 +97,7 @@ def test_a_run_keeps_its_set_when_it_continues(corpus: Path, tmp_path: Path, mic
             shutil.rmtree(run.checkpoint(step))
     safetensors.torch.save_file({"waveforms": other}, run.checkpoint(6) / "reference.safetensors")
     state = json.loads((run.checkpoint(6) / "state.json").read_text())
-    state["files"]["reference.safetensors"] = digest(run.checkpoint(6) / "reference.safetensors")
+    state["files"]["reference.safetensors"] = hash_file(run.checkpoint(6) / "reference.safetensors")
     (run.checkpoint(6) / "state.json").write_text(json.dumps(state))
     assert pretrain(config, corpus, run.path, show=False)
     again = [event["effective_ranks"] for event in run.events() if event["event"] == "layers"]

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from sjepa import Encoder, EncoderConfig, UserError
 from sjepa.cli import dispatch
-from sjepa.model.frontend import STRIDES, frame_count, samples_of
+from sjepa.model.frontend import STRIDES, frame_count, sample_count
 from sjepa.model.stream import StreamConfig
 
 
@@ -57,12 +57,12 @@ def by_windows(encoder: Encoder, samples: np.ndarray, chunk: int, ahead: int, co
     total, done, convolved, out = frame_count(len(samples)), 0, torch.zeros(1, 0, 16), []
     while done < total:
         end = done + chunk + ahead
-        last = samples_of(end) > len(samples)
+        last = sample_count(end) > len(samples)
         count, end = (total - done, total) if last else (chunk, end)
-        heard = samples if last else samples[: samples_of(end)]
+        heard = samples if last else samples[: sample_count(end)]
         start = convolved.shape[1]
         if end > start:
-            new = samples[320 * start : samples_of(end)]
+            new = samples[320 * start : sample_count(end)]
             convolved = torch.cat([convolved, front_end(encoder, new, heard)], dim=1)
         first = max(0, done - context)
         states = encoder.transform(convolved[:, first:end]).last[0]
@@ -109,7 +109,7 @@ def test_frames_do_not_depend_on_the_blocks_in_which_audio_arrives(cuts: list[in
 
 
 def test_a_stream_may_end_where_its_look_ahead_ends(encoder: Encoder, recording: np.ndarray) -> None:
-    samples = recording[: samples_of(35)]
+    samples = recording[: sample_count(35)]
     found = torch.cat(list(encoder.stream(0.5, 0.2, 1.0).feed([samples])))
     torch.testing.assert_close(found, by_windows(encoder, samples, 25, 10, 50), atol=1e-4, rtol=1e-3)
 

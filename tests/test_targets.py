@@ -107,7 +107,7 @@ def test_an_anchored_mixture_keeps_its_components_on_another_layer() -> None:
         for parameter in norm.parameters():
             parameter.data.copy_(torch.randn(parameter.shape, generator=generator))
     before = carried.codebook.posterior(carried.frame_features(clean, 0))
-    anchored.anchor(anchored.features_of_two(clean, (0, 1)).flatten(0, 1))
+    anchored.anchor(anchored.two_layer_features(clean, (0, 1)).flatten(0, 1))
     after, left = (targets.codebook.posterior(targets.frame_features(clean, 1)) for targets in (anchored, carried))
     assert perplexity(left) < 0.5 * perplexity(before)
     assert perplexity(after) > 0.8 * perplexity(before)
@@ -210,7 +210,7 @@ def test_more_dimensions_than_features_are_refused() -> None:
 
 
 def test_silence_and_too_few_frames_are_refused() -> None:
-    with pytest.raises(UserError, match="do not vary at all"):
+    with pytest.raises(UserError, match="all frames have the same features"):
         fitted("mfcc-gmm", torch.zeros(4, 16_000))
     with pytest.raises(UserError, match="K = 7 components need at least as many frames; there are 1"):
         fitted("mfcc-gmm", audio(1)[:, :400])
@@ -218,7 +218,7 @@ def test_silence_and_too_few_frames_are_refused() -> None:
 
 def test_the_target_encoder_follows_by_the_stated_average() -> None:
     encoder = Encoder(SMALL)
-    target = ema.copy_of(encoder)
+    target = ema.copy_encoder(encoder)
     for p in encoder.parameters():
         p.data.add_(torch.randn_like(p))
     before = [p.clone() for p in target.parameters()]
@@ -230,7 +230,7 @@ def test_the_target_encoder_follows_by_the_stated_average() -> None:
 
 def test_a_target_encoder_that_equals_its_encoder_stays_equal_to_the_last_bit() -> None:
     encoder = Encoder(SMALL)
-    target = ema.copy_of(encoder)
+    target = ema.copy_encoder(encoder)
     for _ in range(100):
         ema.follow(target, encoder, 0.9999)
     for slow, online in zip(target.parameters(), encoder.parameters(), strict=True):
@@ -239,7 +239,7 @@ def test_a_target_encoder_that_equals_its_encoder_stays_equal_to_the_last_bit() 
 
 def test_the_target_encoder_follows_for_many_steps_as_in_double_precision() -> None:
     encoder = Encoder(SMALL)
-    target = ema.copy_of(encoder)
+    target = ema.copy_encoder(encoder)
     exact = [p.detach().double() for p in target.parameters()]
     for step in range(50):
         for p in encoder.parameters():

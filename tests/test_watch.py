@@ -120,7 +120,7 @@ def test_the_command_waits_for_a_run_and_shows_it_until_it_is_complete(tmp_path:
             time.sleep(0.05)
         assert words in seen
 
-    until(b"waiting for it; ctrl-C ends this")
+    until(b"waiting for it; Ctrl-C stops waiting")
     make_run(run, events[:20])
     until(b"of 1,000")
     assert seen.count(b"waiting for it") == 1

@@ -8,8 +8,8 @@ The public names, which stay as they are between minor versions:
     DiagonalGMM    a Gaussian mixture with diagonal covariances
     load_preset    a pre-training config by the name of a preset or the path of a TOML file
     pretrain       train an encoder, or continue
-    RunFolder      a run's directory: config, metrics, checkpoints
-    UserError      what every function raises about its inputs, with one line for people
+    RunFolder      the directory of a run: config, metrics, checkpoints
+    UserError      the exception for invalid inputs, with a message of one line
 """
 
 from typing import TYPE_CHECKING, Any
@@ -38,7 +38,7 @@ __all__ = [
     "pretrain",
 ]
 
-# Where each name lives. They are imported when asked for, so that the command line answers before torch has loaded.
+# The module of each name. It is imported on first use, so that the command line answers before torch is loaded.
 HOMES = {
     "Clusters": "targets.clusters",
     "DiagonalGMM": "targets.gmm",

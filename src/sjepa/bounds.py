@@ -1,4 +1,4 @@
-"""Bounds on settings, declared with the field: `steps: Annotated[int, COUNT] = 400_000`."""
+"""Bounds of settings, declared with the field: `steps: Annotated[int, COUNT] = 400_000`."""
 
 import dataclasses
 import sys
@@ -12,19 +12,19 @@ from sjepa.errors import UserError
 
 @dataclass(frozen=True)
 class Bound:
-    """The values that a numeric field accepts; infinity and NaN are never among them."""
+    """The values that a numeric field accepts. Infinity and NaN are never accepted."""
 
     low: float
     high: float
     words: str
-    """What is wrong with a value outside, as the end of a sentence."""
+    """The end of the error message for a value outside the bounds."""
 
     def accepts(self, value: float) -> bool:
-        return self.low <= value <= self.high  # NaN compares false, and infinity lies beyond every bound
+        return self.low <= value <= self.high  # NaN compares false, and infinity exceeds every bound
 
 
 class OptionalBound(Bound):
-    """The same, or 0, which stands for a default."""
+    """The same, or 0, which means the default."""
 
     def accepts(self, value: float) -> bool:
         return value == 0 or super().accepts(value)
@@ -63,8 +63,8 @@ PROCESSES = Bound(1, 1024, "it should lie between 1 and 1,024")
 CADENCE = CadenceBound(0, 2**40, "a fraction of the phase lies between 0 and 1; whole numbers are steps")
 
 
-def find_outside(settings: Any) -> Iterator[tuple[str, Any, Bound]]:
-    """Values of a dataclass that lie outside the bounds of their fields: name, value, bound."""
+def find_out_of_bounds(settings: Any) -> Iterator[tuple[str, Any, Bound]]:
+    """Yield name, value and bound of each field of a dataclass whose value is out of bounds."""
     hints = typing.get_type_hints(type(settings), include_extras=True)
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
@@ -76,13 +76,13 @@ def find_outside(settings: Any) -> Iterator[tuple[str, Any, Bound]]:
 
 
 def check_bounds(settings: Any, prefix: str) -> None:
-    """Refuse settings outside their bounds; `prefix` stands before their names."""
-    for name, value, bound in find_outside(settings):
+    """Raise UserError if a setting is out of bounds. `prefix` precedes its name in the message."""
+    for name, value, bound in find_out_of_bounds(settings):
         raise UserError(f"{prefix}{name} = {value}: {bound.words}")
 
 
 def check_options(command: Any) -> None:
-    """Refuse options of a command outside their bounds."""
-    for name, value, bound in find_outside(command):
+    """Raise UserError if an option of a command is out of bounds."""
+    for name, value, bound in find_out_of_bounds(command):
         given = f"{value:g}" if isinstance(value, float) else str(value)
         raise UserError(f"--{name.replace('_', '-')} {given}: {bound.words}")

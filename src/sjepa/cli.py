@@ -13,15 +13,16 @@ from sjepa.memory import keep_freed_memory
 from sjepa.stopping import stop_requests
 from sjepa.subcommands import call, option
 
-# Commands that keep what is done when they are interrupted: the same call goes on from there.
+# Commands that save their progress when they are interrupted. The same call continues.
 CONTINUED = ("demo", "pretrain", "sweep", "index", "shard", "superb", "embed")
 PROTOCOLS_FLAG = "--allow-protocols"
 ONE_FILE = ("bench", "report", "table")  # commands whose --out is a file
 
-FULL = (errno.ENOSPC, errno.EDQUOT)  # a disk or a quota; what could not be written is then not named
+FULL = (errno.ENOSPC, errno.EDQUOT)  # a full disk or quota; the error then names no file
 
 
 def dispatch(arguments: list[str]) -> None:
+    """Run the command that the first argument names."""
     if arguments[:1] == ["--version"]:
         from sjepa.version import __version__
 
@@ -33,7 +34,7 @@ def dispatch(arguments: list[str]) -> None:
 
 
 def allow_protocols(arguments: list[str]) -> list[str]:
-    """Take `--allow-protocols gs,az` from the arguments of any command: what lists and indexes may name besides."""
+    """Remove `--allow-protocols gs,az` from the arguments of any command, and allow these protocols in indexes."""
     for place, argument in enumerate(arguments):
         name, equals, value = argument.partition("=")
         if name == PROTOCOLS_FLAG:
@@ -55,13 +56,13 @@ def check(arguments: list[str]) -> None:
 
 
 def how_to_continue(arguments: list[str]) -> str:
-    """What to say after an interruption; with --force the work begins anew."""
+    """Return a hint for the message after an interruption. With --force, the work starts again."""
     continued = arguments[:1] and arguments[0] in CONTINUED and "--force" not in arguments
     return "; the same command continues" if continued else ""
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:
-    """Whether torch could not allocate memory; without torch, nothing could."""
+    """Return whether torch ran out of memory. Do not import torch to find out."""
     if "torch" not in sys.modules:
         return False
     from sjepa.torch_private import is_failed_allocation
@@ -70,10 +71,10 @@ def is_out_of_memory(error: RuntimeError) -> bool:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run a command; without arguments, the one that this process was started with."""
+    """Run a command. The default arguments are those of this process."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    # Threads that wait for each other should sleep: spinning, they starve when anything else runs on their cores
-    # (measured: 3 against 58 seconds of audio a second). OpenMP reads this when torch is loaded.
+    # Waiting threads should sleep. Spinning threads starve if anything else runs on their cores (measured: 3 instead
+    # of 58 seconds of audio per second). OpenMP reads this when torch is loaded.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     keep_freed_memory()
     try:
@@ -82,12 +83,12 @@ def main(arguments: list[str] | None = None) -> None:
     except UserError as error:
         print(f"sjepa: {error}", file=sys.stderr)
         sys.exit(2)
-    except BrokenPipeError:  # the reader of our output has gone, as with `| head`
+    except BrokenPipeError:  # the reader of our output has ended, as with `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
-        if error.filename is None and error.errno not in FULL:  # no file of the user's: a fault of ours
+        if error.filename is None and error.errno not in FULL:  # not about a file of the user: our bug
             raise
-        where = error.filename2 or error.filename  # of a file that is moved, where it should have gone
+        where = error.filename2 or error.filename  # for a file that is moved, its destination
         print(f"sjepa: {f'{where}: ' if where else ''}{error.strerror}", file=sys.stderr)
         sys.exit(2)
     except MemoryError:
@@ -102,7 +103,7 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"sjepa: interrupted{how_to_continue(arguments)}", file=sys.stderr)
         sys.exit(130)
     finally:
-        if "sjepa.distributed" in sys.modules:  # and not half of torch, where Ctrl-C came while it was imported
+        if "sjepa.distributed" in sys.modules:  # Ctrl-C may have interrupted the import of torch
             from sjepa import distributed
 
             distributed.shutdown()

@@ -21,55 +21,55 @@ from sjepa.targets.layer import LayerConfig
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """The optimizer and the run's housekeeping."""
+    """Optimizer, device, logging and checkpoints."""
 
     beta1: Annotated[float, SHARE] = 0.9
-    """AdamW's first decay."""
+    """Beta 1 of AdamW."""
     beta2: Annotated[float, SHARE] = 0.99
-    """AdamW's second decay."""
+    """Beta 2 of AdamW."""
     weight_decay: Annotated[float, SHARE] = 1e-3
-    """AdamW's weight decay, on all parameters."""
+    """Weight decay of AdamW, on all parameters."""
     clip: Annotated[float, POSITIVE] = 1.0
     """Largest gradient norm (ours; the paper gives none)."""
     precision: Literal["bf16", "fp32"] = "bf16"
-    """bf16 autocast on a GPU with fp32 norms, softmax, KL, mixture and EMA; a CPU always computes in fp32."""
+    """bf16 uses autocast on a GPU and keeps norms, softmax, KL, mixture and EMA in fp32. A CPU always uses fp32."""
     visible_path: Literal["encoder", "predictor"] = "encoder"
-    """Which output the cluster head reads at visible frames."""
+    """The output that the cluster head reads at visible frames."""
     masked_path: Literal["predictor", "both"] = "predictor"
-    """Which output the cluster head reads at masked frames: the predictor's, or the encoder's too as a second term."""
+    """The output that the cluster head reads at masked frames: the predictor's, or both, as two terms."""
     compile: bool = True
     """Compile the network on a GPU."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where to run; auto uses a GPU if there is one."""
+    """Device; auto uses a GPU if there is one."""
     log_every: Annotated[int, COUNT] = 100
     """Steps between lines of metrics.jsonl."""
     checkpoint_every: Annotated[int, COUNT] = 2000
     """Steps between checkpoints."""
     checkpoint_minutes: Annotated[float, NOT_NEGATIVE] = 0.0
-    """Minutes after which a checkpoint is written as well, at the next log line; 0 for never."""
+    """Also write a checkpoint after this many minutes, at the next log line; 0 turns this off."""
     keep_checkpoints: Annotated[int, COUNT] = 2
-    """Newest checkpoints to keep; those at the ends of phases always stay."""
+    """Number of newest checkpoints to keep. Checkpoints at the ends of phases are always kept."""
     recompute: bool = False
-    """Compute each transformer layer a second time in the backward pass instead of keeping what it needs: less memory,
-    about a fifth more time."""
+    """Recompute each transformer layer in the backward pass instead of storing its activations: less memory, about 20%
+    more time."""
     accumulate: Annotated[int, COUNT] = 1
-    """Parts of a rank's batch that run one after another before one optimizer step: less memory, the same result."""
+    """Split each rank's batch into this many parts and accumulate their gradients: less memory, the same result."""
     wandb: str = ""
-    """Weights & Biases project to log to as well; empty for none."""
+    """Weights & Biases project to log to; empty for none."""
     keep_every: Annotated[int, INDEX] = 0
-    """Also keep the checkpoints of all multiples of this many steps, to evaluate them with --step; 0 keeps none."""
+    """Also keep the checkpoints at multiples of this many steps, to evaluate them with --step; 0 keeps none."""
     bad_steps: Annotated[int, COUNT] = 50
-    """Consecutive steps without a finite gradient that end the run."""
+    """Stop the run after this many consecutive steps without a finite gradient."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What does not belong to one phase; the defaults are the paper's."""
+    """Settings that do not belong to one phase. The defaults are the paper's."""
 
     seed: Annotated[int, SEED] = 0
-    """Seed of everything random."""
+    """Seed of all random numbers."""
     init_from: str = ""
-    """An encoder to start from instead of random weights: a run, a Hugging Face HuBERT folder or a file of weights."""
+    """Encoder to start from instead of random weights: a run, a Hugging Face HuBERT folder or a file of weights."""
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
     predictor: PredictorConfig = field(default_factory=PredictorConfig)
     mask: MaskConfig = field(default_factory=MaskConfig)
@@ -90,7 +90,7 @@ PAPERS_PHASES = (
 
 @dataclass(frozen=True)
 class Config(Settings):
-    """A whole pre-training run; the defaults are the paper's.
+    """The settings of a pre-training run. The defaults are the paper's.
 
     On the command line and in TOML files the phases are called phase1, phase2 and so on.
     """
@@ -114,7 +114,7 @@ class Config(Settings):
             )
 
     def schedule(self) -> list[Phase]:
-        """The phases at their places in the run."""
+        """Return the phases with their places in the run."""
         placed: list[Phase] = []
         for number, phase in enumerate(self.phases, 1):
             start, rate = (placed[-1].end, placed[-1].lr(placed[-1].end - 1)) if placed else (0, 0.0)
@@ -128,11 +128,11 @@ class Config(Settings):
 
     @property
     def audio_seconds(self) -> float:
-        """Audio that the whole run processes, repeated or not."""
+        """Seconds of audio that the whole run processes, including repetitions."""
         return sum(phase.steps * self.batches_in(phase).seconds for phase in self.phases)
 
     def batches_in(self, phase: PhaseConfig) -> BatchConfig:
-        """The batches of a phase: those of the run, unless the phase has its own size or lengths."""
+        """Return the batch settings of a phase: those of the run, unless the phase has its own size or lengths."""
         return dataclasses.replace(
             self.batches,
             seconds=phase.batch_seconds or self.batches.seconds,
@@ -141,17 +141,17 @@ class Config(Settings):
 
 
 def check_phases(config: Config) -> None:
-    """Refuse phases that cannot follow each other, or whose batches do not fit the model."""
+    """Raise UserError if phases cannot follow each other, or if their batches do not fit the model."""
     for number, phase in enumerate(config.phases, 1):
         name = phase_name(number)
         kind = None if phase.targets == "same" else KINDS[phase.targets]
         if number == 1 and (kind is None or kind.reads_encoder):
             raise UserError(f"{name}.targets = {phase.targets!r}: phase 1 has no trained encoder to take targets from")
         if kind is not None and phase.centred and not kind.can_centre:
-            raise UserError(f"{name}.centred: {phase.targets} standardises its features, they cannot be centred")
+            raise UserError(f"{name}.centred: {phase.targets} standardises its features, so they cannot be centred")
         batches = config.batches_in(phase)
         if not batches.buckets:
-            raise UserError("batches.buckets: at least one length in seconds is needed, and all above 0")
+            raise UserError("batches.buckets: give at least one length in seconds, all above 0")
         if max(batches.buckets) > batches.max_seconds:
             raise UserError("batches.buckets: the longest bucket is longer than batches.max_seconds")
         longest = round(max(batches.buckets) * 50)
@@ -162,11 +162,11 @@ def check_phases(config: Config) -> None:
 
 
 def phase_name(number: int) -> str:
-    """What a phase is called on the command line and in files."""
+    """Return the name of a phase on the command line and in files."""
     return f"phase{number}"
 
 
-# Fields that a continued run may change: where and how it is computed, not what.
+# Fields that a continued run may change: they do not change the result.
 FREE = frozenset(
     {
         "train.device",
@@ -187,7 +187,7 @@ FREE = frozenset(
 
 
 def sections(config: Config) -> dict[str, Any]:
-    """The dataclasses that hold a config's values, by the name of their section; the top level has no name."""
+    """Return the dataclasses of a config by section name. The name of the top level is empty."""
     found: dict[str, Any] = {"": config}
     for f in dataclasses.fields(Settings):
         value = getattr(config, f.name)
@@ -197,7 +197,7 @@ def sections(config: Config) -> dict[str, Any]:
 
 
 def tables(config: Config) -> dict[str, dict[str, Any]]:
-    """Every value by the name of its section, then of its field."""
+    """Return all values by section name and field name."""
     return {
         name: {
             f.name: getattr(section, f.name)
@@ -209,7 +209,7 @@ def tables(config: Config) -> dict[str, dict[str, Any]]:
 
 
 def flatten(config: Config) -> dict[str, Any]:
-    """Every value by the dotted name of its field, such as `phase2.steps`."""
+    """Return all values by dotted field name, such as `phase2.steps`."""
     return {
         f"{section}.{name}" if section else name: value
         for section, values in tables(config).items()
@@ -229,12 +229,12 @@ class Difference(NamedTuple):
 
 
 def all_differences(old: Config, new: Config) -> list[Difference]:
-    """Fields in which two configs differ; None stands for a phase that one of them lacks."""
+    """Return the fields in which two configs differ. The value is None if a config does not have the phase."""
     a, b = flatten(old), flatten(new)
     names = dict.fromkeys([*a, *b])
     return [Difference(name, a.get(name), b.get(name)) for name in names if a.get(name) != b.get(name)]
 
 
 def differences(old: Config, new: Config) -> list[Difference]:
-    """The same, without fields that change where and how a run is computed, not what."""
+    """Return the differences that change the result: all except those in FREE fields."""
     return [difference for difference in all_differences(old, new) if difference.name not in FREE]

@@ -1,4 +1,4 @@
-"""A config as options of a command: --seed, --phase1.steps and so on."""
+"""Command-line options for the settings of a config: --seed, --phase1.steps and so on."""
 
 import dataclasses
 import re
@@ -11,7 +11,7 @@ from sjepa.phases import PhaseConfig
 
 
 def add_phases(config: Config, arguments: list[str]) -> Config:
-    """A config with the further phases that options name: `--phase3.steps 5` adds phase 3, like phase 2 otherwise."""
+    """Add the phases that options name: `--phase3.steps 5` adds phase 3, with the other settings of phase 2."""
     phases = list(config.phases)
     named = {found[1] for argument in arguments if (found := re.match(r"--phase([1-9]\d{0,3})\.", argument))}
     for number in sorted(int(name) for name in named):
@@ -22,8 +22,8 @@ def add_phases(config: Config, arguments: list[str]) -> Config:
     return dataclasses.replace(config, phases=tuple(phases))
 
 
-def with_config(command: type[Any], config: Config) -> type[Any]:
-    """A command's dataclass with every setting of a config as further options: --seed, --phase1.steps and so on."""
+def add_config_options(command: type[Any], config: Config) -> type[Any]:
+    """Return the dataclass of a command with every setting of a config as an additional option."""
     import tyro
 
     phases = [(phase_name(n), PhaseConfig, field(default=phase)) for n, phase in enumerate(config.phases, 1)]
@@ -35,8 +35,8 @@ def with_config(command: type[Any], config: Config) -> type[Any]:
     return extended
 
 
-def from_command_line(parsed: Any) -> Config:
-    """The config that a command was given in the options of `with_config`."""
+def read_config_options(parsed: Any) -> Config:
+    """Return the config from the parsed options of `add_config_options`."""
     values = {f.name: getattr(parsed, f.name) for f in dataclasses.fields(parsed)}
     shared = {f.name: values.pop(f.name) for f in dataclasses.fields(Settings)}
     return Config(**shared, phases=tuple(values.values()))

@@ -1,4 +1,4 @@
-"""A training step replayed as one CUDA graph, so that the host launches once and not a thousand times."""
+"""Replay a training step as one CUDA graph, so that the host launches one graph instead of a thousand kernels."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
@@ -6,15 +6,15 @@ from collections.abc import Callable, Hashable
 import torch
 from torch import Tensor
 
-MOST_GRAPHS = 512  # LayerDrop alone makes 64 kinds of step; each graph holds a few megabytes of the driver's memory
+MOST_GRAPHS = 512  # LayerDrop alone causes 64 kinds of step; each graph takes a few megabytes of driver memory
 
 
 class StepGraphs:
-    """Graphs by what fixes a step's work: shape, LayerDrop, loss set, decay, active layer.
+    """CUDA graphs, one per kind of step: shape, LayerDrop, loss terms, decay and active layer.
 
-    The first step of a new shape runs as it is, which also compiles; from the second on a step of a new kind is
-    captured and the rest are replayed. All graphs share one memory pool, because only one runs at a time. A step that
-    runs as it is needs as much memory again, so the graphs of other shapes make room for it and are captured anew.
+    The first step of a new shape runs without a graph, which also compiles the network. After that, the first step of
+    each kind is captured, and later ones are replayed. All graphs share one memory pool, because only one runs at a
+    time. A step without a graph needs as much memory again, so all graphs are dropped first and captured again later.
     """
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class StepGraphs:
         torch.cuda.empty_cache()
 
     def run(self, kind: Hashable, inputs: list[Tensor], work: Callable[..., None]) -> None:
-        """Do `work(*inputs)`. It may change tensors in place but must not depend on host values that `kind` lacks."""
+        """Run `work(*inputs)`. It may change tensors in place. It must not use host values outside `kind`."""
         shapes = tuple(tensor.shape for tensor in inputs)
         kind = (kind, shapes)
         if shapes not in self.inputs:
@@ -47,11 +47,12 @@ class StepGraphs:
         self.graphs[kind].replay()
 
     def capture(self, inputs: list[Tensor], work: Callable[..., None]) -> torch.cuda.CUDAGraph:
-        # As torch.cuda.graph does, but without a garbage collection and an emptied cache each time.
+        """Capture a step as a graph."""
+        # Like torch.cuda.graph, but without garbage collection and clearing of the cache each time.
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
         with torch.cuda.stream(self.stream):
-            # Another thread prepares batches on the device meanwhile.
+            # Another thread prepares batches on the device at the same time.
             graph.capture_begin(self.pool, capture_error_mode="thread_local")
             try:
                 work(*inputs)

@@ -1,4 +1,4 @@
-"""The whole way on a small synthetic corpus: speech, both phases, probes, a page."""
+"""The whole pipeline on a small synthetic corpus: speech, both phases, probes, a report page."""
 
 import dataclasses
 import json
@@ -38,7 +38,7 @@ from sjepa.train.loop import pretrain
 from sjepa.train.run import Run
 
 FRAMES, VOICES_HELD_OUT = 15_000, 2  # of the phone probe: frames, and splits with other voices held out
-MOMENTS = 6  # checkpoints along the run at which masked prediction is shown
+MOMENTS = 6  # checkpoints at which masked prediction is shown
 ABOUT = {
     "phone": f"Logistic regression on {FRAMES:,} single frames, tested on voices that it was not trained on. Error "
     f"bars: standard deviation over {VOICES_HELD_OUT} splits with other voices held out; `sjepa probe` takes more.",
@@ -74,7 +74,7 @@ NEXT = {
 
 
 def demo(out: Path) -> bool:
-    """Synthesise, pre-train, compare, and write what was learned; False when the training was stopped."""
+    """Synthesise speech, pre-train, probe, and write a page. Return False if training was stopped."""
     began = time.monotonic()
     config, run = demo_config(), RunFolder(out / "run")
     if run.exists and differences(run.config(), config):
@@ -104,7 +104,7 @@ def demo(out: Path) -> bool:
 
 
 def demo_config() -> Config:
-    """The tiny preset, which keeps checkpoints along the way until masked prediction has been looked at."""
+    """Return the tiny preset with more checkpoints, which are needed until masked prediction is analysed."""
     config = load_preset("tiny")
     every = -(-config.steps // MOMENTS)
     train = dataclasses.replace(config.train, checkpoint_every=every, keep_checkpoints=MOMENTS)
@@ -112,7 +112,7 @@ def demo_config() -> Config:
 
 
 def show_masked_prediction(run: RunFolder, corpus: Path, utterances: int = 24) -> None:
-    """Keep what every checkpoint predicts at the same masked frames; then only the last checkpoints stay."""
+    """Write the predictions of every checkpoint at the same masked frames. Then remove the earlier checkpoints."""
     if (run.analysis / "over_training.json").is_file():
         return
     chosen = [read_speech(path, label, 0.0, SECONDS) for path, label in choose_files(corpus, [], utterances, "")]
@@ -121,7 +121,7 @@ def show_masked_prediction(run: RunFolder, corpus: Path, utterances: int = 24) -
 
 
 def masked_accuracies(run: RunFolder) -> list[tuple[int, float, float]]:
-    """Each phase with its last logged masked accuracy and its chance, the share of the fullest component."""
+    """Return each phase with its last masked accuracy and its chance level, the share of the largest component."""
     events = run.events()
     last = {line["phase"]: line["accuracy_masked"] for line in select_events(events, "train")}
     fullest = {event["phase"]: max(event["share"]) for event in select_events(events, "clusters")}
@@ -129,7 +129,7 @@ def masked_accuracies(run: RunFolder) -> list[tuple[int, float, float]]:
 
 
 def compare(config: Config, corpus: Path, run: RunFolder) -> dict[str, Any]:
-    """Phone and speaker probes of the trained encoder, the same encoder untrained, and MFCC."""
+    """Probe the trained encoder, the untrained encoder and MFCC for phones and speakers."""
     labels = [json.loads(line) for line in (corpus / "labels.jsonl").read_text("utf-8").splitlines()]
     audio = [read_audio(corpus / label["path"]) for label in labels]
     speakers = [label["speaker"] for label in labels]
@@ -146,11 +146,11 @@ def compare(config: Config, corpus: Path, run: RunFolder) -> dict[str, Any]:
         features = [extract(samples) for samples in track(audio, f"Features: {name}", len(audio))]
         phones = [np.array(frame_labels(label["phones"], len(f))) for label, f in zip(labels, features, strict=True)]
         chosen = choose_utterances([len(f) for f in features], FRAMES, seed=0)
-        frames, said = (np.concatenate([part[i] for i in chosen]) for part in (features, phones))
+        frames, names = (np.concatenate([part[i] for i in chosen]) for part in (features, phones))
         owners = np.repeat([speakers[i] for i in chosen], [len(features[i]) for i in chosen])
         means = torch.from_numpy(np.stack([f.mean(0) for f in features]))
         found = {
-            "phone": phone_probe(torch.from_numpy(frames), said, owners, splits=VOICES_HELD_OUT),
+            "phone": phone_probe(torch.from_numpy(frames), names, owners, splits=VOICES_HELD_OUT),
             "speaker": utterance_probe(means, speakers, splits=3),
         }
         for task, scores in found.items():
@@ -170,6 +170,8 @@ def mfcc_features(config: MfccConfig) -> Features:
 
 
 def last_layer(encoder: EncoderNetwork) -> Features:
+    """Return a function that computes the last layer of an encoder."""
+
     @torch.inference_mode()
     def extract(samples: np.ndarray) -> np.ndarray:
         return encoder(torch.from_numpy(samples)[None]).last[0].numpy()

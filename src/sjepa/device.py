@@ -1,4 +1,4 @@
-"""Where to compute."""
+"""Choose the device."""
 
 import sys
 from functools import cache
@@ -13,14 +13,14 @@ Device = Literal["auto", "cpu", "cuda"]
 
 @cache
 def explain_mps() -> None:
-    """Say once that an Apple GPU is left alone."""
+    """Report once that an Apple GPU is not used."""
     print("Apple's GPU (MPS) is not supported: the CPU is used", file=sys.stderr, flush=True)
 
 
 def choose_device(wanted: str) -> torch.device:
-    """The device of that name; auto takes a GPU where there is one."""
+    """Return the device of that name. `auto` means a GPU if there is one."""
     if wanted == "cuda" and not torch.cuda.is_available():
-        raise UserError("device cuda: there is no GPU that torch can use; auto and cpu do without")
+        raise UserError("device cuda: there is no GPU that torch can use; choose auto or cpu")
     if wanted == "auto" and not torch.cuda.is_available() and torch.backends.mps.is_available():
         explain_mps()
     return torch.device("cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu")

@@ -1,4 +1,4 @@
-"""Data parallelism over ranks: a handful of collectives that do nothing in a single process."""
+"""Data parallelism over ranks: a few collectives that do nothing in a single process."""
 
 import os
 import re
@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from sjepa.device import choose_device
 from sjepa.errors import UserError
 
-TIMEOUT = timedelta(minutes=30)  # a rank may read slow storage or compile while the others wait for it
+TIMEOUT = timedelta(minutes=30)  # a rank may read slow storage or compile while the others wait
 
 
 def setup(device: str) -> torch.device:
-    """Join the process group when started by torchrun or srun, and pick this rank's device ("auto", "cpu", "cuda")."""
+    """Join the process group if torchrun or srun started this process. Return the device of this rank."""
     os.environ.update(slurm_variables(os.environ))
     cuda = choose_device(device).type == "cuda"
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
@@ -30,17 +30,17 @@ def setup(device: str) -> torch.device:
 
 
 def join_store() -> dict[str, Any]:
-    """The store where ranks find each other, their rank and the world size."""
+    """Return the arguments of `init_process_group`: store, rank and world size."""
     store, rank, size = next(dist.rendezvous("env://", timeout=TIMEOUT))
     return {"store": dist.PrefixStore(agree_on_prefix(store, rank, size), store), "rank": rank, "world_size": size}
 
 
 def agree_on_prefix(store: dist.Store, rank: int, size: int) -> str:
-    """A prefix for the store's keys that only the processes of this start share.
+    """Return a prefix for the keys of the store that only the processes of this start share.
 
-    torchrun keeps one store over its restarts, so a rank could find the address of a process that is gone and wait for
-    it. Rank 0 therefore draws a prefix and answers each rank that greets it. The answer repeats the greeting, which is
-    random too: a rank takes no answer that was meant for an earlier process.
+    torchrun keeps one store when it restarts processes, so a rank could wait for a process that has ended. Rank 0
+    therefore draws a random prefix and answers each rank that greets it. The answer repeats the greeting, which is
+    random too, so that no rank accepts an answer to an earlier process.
     """
     mine, start = os.urandom(8).hex(), time.monotonic()
 
@@ -70,7 +70,7 @@ def agree_on_prefix(store: dist.Store, rank: int, size: int) -> str:
 
 
 def slurm_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """What torchrun would set, for a process that srun started as one of several tasks; empty for any other."""
+    """Return the variables that torchrun would set, if srun started this process as one of several tasks."""
     tasks = int(environment.get("SLURM_STEP_NUM_TASKS", "1"))
     if "RANK" in environment or tasks == 1 or "SLURM_PROCID" not in environment:
         return {}
@@ -84,7 +84,7 @@ def slurm_variables(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def first_host(nodes: str) -> str:
-    """The first host of a list as Slurm writes it: `gpu[003-007,12],login` begins with gpu003."""
+    """Return the first host of a Slurm node list: gpu003 for `gpu[003-007,12],login`."""
     return re.sub(r"\[([^],-]+)[^]]*\]", r"\1", re.match(r"(?:[^,\[]|\[[^]]*\])*", nodes)[0])  # type: ignore[index]
 
 
@@ -106,21 +106,21 @@ def is_main() -> bool:
 
 
 def sum_over_ranks(tensor: Tensor) -> Tensor:
-    """All-reduce in place; returns the tensor."""
+    """Sum a tensor over all ranks in place, and return it."""
     if dist.is_initialized():
         dist.all_reduce(tensor)
     return tensor
 
 
 def broadcast_module(module: nn.Module) -> None:
-    """Make every rank's parameters and buffers equal to rank 0's."""
+    """Copy parameters and buffers of rank 0 to all ranks."""
     if dist.is_initialized():
         for tensor in [*module.parameters(), *module.buffers()]:
             dist.broadcast(tensor.data, 0)
 
 
 def broadcast_object(value: Any) -> Any:
-    """Rank 0's value on every rank."""
+    """Return the value of rank 0 on every rank."""
     if not dist.is_initialized():
         return value
     box = [value]
@@ -129,7 +129,7 @@ def broadcast_object(value: Any) -> Any:
 
 
 def gather_objects(value: Any) -> list[Any]:
-    """Every rank's value, in the order of the ranks."""
+    """Return the values of all ranks, in the order of the ranks."""
     if not dist.is_initialized():
         return [value]
     values: list[Any] = [None] * world_size()
@@ -138,7 +138,7 @@ def gather_objects(value: Any) -> list[Any]:
 
 
 def gather_tensors(tensor: Tensor) -> list[Tensor]:
-    """Every rank's tensor, all of one shape, in the order of the ranks."""
+    """Return the tensors of all ranks, in the order of the ranks. They must have the same shape."""
     if not dist.is_initialized():
         return [tensor]
     gathered = [torch.empty_like(tensor) for _ in range(world_size())]
@@ -146,18 +146,18 @@ def gather_tensors(tensor: Tensor) -> list[Tensor]:
     return gathered
 
 
-def in_main_rank(task: Callable[[], None]) -> None:
-    """Run a task on the main rank; its refusal is raised on all."""
-    in_all_ranks(lambda: task() if is_main() else None)
+def run_on_main_rank(task: Callable[[], None]) -> None:
+    """Run a task on the main rank. If it raises UserError, all ranks raise it."""
+    run_on_all_ranks(lambda: task() if is_main() else None)
 
 
-def in_all_ranks(task: Callable[[], None]) -> None:
-    """Run a task on every rank. If one refuses, all raise the same refusal, so that none waits for another."""
-    refusal = None
+def run_on_all_ranks(task: Callable[[], None]) -> None:
+    """Run a task on every rank. If one raises UserError, all ranks raise it, so that none waits for another."""
+    message = None
     try:
         task()
     except UserError as error:
-        refusal = str(error)
-    refusals = [found for found in gather_objects(refusal) if found]
-    if refusals:
-        raise UserError(refusals[0])
+        message = str(error)
+    messages = [found for found in gather_objects(message) if found]
+    if messages:
+        raise UserError(messages[0])

@@ -1,11 +1,11 @@
-"""Errors for people, in one line without a traceback."""
+"""Errors that users can fix, shown in one line without a traceback."""
 
 import difflib
 from collections.abc import Iterable
 
 
 class UserError(Exception):
-    """A mistake a person can mend: shown as one line, never as a traceback.
+    """An error that the user can fix. The command line shows it as one line, without a traceback.
 
     >>> from sjepa import Encoder, UserError
     >>> try:
@@ -17,5 +17,6 @@ class UserError(Exception):
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:
+    """Return a hint with the known word that is most similar, or an empty string."""
     close = difflib.get_close_matches(word, list(known), 1)
     return f" (did you mean {close[0]}?)" if close else ""

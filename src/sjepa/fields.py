@@ -1,4 +1,4 @@
-"""Checks of what JSON and TOML files hold: files come from others, and a refusal names the file and the field."""
+"""Check the contents of JSON and TOML files. Errors name the file and the field."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 
 from sjepa.errors import UserError
 
-# What code raises that works on values of another type, size or shape than it was written for.
+# Exceptions that unexpected types, sizes or shapes of values cause.
 SURPRISES = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, AssertionError)
 
 
 class Kind(NamedTuple):
-    """The values that a field may have."""
+    """The values that a field accepts."""
 
     words: str
     accepts: Callable[[Any], bool]
@@ -44,23 +44,23 @@ def one_of(*choices: Any) -> Kind:
 
 
 def require(found: Mapping[str, Any], key: str, kind: Kind, where: str) -> Any:
-    """The value of a field, which must be there."""
+    """Return the value of a field. Raise UserError if it is missing or not of the kind."""
     if key not in found:
         raise UserError(f"{where}: {key} is missing; it should be {kind.words}")
     if not kind.accepts(found[key]):
-        raise UserError(f"{where}: {key} should be {kind.words}, not {brief(found[key])}")
+        raise UserError(f"{where}: {key} should be {kind.words}, not {shorten(found[key])}")
     return found[key]
 
 
 def check_fields(found: Mapping[str, Any], kinds: Mapping[str, Kind], where: str) -> None:
-    """Refuse fields that are there and have a value that they may not have."""
+    """Raise UserError if an existing field has a value that it does not accept."""
     for key, kind in kinds.items():
         if key in found:
             require(found, key, kind, where)
 
 
-def brief(value: Any) -> str:
-    """A value in a few printable characters."""
+def shorten(value: Any) -> str:
+    """Format a value in at most 60 printable characters."""
     text = repr(value) if type(value) is not int or abs(value) < 10**40 else "a huge number"
     text = re.sub(r"\s+", " ", text).encode(errors="backslashreplace").decode()
     return text if len(text) <= 60 else f"{text[:57]}..."
@@ -68,11 +68,11 @@ def brief(value: Any) -> str:
 
 @contextmanager
 def refuse_surprises(where: object, advice: str = "") -> Iterator[None]:
-    """Say which file holds something else than it should, if the code that uses it stumbles over that."""
+    """Turn an exception from unexpected file contents into a UserError that names the file."""
     try:
         yield
     except UserError:
         raise
     except SURPRISES as error:
-        told = f"{where} does not hold what it should ({type(error).__name__}: {brief(str(error))})"
-        raise UserError(f"{told}{f'; {advice}' if advice else ''}") from error
+        message = f"{where} does not hold what it should ({type(error).__name__}: {shorten(str(error))})"
+        raise UserError(f"{message}{f'; {advice}' if advice else ''}") from error

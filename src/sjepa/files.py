@@ -1,4 +1,4 @@
-"""Files and folders that are there whole or not at all, and checks of the paths they go to."""
+"""Write files and folders atomically, read JSON, and check output paths."""
 
 import errno
 import json
@@ -17,18 +17,18 @@ if TYPE_CHECKING:  # commands that need no torch do without it
     from torch import Tensor
 
 
-LOCK = ".sjepa.lock"  # in a folder that a process is writing; see locks.py
-LEFTOVER = re.compile(r"\..+\.[0-9a-z_]{8}\.partial")  # what a kill leaves of a file or folder
+LOCK = ".sjepa.lock"  # in a folder that a process writes to; see locks.py
+LEFTOVER = re.compile(r"\..+\.[0-9a-z_]{8}\.partial")  # left by a killed process
 
 
 def partial_name(name: str) -> str:
-    """A name of its own for every attempt to write a file or folder: two processes never write the same one."""
+    """Return a unique temporary name, so that two processes never write to the same one."""
     return f".{name}.{secrets.token_hex(4)}.partial"
 
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
-    """A path to write to. The file takes the name `path` when the block ends; after an error nothing of it is left."""
+    """Yield a temporary path to write to. It becomes `path` when the block ends; an error removes it."""
     partial = path.with_name(partial_name(path.name[:40]))  # short: names have at most 255 bytes
     try:
         yield partial
@@ -39,10 +39,10 @@ def atomic_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def atomic_folder(folder: Path, existing: Literal["refuse", "replace", "merge"] = "refuse") -> Iterator[Path]:
-    """A folder to write into. It takes the name `folder` when the block ends; after an error nothing of it is left.
+    """Yield a temporary folder to write into. It becomes `folder` when the block ends; an error removes it.
 
-    `existing` is about a folder of that name. `refuse` accepts an empty one only, `replace` removes it, and `merge`
-    replaces files of the same name and keeps the others. The caller holds a lock if others may write the same folder.
+    `existing` says what to do with an existing folder: `refuse` accepts only an empty one, `replace` removes it, and
+    `merge` replaces files of the same name and keeps the others. Hold a lock if other processes may write the folder.
     """
     folder = folder.absolute()
     left_by_a_kill = re.compile(rf"\.{re.escape(folder.name)}(\.[0-9a-z_]{{8}})?\.partial")
@@ -71,7 +71,7 @@ def atomic_folder(folder: Path, existing: Literal["refuse", "replace", "merge"] 
 
 
 def flush(path: Path) -> None:
-    """Ask the disk to keep a file or folder, before a name is given to it; Windows opens neither for that."""
+    """Flush a file or folder to disk, before it is renamed. Windows does not support this."""
     if os.name == "nt":
         return
     handle = os.open(path, os.O_RDONLY)
@@ -82,22 +82,22 @@ def flush(path: Path) -> None:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write under another name first, so that a kill or a full disk cannot leave half a file."""
+    """Write a text file atomically: a kill or a full disk never leaves half a file."""
     with atomic_file(path) as partial:
         partial.write_text(text, encoding="utf-8")
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a file; an empty one where it holds something else."""
+    """Return the JSON object in a file, or an empty dict if the file holds something else."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:  # RecursionError: brackets within brackets, thousands deep
+    except (ValueError, RecursionError) as error:  # RecursionError: brackets nested thousands deep
         raise UserError(f"{path} is not JSON: {error}") from error
     return found if isinstance(found, dict) else {}
 
 
 def save_tensors(path: Path, tensors: Mapping[str, "Tensor"], metadata: dict[str, str] | None = None) -> None:
-    """Write safetensors whole, for all whom the umask lets read; the library writes for the owner alone."""
+    """Write a safetensors file atomically, with the permissions of the umask. (The library allows only the owner.)"""
     import safetensors
     import safetensors.torch
 
@@ -107,26 +107,26 @@ def save_tensors(path: Path, tensors: Mapping[str, "Tensor"], metadata: dict[str
         mode = partial.stat().st_mode
         try:
             safetensors.torch.save_file(plain, partial, metadata=metadata)
-        except safetensors.SafetensorError as error:  # a full disk, for one; the library does not name the file
+        except safetensors.SafetensorError as error:  # for example a full disk; the library does not name the file
             raise OSError(errno.EIO, str(error), str(path)) from error
         partial.chmod(mode)
 
 
 def refuse_below_file(path: Path) -> None:
-    """Refuse a path that leads through a file, before any work is done for it."""
+    """Raise UserError if a parent of the path is a file."""
     nearest = next((parent for parent in path.parents if parent.exists()), None)
     if nearest is not None and not nearest.is_dir():
         raise UserError(f"{nearest} is a file: nothing can be written below it")
 
 
 def is_used(folder: Path) -> bool:
-    """Whether a folder for results has something in it; refuses a file in its place."""
+    """Return whether an output folder is not empty. Raise UserError if it is a file."""
     refuse_file(folder)
     return bool(contents(folder))
 
 
 def contents(folder: Path) -> list[Path]:
-    """What is in a folder, if it exists, apart from its lock and from what a kill left half-written."""
+    """List a folder, without its lock file and leftovers of killed processes. Empty if the folder does not exist."""
     found = sorted(folder.iterdir()) if folder.exists() else []
     return [path for path in found if path.name != LOCK and not LEFTOVER.fullmatch(path.name)]
 

@@ -1,6 +1,6 @@
-"""One writer per folder: a lock that a process loses however it ends.
+"""Locks that give one process at a time write access to a folder. A lock is released however the process ends.
 
-The lock is a file that is open for writing, because network file systems refuse locks on files that are only read.
+The lock file is open for writing, because network file systems refuse locks on files that are open for reading only.
 """
 
 import os
@@ -20,9 +20,9 @@ URL = re.compile(r"\w{2,}:/")
 
 @contextmanager
 def lock_folder(folder: Path, busy: str = "") -> Iterator[None]:
-    """Keep a folder that is written to one process. It is made if it is not there, and removed if it stays empty.
+    """Lock a folder for writing. The folder is created if it does not exist, and removed if it stays empty.
 
-    `busy` is the error if another process holds it. What a kill left of half-written files is removed.
+    `busy` is the error message if another process holds the lock. Leftovers of killed processes are removed.
     """
     if URL.match(str(folder)):
         raise UserError(f"{folder} is a URL: write to a folder, then copy it there; reading works from a URL")
@@ -38,14 +38,14 @@ def lock_folder(folder: Path, busy: str = "") -> Iterator[None]:
         ):
             yield
     finally:
-        with suppress(OSError):  # something is in it
+        with suppress(OSError):  # the folder is not empty
             for path in new:
                 path.rmdir()
 
 
 @contextmanager
-def lock_beside(folder: Path) -> Iterator[None]:
-    """The same for a folder that appears when it is complete: the lock lies beside it."""
+def lock_new_folder(folder: Path) -> Iterator[None]:
+    """Lock a folder that is renamed into place when it is complete. The lock file is next to it."""
     folder = folder.absolute()
     folder.parent.mkdir(parents=True, exist_ok=True)
     busy = f"another process writes {folder}: wait for it, or choose another folder"
@@ -55,7 +55,7 @@ def lock_beside(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def hold_lock(file: Path, busy: str, sweep: bool = True, wait: bool = False) -> Iterator[None]:
-    """Hold the lock that a file stands for; the file goes with the lock. `wait`: until another process releases it."""
+    """Hold a lock on a file, and delete the file at the end. With `wait`, wait until other processes release it."""
     try:
         import fcntl
     except ImportError:
@@ -80,7 +80,7 @@ def hold_lock(file: Path, busy: str, sweep: bool = True, wait: bool = False) -> 
             warn(file, str(error.strerror))
             locked = False
         with suppress(FileNotFoundError):
-            # A process that ends removes the file: then this lock is on a file that nobody else can find.
+            # A process deletes the file when it ends. Then this lock is on a file that no other process can find.
             if os.path.samestat(os.fstat(handle), os.stat(file)):
                 break
         os.close(handle)
@@ -94,13 +94,13 @@ def hold_lock(file: Path, busy: str, sweep: bool = True, wait: bool = False) -> 
 
 
 def is_locked(folder: Path) -> bool:
-    """Whether a process writes a folder, or makes it. Without file locks nobody knows, and the answer is no."""
+    """Return whether a process writes to a folder or creates it. Without file locks the answer is always False."""
     folder = folder.absolute()
     return is_held(folder / LOCK) or is_held(folder.with_name(f".{folder.name}{LOCK}"))
 
 
 def is_held(file: Path) -> bool:
-    """Whether a process holds the lock that a file stands for."""
+    """Return whether a process holds the lock on a file."""
     try:
         import fcntl
 
@@ -119,12 +119,12 @@ def is_held(file: Path) -> bool:
 
 
 def warn(file: Path, reason: str) -> None:
-    """Say that nothing keeps a second process away."""
+    """Warn that nothing prevents a second process from writing."""
     print(f"{file.parent}: no file locks ({reason}); let only one command at a time write there", file=sys.stderr)
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove what a killed process left half-written, except below folders that another process may have locked."""
+    """Remove leftovers of killed processes, except below folders that another process may have locked."""
     for where, folders, files in os.walk(folder):
         if Path(where) != folder and LOCK in files:
             folders.clear()

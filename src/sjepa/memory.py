@@ -1,20 +1,21 @@
-"""Memory of a process on a CPU: what its allocators keep, and how much it took."""
+"""Memory of a process on a CPU: allocator settings and peak use."""
 
 import ctypes
 import os
 import platform
 import sys
 
-MIMALLOC_DELAY = "5000"  # milliseconds that freed memory stays with the process
+MIMALLOC_DELAY = "5000"  # milliseconds that the process keeps freed memory
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # names of glibc's malloc.h
 KEPT = 2**28  # bytes
 
 
 def keep_freed_memory() -> bool:
-    """Let a step use the buffers of the step before; call it before torch is imported. False if only torch's own obeys.
+    """Keep freed buffers in the process, so that the next training step reuses them. Call it before importing torch.
 
-    A step on a CPU frees its buffers and asks for the same ones again. By default they go back to the system in
-    between, and the kernel zeroes every page of them anew: 30,000 page faults in a step of the `tiny` preset on ARM.
+    Return False if the C library is not glibc: then only torch's own allocator keeps buffers. A step on a CPU frees its
+    buffers and allocates the same sizes again. By default they go back to the system in between, and the kernel zeroes
+    every page again: 30,000 page faults in a step of the `tiny` preset on ARM.
     torch's wheels for ARM allocate with mimalloc, which reads its delay from the environment. Other wheels on Linux
     allocate with glibc, which maps and unmaps each buffer above 32 MB unless its thresholds are raised.
     """
@@ -26,7 +27,7 @@ def keep_freed_memory() -> bool:
 
 
 def peak_memory_gb() -> float:
-    """The most memory that the process has had, in GiB; 0 on Windows, which has no such count here."""
+    """Return the peak memory of the process in GiB, or 0 on Windows, where it is not available."""
     try:
         import resource
     except ImportError:

@@ -1,4 +1,4 @@
-"""Training phases as data: what changes when."""
+"""Training phases: the settings of each phase, and its schedules."""
 
 import math
 from dataclasses import dataclass, field
@@ -19,13 +19,13 @@ class PhaseConfig:
     steps: Annotated[int, COUNT] = 400_000
     """Optimizer steps."""
     targets: TargetName | Literal["same"] = "mfcc-gmm"
-    """What the model predicts. Phase 1 takes mfcc-gmm, mfcc-kmeans or best-rq. A later phase takes any kind, or `same`
-    to keep the targets of the phase before."""
+    """What the model predicts. Phase 1 accepts mfcc-gmm, mfcc-kmeans or best-rq. A later phase accepts any kind, or
+    `same` to keep the targets of the previous phase."""
     k: Annotated[int, COUNT] = 100
     """Components of the Gaussian mixture, or codes of the codebook."""
     dimensions: Annotated[int, INDEX] = 0
-    """Principal components of the features that the codebook sees; 0 for the features themselves (paper). In few
-    dimensions the posteriors are softer."""
+    """Principal components of the features that the codebook reads; 0 uses the features themselves (paper). Posteriors
+    are softer in few dimensions."""
     hard: bool = False
     """Replace each posterior by its argmax."""
     temperature: Annotated[float, TEMPERATURE] = 1.0
@@ -35,30 +35,30 @@ class PhaseConfig:
     lr: Annotated[float, NOT_NEGATIVE] = 1e-4
     """Learning rate after warm-up."""
     warmup: Cadence = 0.05
-    """Linear warm-up from the last learning rate of the phase before (0 in phase 1)."""
+    """Linear warm-up from the last learning rate of the previous phase (0 in phase 1)."""
     schedule: Literal["constant", "cosine"] = "constant"
     """After warm-up: constant, or a half cosine down to `final_lr`."""
     final_lr: Annotated[float, SHARE] = 0.1
     """Where the cosine schedule ends, as a share of `lr`."""
     visible_loss_until: Cadence = 1.0
-    """The loss covers visible frames too until this step, and masked frames only after it."""
+    """The loss includes visible frames until this step. After it, the loss covers masked frames only."""
     augment_until: Cadence = 1.0
-    """Augmentation is on until this step."""
+    """Augmentation is used until this step."""
     frontend_until: Cadence = 1.0
-    """The convolutional front end trains until this step and stays frozen after it (paper: never frozen)."""
+    """The convolutional front end trains until this step and is frozen after it (paper: never frozen)."""
     layer_check_every: Cadence = 0.025
     """Steps between checks of the effective rank."""
     ema_switch_every: Cadence = 0.05
     """Steps between switches of the target encoder's decay."""
     batch_seconds: Annotated[float, NOT_NEGATIVE] = 0.0
-    """Audio in a global batch of this phase; 0 for `batches.seconds`."""
+    """Seconds of audio in a global batch of this phase; 0 uses `batches.seconds`."""
     buckets: Annotated[tuple[float, ...], POSITIVE] = ()
-    """Lengths of crops in this phase; none for `batches.buckets`."""
+    """Crop lengths of this phase in seconds; if empty, `batches.buckets`."""
 
 
 @dataclass(frozen=True)
 class Phase:
-    """A phase at its place in the run. Steps count from the start of the run."""
+    """A phase and its place in the run. Steps count from the start of the run."""
 
     number: int
     start: int
@@ -74,10 +74,11 @@ class Phase:
         return cadence if isinstance(cadence, int) else round(cadence * self.config.steps)
 
     def is_before(self, step: int, cadence: Cadence) -> bool:
-        """Whether a step of the run comes before a point of this phase."""
+        """Return whether a step of the run is before a point of this phase."""
         return step - self.start < self.steps(cadence)
 
     def lr(self, step: int) -> float:
+        """Return the learning rate at a step of the run."""
         config, done, warmup = self.config, step - self.start, self.steps(self.config.warmup)
         if done < warmup:
             return self.lr_before + (config.lr - self.lr_before) * (done + 1) / warmup
@@ -86,7 +87,7 @@ class Phase:
         progress = (done - warmup) / max(1, config.steps - warmup)
         return config.lr * (config.final_lr + (1 - config.final_lr) * 0.5 * (1 + math.cos(math.pi * progress)))
 
-    def visible_loss(self, step: int) -> bool:
+    def uses_visible_loss(self, step: int) -> bool:
         return self.is_before(step, self.config.visible_loss_until)
 
     def augments(self, step: int) -> bool:
@@ -95,8 +96,8 @@ class Phase:
     def trains_frontend(self, step: int) -> bool:
         return self.is_before(step, self.config.frontend_until)
 
-    def layer_check(self, step: int) -> bool:
-        """Whether layers are checked after this step: at the cadence, and at the end of the phase."""
+    def checks_layers(self, step: int) -> bool:
+        """Return whether layers are checked after this step: at the cadence, and at the end of the phase."""
         every = max(1, self.steps(self.config.layer_check_every))
         return (step - self.start + 1) % every == 0 or step + 1 == self.end
 

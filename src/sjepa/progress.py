@@ -1,4 +1,4 @@
-"""Progress on everything long, on the main rank only."""
+"""Progress bars and messages, on the main rank only."""
 
 import sys
 import time
@@ -10,12 +10,13 @@ from typing import Any, TypeVar
 from sjepa import distributed
 
 T = TypeVar("T")
-WIDE = 100  # columns of a terminal with room for a bar beside a note
-APART = "  "  # between the parts of a note
-QUIET = 60.0  # seconds between lines where there is no terminal, which shows every change
+WIDE = 100  # columns of a terminal that has room for a bar and a note
+APART = "  "  # separates the parts of a note
+QUIET = 60.0  # seconds between progress lines if the output is not a terminal
 
 
-def columns(width: int) -> list[Any]:
+def make_columns(width: int) -> list[Any]:
+    """Return the columns of a progress bar for a terminal of this width."""
     from rich import progress
     from rich.table import Column
 
@@ -25,7 +26,7 @@ def columns(width: int) -> list[Any]:
 
     whole = Column(no_wrap=True)
     return [
-        # A description without room goes on below, so that no number is cut.
+        # A long description wraps, so that no number is cut off.
         progress.TextColumn("{task.description}", markup=False, table_column=Column(overflow="fold")),
         *([progress.BarColumn(12, table_column=whole)] if width >= WIDE else []),
         progress.MofNCompleteColumn(table_column=whole),
@@ -38,18 +39,18 @@ def columns(width: int) -> list[Any]:
 
 @dataclass(frozen=True)
 class Note:
-    """What stands behind a bar, in the room that is left there."""
+    """Text after a progress bar, shortened to the available width."""
 
     text: str
 
     def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
         from rich.text import Text
 
-        yield Text(fitting(self.text, options.max_width))
+        yield Text(fit_note(self.text, options.max_width))
 
 
-def fitting(note: str, room: int) -> str:
-    """The first parts of a note, as many as fit whole."""
+def fit_note(note: str, room: int) -> str:
+    """Return the first parts of a note, as many as fit."""
     from rich.cells import cell_len
 
     parts = note.split(APART)
@@ -59,7 +60,7 @@ def fitting(note: str, room: int) -> str:
 
 
 class Bar:
-    """One progress bar with a note behind it."""
+    """One progress bar with a note after it."""
 
     def __init__(self, progress: Any, task: Any):
         self.progress, self.task = progress, task
@@ -68,7 +69,7 @@ class Bar:
         self.written = time.monotonic()
 
     def advance(self, steps: int = 1, note: str | None = None) -> None:
-        """Parts of a note stand two spaces apart, the most important first; the last go where there is no room."""
+        """Advance the bar and replace its note. Its parts are two spaces apart. The last ones are dropped first."""
         if self.progress is not None:
             self.progress.update(self.task, advance=steps, **({} if note is None else {"note": note}))
             if self.logging and time.monotonic() - self.written > QUIET:
@@ -85,6 +86,7 @@ class Bar:
 
 @contextmanager
 def bar(description: str, total: int | None, done: int = 0, show: bool = True) -> Iterator[Bar]:
+    """Show a progress bar while the block runs."""
     if not (show and distributed.is_main()):
         yield Bar(None, None)
         return
@@ -92,11 +94,12 @@ def bar(description: str, total: int | None, done: int = 0, show: bool = True) -
     from rich.progress import Progress
 
     console = Console(stderr=True)
-    with Progress(*columns(console.width), console=console, expand=True) as progress:
+    with Progress(*make_columns(console.width), console=console, expand=True) as progress:
         yield Bar(progress, progress.add_task(description, total=total, completed=done, note=""))
 
 
 def track(items: Iterable[T], description: str, total: int | None = None, show: bool = True) -> Iterator[T]:
+    """Yield the items and show a progress bar."""
     with bar(description, total if total is not None else len(items), show=show) as b:  # type: ignore[arg-type]
         for item in items:
             yield item
@@ -104,6 +107,6 @@ def track(items: Iterable[T], description: str, total: int | None = None, show: 
 
 
 def say(line: str, aside: bool = False) -> None:
-    """Print a line once, whatever the number of ranks; aside from results, on stderr."""
+    """Print a line on the main rank. With `aside`, print it to stderr, apart from results."""
     if distributed.is_main():
         print(line, file=sys.stderr if aside else sys.stdout, flush=True)

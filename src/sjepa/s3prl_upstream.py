@@ -1,4 +1,4 @@
-"""An upstream for s3prl: the encoder's hidden states, 7 of them at the paper's size, a frame every 320 samples.
+"""An upstream for s3prl: the hidden states of the encoder (7 at the paper's size), one frame per 320 samples.
 
 s3prl finds upstreams by name in `s3prl.hub`, where names that end in `_local` take the path of a checkpoint. Importing
 this module puts `sjepa_local` there. A copy of this file also serves as `s3prl/upstream/example/expert.py`, which s3prl
@@ -17,7 +17,7 @@ dependencies = ["torch", "sjepa"]  # for torch.hub
 
 
 class UpstreamExpert(nn.Module):
-    """s3prl's interface: waveforms of any lengths in, `hidden_states` out, padded to the longest."""
+    """The interface of s3prl: takes waveforms of any lengths, returns `hidden_states`, padded to the longest."""
 
     def __init__(self, ckpt: str, model_config: str | None = None, **_: Any):
         super().__init__()
@@ -35,12 +35,12 @@ class UpstreamExpert(nn.Module):
 
 
 def sjepa_local(ckpt: str, *args: Any, **kwargs: Any) -> UpstreamExpert:
-    """A run, an encoder folder, or a file of weights."""
+    """Load the encoder of a run, an encoder folder or a file of weights."""
     return UpstreamExpert(ckpt, *args, **kwargs)
 
 
 def register() -> bool:
-    """Make `sjepa_local` known to s3prl; False where s3prl is not installed."""
+    """Register `sjepa_local` with s3prl. Return False if s3prl is not installed."""
     try:
         from s3prl import hub
     except ImportError:

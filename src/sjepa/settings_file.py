@@ -16,8 +16,8 @@ from sjepa.config import Config, Settings, phase_name, tables
 from sjepa.errors import UserError, suggestion
 from sjepa.phases import PhaseConfig
 
-EXTENDS = "extends"  # the key of a settings file that names what it builds on
-UNSET = "none"  # how TOML, which has no null, says that an optional field has no value
+EXTENDS = "extends"  # the key that names the preset or file to start from
+UNSET = "none"  # stands for None, because TOML has no null
 PHASE_SECTION = re.compile(r"phase([1-9]\d{0,3})")
 
 
@@ -28,7 +28,7 @@ def preset_names() -> list[str]:
 
 
 def load_preset(name: str) -> Config:
-    """A preset by its name, or a settings file by its path.
+    """Load a preset by name, or a settings file by path.
 
     >>> from sjepa import load_preset
     >>> load_preset("paper").phases[0].steps
@@ -38,7 +38,7 @@ def load_preset(name: str) -> Config:
 
 
 def load_settings(name: str, folder: Path, chain: tuple[str, ...]) -> Config:
-    """A preset by its name, or a settings file by its path from `folder`; `chain` holds the files that build on it."""
+    """Load a preset by name, or a settings file by its path in `folder`. `chain` lists the files that extend it."""
     if name.endswith(".toml"):
         path = folder / name
         if not path.is_file():
@@ -60,7 +60,7 @@ def load_settings(name: str, folder: Path, chain: tuple[str, ...]) -> Config:
 
 
 def from_toml(text: str, source: str, folder: Path = Path(), chain: tuple[str, ...] = ()) -> Config:
-    """The config that a text states; what it leaves out is as in what it extends, or as in the paper."""
+    """Read a config from TOML text. Missing values come from the preset or file that it extends, or from the paper."""
     try:
         given = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
@@ -76,12 +76,12 @@ def from_toml(text: str, source: str, folder: Path = Path(), chain: tuple[str, .
 
 
 def change_config(config: Config, given: dict[str, Any], source: str) -> Config:
-    """A config with the values of TOML tables in place."""
+    """Return a config with the values of TOML tables."""
     phases = list(config.phases)
     numbered = {int(found[1]): key for key in given if (found := PHASE_SECTION.fullmatch(key))}
     for number, key in sorted(numbered.items()):
         if number == len(phases) + 1:
-            phases.append(phases[-1])  # a further phase starts from the settings of the one before
+            phases.append(phases[-1])  # a new phase starts from the settings of the previous one
         elif number > len(phases):
             raise UserError(f"{source}: there is a {key}, but no {phase_name(number - 1)}")
         phases[number - 1] = build(PhaseConfig, given[key], phases[number - 1], source, key)
@@ -92,7 +92,7 @@ def change_config(config: Config, given: dict[str, Any], source: str) -> Config:
 
 
 def build(cls: type[Any], given: Any, default: Any, source: str, name: str) -> Any:
-    """`default` with the given values in place; unknown keys and wrong types are errors."""
+    """Return `default` with the given values. Raise UserError for unknown keys and wrong types."""
     if not isinstance(given, dict):
         raise UserError(f"{source}: {name} is a section, not a value")
     kinds = typing.get_type_hints(cls)
@@ -109,7 +109,7 @@ def build(cls: type[Any], given: Any, default: Any, source: str, name: str) -> A
 
 
 def convert(value: Any, kind: Any, name: str) -> Any:
-    """A TOML value as the field's type."""
+    """Convert a TOML value to the type of its field."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     names = [str(getattr(option, "__name__", option)) for option in arguments or (kind,)]
     if origin is Literal:
@@ -131,14 +131,14 @@ def convert(value: Any, kind: Any, name: str) -> Any:
         if any(type(value) is option for option in arguments):
             return value
     elif kind is float and type(value) in (int, float):
-        return float(value) if abs(value) < 1e308 else math.inf  # which no bound accepts
+        return float(value) if abs(value) < 1e308 else math.inf  # outside all bounds
     elif type(value) is kind:
         return value
     raise UserError(f"{name} = {value!r} should be of type {' or '.join(names)}")
 
 
 def to_toml(config: Config) -> str:
-    """All values; a field without one (None) is left out."""
+    """Write all values of a config as TOML. Fields with the value None are omitted."""
     plain = {
         section: {name: list(v) if isinstance(v, tuple) else v for name, v in values.items() if v is not None}
         for section, values in tables(config).items()

@@ -1,4 +1,4 @@
-"""Ending long work in good order when a signal asks for it. It needs no torch: signals may come while that loads."""
+"""Stop long work in an orderly way after a signal. Needs no torch, because signals may arrive while it loads."""
 
 import os
 import signal
@@ -8,21 +8,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1") if hasattr(signal, name)]
-SAME = 1.0  # seconds: a launcher passes on a signal that its whole group has received already
+SAME = 1.0  # seconds; a launcher forwards a signal that the whole process group has already received
 
-_active: "StopRequest | None" = None  # of this process, while signals are handled
+_active: "StopRequest | None" = None  # this process's request, while signals are handled
 
 
 class StoppedError(Exception):
-    """Work ended because it was asked to, with all that is done saved."""
+    """The work stopped on request. All progress is saved."""
 
 
 class StopRequest:
-    """Whether a signal has asked to stop. Work asks it between steps."""
+    """True once a signal has asked to stop. Work checks it between steps."""
 
     def __init__(self, moment: str) -> None:
         self.moment = moment
-        """When the work will stop, as the answer to a signal says it."""
+        """When the work will stop, for the message that answers a signal."""
         self.number: int | None = None
         self.since = 0.0
         self.process = os.getpid()
@@ -31,13 +31,13 @@ class StopRequest:
         return self.number is not None
 
     def signal_name(self) -> str:
-        """The signal that asked; empty if none has."""
+        """Return the name of the signal that was received, or an empty string."""
         return "" if self.number is None else signal.Signals(self.number).name
 
     def receive(self, number: int, frame: object) -> None:
-        """Answer at once and remember. A second Ctrl-C ends the process; other signals may come any number of times."""
+        """Handle a signal: print and remember it. A second Ctrl-C ends the process; other signals may repeat."""
         if os.getpid() != self.process:
-            return  # a worker process that was forked a moment ago: signals are its parent's
+            return  # a newly forked worker process: its parent handles signals
         if self.number is None:
             self.number, self.since = number, time.monotonic()
             if is_first_process():
@@ -48,7 +48,7 @@ class StopRequest:
 
 
 def is_first_process() -> bool:
-    """Whether this is the main rank, or will be when ranks have joined."""
+    """Return whether this is the main rank, also before the ranks have joined."""
     return os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) == "0"
 
 
@@ -56,15 +56,15 @@ def is_first_process() -> bool:
 def stop_requests(moment: str = "after this step", until_exit: bool = False) -> Iterator[StopRequest]:
     """Let SIGINT, SIGTERM and SIGUSR1 (a scheduler's warning) ask for a stop instead of ending the process.
 
-    Within another one, that one's request is used. `until_exit`: after a request, further signals change nothing while
-    the process exits, except Ctrl-C.
+    A nested call yields the request of the outer one. With `until_exit`, signals other than Ctrl-C are ignored after a
+    request until the process exits.
     """
     global _active
     if _active is not None and _active.process == os.getpid():
         yield _active
         return
     request = _active = StopRequest(moment)
-    handled = SIGNALS if threading.current_thread() is threading.main_thread() else []  # others receive none
+    handled = SIGNALS if threading.current_thread() is threading.main_thread() else []  # others get no signals
     before = [(number, signal.signal(number, request.receive)) for number in handled]
     try:
         yield request
@@ -74,4 +74,4 @@ def stop_requests(moment: str = "after this step", until_exit: bool = False) -> 
             if not (until_exit and request):
                 signal.signal(number, handler)
             elif number != signal.SIGINT:
-                signal.signal(number, signal.SIG_IGN)  # Python itself leaves this in place to the end
+                signal.signal(number, signal.SIG_IGN)  # Python keeps this setting until the process ends

@@ -1,4 +1,4 @@
-"""Commands chosen by a word: `sjepa COMMAND ...`, and `sjepa bench SUBJECT ...` below it."""
+"""Select a command by its first argument: `sjepa COMMAND ...`, and `sjepa bench SUBJECT ...` below it."""
 
 from collections.abc import Mapping
 from importlib import import_module
@@ -15,7 +15,7 @@ def usage(program: str, kind: str, choices: Mapping[str, str]) -> str:
 
 
 def choose(program: str, kind: str, choices: Mapping[str, str], arguments: list[str]) -> str | None:
-    """The choice that the first argument names; none where it asks for help, which is then printed."""
+    """Return the choice that the first argument names. If it asks for help, print the help and return None."""
     word = arguments[0] if arguments else "--help"
     if word in ("-h", "--help"):
         print(usage(program, kind, choices))
@@ -26,7 +26,7 @@ def choose(program: str, kind: str, choices: Mapping[str, str], arguments: list[
 
 
 def parse(command: type[Any], program: str, arguments: list[str]) -> Any:
-    """The options of a command, typed and within the bounds that their fields declare."""
+    """Parse the options of a command and check the bounds that their fields declare."""
     import tyro
 
     parsed = tyro.cli(command, prog=program, args=arguments)
@@ -35,7 +35,7 @@ def parse(command: type[Any], program: str, arguments: list[str]) -> Any:
 
 
 def option(arguments: list[str], name: str) -> str:
-    """A plain option's value, looked up before the typed parse where it is needed earlier."""
+    """Return the value of an option before the options are parsed, or an empty string."""
     for index, argument in enumerate(arguments):
         if argument == name and index + 1 < len(arguments):
             return arguments[index + 1]
@@ -45,7 +45,7 @@ def option(arguments: list[str], name: str) -> str:
 
 
 def call(program: str, kind: str, choices: Mapping[str, str], package: str, arguments: list[str]) -> None:
-    """Run the module of `package` that the first argument names, imported only now so that help is quick."""
+    """Run the module of `package` that the first argument names. It is imported only now, to keep help fast."""
     word = choose(program, kind, choices, arguments)
     if word is not None:
         import_module(f"{package}.{word}").run(arguments[1:])

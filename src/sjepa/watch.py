@@ -1,4 +1,4 @@
-"""A live view of a run in the terminal, from its log alone; its settings add how far it will go."""
+"""A live view of a run in the terminal, from its log. The settings add the number of planned steps."""
 
 import time
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from sjepa.runs.folder import RunFolder
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 WIDTH = 40
-# What is shown: key, name, form.
+# Rows of the view: key in the log, name, format.
 ROWS = (
     ("loss", "loss", "{:.3f}"),
     ("kl_masked", "KL, masked", "{:.3f}"),
@@ -33,7 +33,7 @@ ROWS = (
 
 
 class Tail:
-    """The events of a growing file; what a continued run takes back is read anew."""
+    """The events of a growing log. If a continued run cuts the log back, the log is read again."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -44,13 +44,13 @@ class Tail:
         self.place, self.last = 0, b""
 
     def read(self) -> list[Event]:
-        """All whole lines so far."""
+        """Return the events of all complete lines so far."""
         if not self.path.is_file():
             self.forget()
             return self.events
         with self.path.open("rb") as file:
             file.seek(max(0, self.place - len(self.last)))
-            if file.read(len(self.last)) != self.last:  # cut back, and perhaps written over
+            if file.read(len(self.last)) != self.last:  # the log was cut back, and perhaps overwritten
                 self.forget()
                 file.seek(0)
             whole, _, _ = file.read().rpartition(b"\n")
@@ -64,7 +64,7 @@ class Tail:
 
 
 def watch(run: Path, every: float, once: bool) -> None:
-    """Show a run until it is complete or the reader goes, once it is there; `once` shows it as it is now."""
+    """Show a run until it is complete or the user presses Ctrl-C. With `once`, show its current state only."""
     from rich.console import Console
     from rich.live import Live
 
@@ -72,46 +72,47 @@ def watch(run: Path, every: float, once: bool) -> None:
     if once or not console.is_terminal:
         if not run.is_dir():
             raise UserError(f"there is no run {run}")
-        console.print(view(run, tail.read(), total, age_of(tail.path)))
+        console.print(view(run, tail.read(), total, file_age(tail.path)))
         return
     with suppress(KeyboardInterrupt):
         wait_for(run, every)
         with Live(console=console, screen=True, auto_refresh=False) as live:
             while not (total and tail.events and last_step(tail.events) >= total):
                 total = total or planned_steps(run)
-                live.update(view(run, tail.read(), total, age_of(tail.path)), refresh=True)
+                live.update(view(run, tail.read(), total, file_age(tail.path)), refresh=True)
                 time.sleep(every)
-    console.print(view(run, tail.events, total, age_of(tail.path)))
+    console.print(view(run, tail.events, total, file_age(tail.path)))
 
 
 def wait_for(run: Path, every: float) -> None:
-    """Wait until the folder is there, and say so where it is not: its name may be mistyped."""
+    """Wait until the folder exists. Print a message if it does not, because its name may be mistyped."""
     if not run.is_dir():
-        print(f"There is no {run} yet: waiting for it; ctrl-C ends this", flush=True)
+        print(f"There is no {run} yet: waiting for it; Ctrl-C stops waiting", flush=True)
     while not run.is_dir():
         time.sleep(every)
 
 
 def planned_steps(run: Path) -> int:
-    """Steps of all phases; 0 if they are not known or cannot be read, because the view does without."""
+    """Return the steps of all phases, or 0 if they are not known or not readable. The view works without them."""
     try:
         return RunFolder(run).planned_steps
     except (OSError, UserError):
         return 0
 
 
-def age_of(path: Path) -> float:
-    """Seconds since the file was last written."""
+def file_age(path: Path) -> float:
+    """Return the seconds since the last write to a file."""
     return time.time() - path.stat().st_mtime if path.is_file() else 0.0
 
 
 def view(run: Path, events: Sequence[Event], total: int, age: float) -> Any:
-    """What the terminal shows."""
+    """Return the view, for `rich`. Raise UserError if the log does not hold what it should."""
     with refuse_surprises(RunFolder(run).log):
         return draw(run, events, total, age)
 
 
 def draw(run: Path, events: Sequence[Event], total: int, age: float) -> Any:
+    """Draw the view from the events of the log."""
     from rich.console import Group
     from rich.panel import Panel
     from rich.table import Table
@@ -121,13 +122,13 @@ def draw(run: Path, events: Sequence[Event], total: int, age: float) -> Any:
     if not lines:
         begun = select_events(events, "phase")
         state = "its targets are fitted, the first line follows" if begun else "nothing is logged yet"
-        return Panel(Text(f"{run}: {state}; {ago(age)}" if events else f"{run}: waiting for metrics.jsonl"))
+        return Panel(Text(f"{run}: {state}; {format_age(age)}" if events else f"{run}: waiting for metrics.jsonl"))
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(justify="right", no_wrap=True)
     grid.add_column(style="cyan", no_wrap=True)
     for key, name, form in ROWS:
-        values = [value_of(line, key) for line in lines if line["phase"] == lines[-1]["phase"]]
+        values = [find_value(line, key) for line in lines if line["phase"] == lines[-1]["phase"]]
         if values[-1] is not None:
             grid.add_row(name, form.format(values[-1]), sparkline(values))
     stopped = events[-1]["step"] if events[-1]["event"] == "stopped" else None
@@ -142,17 +143,17 @@ def draw(run: Path, events: Sequence[Event], total: int, age: float) -> Any:
     return Panel(Group(*parts), title=Text(str(run)), title_align="left", border_style="dim")
 
 
-def value_of(line: Event, key: str) -> float | None:
+def find_value(line: Event, key: str) -> float | None:
     return line.get(key, (line.get("speed") or {}).get(key))
 
 
 def progress(lines: Sequence[Event], total: int, age: float, stopped: int | None = None) -> str:
-    """Step, phase and time left in one line; `stopped` is where a run was asked to stop and did."""
+    """Format step, phase and time left in one line. `stopped` is the step at which the run stopped on request."""
     last = lines[-1]
     step = last["step"] if stopped is None else stopped
     phase = f"phase {last['phase']}, pass {(last.get('epoch') or 0) + 1} over the corpus"
     if not total:
-        return f"step {step:,}, {phase}; {ago(age)}"
+        return f"step {step:,}, {phase}; {format_age(age)}"
     done = step / total
     filled = round(min(done, 1.0) * WIDTH)
     bar = "━" * filled + "╌" * (WIDTH - filled)
@@ -160,28 +161,30 @@ def progress(lines: Sequence[Event], total: int, age: float, stopped: int | None
         return f"{bar} step {step:,}: complete"
     if stopped is not None:
         return f"{bar} step {step:,} of {total:,} ({done:.0%}), {phase}; stopped, the same command continues"
-    # The pace of the last lines, because phases differ in it.
+    # Use the speed of the last lines, because it differs between phases.
     recent = [line for line in lines[-10:] if line["phase"] == last["phase"]]
     interval = recent[-1]["step"] - recent[0]["step"]
     seconds = sum((line.get("speed") or {}).get("seconds", 0.0) for line in recent[1:])
-    left = f"about {clock(seconds / interval * (total - last['step']))} left" if interval else "time left not known yet"
+    left = "time left not known yet"
+    if interval:
+        left = f"about {format_duration(seconds / interval * (total - last['step']))} left"
     usual = seconds / max(1, len(recent) - 1)
     quiet = "; has it stopped?" if usual and age > 60 + 10 * usual else ""
-    return f"{bar} step {last['step']:,} of {total:,} ({done:.0%}), {phase}; {left}; {ago(age)}{quiet}"
+    return f"{bar} step {last['step']:,} of {total:,} ({done:.0%}), {phase}; {left}; {format_age(age)}{quiet}"
 
 
-def ago(age: float) -> str:
-    return f"last line {clock(age)} ago"
+def format_age(age: float) -> str:
+    return f"last line {format_duration(age)} ago"
 
 
-def clock(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     if seconds < 90:
         return f"{max(0.0, seconds):.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def sparkline(values: Sequence[float | None]) -> str:
-    """The last values as bars of eight heights, several to a bar where there are many; a gap where there is none."""
+    """Draw values as bars of eight heights. Many values are averaged per bar; a missing value is a gap."""
     per = -(-len(values) // WIDTH)
     pieces = [[v for v in values[i : i + per] if v is not None] for i in range(0, len(values), per)]
     means = [sum(piece) / len(piece) if piece else None for piece in pieces]
@@ -193,7 +196,7 @@ def sparkline(values: Sequence[float | None]) -> str:
 
 
 def draw_effective_ranks(check: Event) -> Any:
-    """One bar per layer."""
+    """Draw one bar per layer."""
     from rich.table import Table
 
     grid = Table.grid(padding=(0, 2))

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from sjepa.config_options import add_phases, from_command_line, with_config
+from sjepa.config_options import add_config_options, add_phases, read_config_options
 from sjepa.settings_file import load_preset, to_toml
 from sjepa.subcommands import option, parse
 
@@ -17,5 +17,5 @@ class ShowConfig:
 
 def run(arguments: list[str]) -> None:
     config = add_phases(load_preset(option(arguments, "--preset") or "paper"), arguments)
-    command = parse(with_config(ShowConfig, config), "sjepa config", arguments)
-    print(to_toml(from_command_line(command.config)), end="")
+    command = parse(add_config_options(ShowConfig, config), "sjepa config", arguments)
+    print(to_toml(read_config_options(command.config)), end="")

@@ -100,12 +100,14 @@ def run_files(command: Embed) -> None:
         write_whole(command.out / SETTINGS, json.dumps(settings, indent=1) + "\n")
 
     with ExitStack() as holding:
-        distributed.in_main_rank(begin)
+        distributed.run_on_main_rank(begin)
         recordings, refused = distributed.broadcast_object(found)
         about = {name: str(settings[name]) for name in ("encoder", "fingerprint", "what", "layer")}
         plan = Embedding(network, readout, command.window, command.format, command.batch_seconds, about)
         outcomes: list[Outcome] = []
-        distributed.in_all_ranks(lambda: outcomes.append(embed(recordings, command.out, plan, skip=not command.force)))
+        distributed.run_on_all_ranks(
+            lambda: outcomes.append(embed(recordings, command.out, plan, skip=not command.force))
+        )
         outcome = sum(distributed.gather_objects(outcomes[0]), Outcome())
         if not distributed.is_main():
             return

@@ -101,11 +101,11 @@ def run(arguments: list[str]) -> None:
 
 def load_encoder(source: Path, step: int | None, ema: bool) -> "Encoder":
     from sjepa.runs.encoder import Encoder
-    from sjepa.runs.steps import encoder_at
+    from sjepa.runs.steps import load_encoder_at
 
     if step is None and not ema:
         return Encoder.from_pretrained(source)
-    return encoder_at(source, step, ema)
+    return load_encoder_at(source, step, ema)
 
 
 def write_graph(encoder: "Encoder", folder: Path, command: Export) -> str:

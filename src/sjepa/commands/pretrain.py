@@ -6,7 +6,7 @@ from typing import Annotated
 
 from sjepa.bounds import INDEX
 from sjepa.config import Config
-from sjepa.config_options import add_phases, from_command_line, with_config
+from sjepa.config_options import add_config_options, add_phases, read_config_options
 from sjepa.errors import UserError
 from sjepa.runs.folder import RunFolder
 from sjepa.settings_file import load_preset, preset_names
@@ -50,7 +50,7 @@ def starting_config(arguments: list[str]) -> Config:
 
 def run(arguments: list[str]) -> None:
     start = add_phases(starting_config(arguments), arguments)
-    command = parse(with_config(Pretrain, start), "sjepa pretrain", arguments)
+    command = parse(add_config_options(Pretrain, start), "sjepa pretrain", arguments)
     folder = RunFolder(command.out)
     known = folder
     if command.branch_from and not folder.exists:
@@ -62,7 +62,7 @@ def run(arguments: list[str]) -> None:
         raise UserError(f"there is no run in {command.out}; to start one, choose a preset: --preset {presets}")
     if not (command.data or known.data):
         raise UserError("no audio given to train on: --data FOLDER")
-    config, last = from_command_line(command.config), command.stop_after_phase
+    config, last = read_config_options(command.config), command.stop_after_phase
     if last > len(config.phases):
         raise UserError(f"--stop-after-phase {last}: the run has {len(config.phases)} phases")
     from sjepa import distributed

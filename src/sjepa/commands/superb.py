@@ -154,7 +154,7 @@ def evaluate(command: Superb, entry: "Entry", upstream: "Upstream", data: Path, 
         files = FeatureFiles(command.feature_cache, int(command.feature_cache_gb * 2**30), upstream)
     evaluation = entry.search(task, upstream, out, command.seed, decoders, command.cache_gb, files)
     with ExitStack() as holding:
-        distributed.in_main_rank(lambda: holding.enter_context(lock_folder(out)))
+        distributed.run_on_main_rank(lambda: holding.enter_context(lock_folder(out)))
         results = evaluation.run(evaluation.candidates(command.lr, command.sweep))
     scores = format_scores(results["metrics"], results["chance"])
     report(f"{protocol} on {upstream.name} ({upstream.parameters:,} parameters): test {scores}")

@@ -15,7 +15,7 @@ from sjepa.model.formats import OtherNetworkError
 from sjepa.model.frontend import Moments
 from sjepa.model.utterances import encode
 from sjepa.runs.encoder import Encoder
-from sjepa.runs.steps import encoder_at
+from sjepa.runs.steps import load_encoder_at
 
 ALL_LAYERS = "all"
 Reader = Literal["layers", "mixture", "head"]
@@ -99,7 +99,7 @@ def make_network(encoder: Encoder, reader: Reader, layer: str, device: torch.dev
 def load_encoder(source: Path, step: int | None = None) -> Encoder:
     """Load an encoder by path or name, or from the checkpoint of a run at `step`."""
     if step is not None:
-        return encoder_at(source, step).requires_grad_(False)
+        return load_encoder_at(source, step).requires_grad_(False)
     try:
         return Encoder.from_pretrained(source).requires_grad_(False)
     except OtherNetworkError as error:

@@ -19,7 +19,7 @@ from sjepa.embed.tables import Format, write_table
 from sjepa.embed.windows import WindowConfig, cut_windows, join_windows
 from sjepa.errors import UserError
 from sjepa.model.frontend import STRIDE, frame_count
-from sjepa.model.moments import moments_of
+from sjepa.model.moments import measure_moments
 from sjepa.progress import Bar, bar, track
 
 T = TypeVar("T")
@@ -190,7 +190,7 @@ def encode_long(recording: Recording, plan: Embedding, clock: Clock) -> Iterator
     """Yield the frames of a long recording in pieces, while it is decoded and encoded in windows."""
     name = show_path(os.path.basename(recording.name))
     clock.progress.advance(0, note=f"first pass  {name}")
-    moments = moments_of(stream_audio(recording.path))
+    moments = measure_moments(stream_audio(recording.path))
     clock.progress.advance(0, note=name)
 
     def encode_windows() -> Iterator[tuple[int, Tensor]]:

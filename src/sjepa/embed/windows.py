@@ -16,7 +16,7 @@ from torch import Tensor
 
 from sjepa.bounds import LENGTH, check_bounds
 from sjepa.errors import UserError
-from sjepa.model.frontend import FRAMES_PER_SECOND, STRIDE, frame_count, samples_of
+from sjepa.model.frontend import FRAMES_PER_SECOND, STRIDE, frame_count, sample_count
 
 MARGIN = 75  # frames dropped at an inner edge; the position encoding of the paper reaches 64 frames
 
@@ -51,7 +51,7 @@ class WindowConfig:
     @property
     def samples(self) -> int:
         """Samples of a window."""
-        return samples_of(self.frames)
+        return sample_count(self.frames)
 
 
 class Window(NamedTuple):

@@ -16,7 +16,7 @@ from sjepa.model.masked_prediction import draw_passes, predict_masked
 from sjepa.runs.encoder import Encoder
 from sjepa.runs.heads import RunHeads
 from sjepa.targets.clusters import Clusters
-from sjepa.targets.kmeans import kmeans, nearest
+from sjepa.targets.kmeans import find_nearest, kmeans
 
 KMEANS_PASSES = 20
 BATCH = 65_536  # frames per forward pass of the head
@@ -29,7 +29,7 @@ def kmeans_units(features: Sequence[np.ndarray], clusters: int, seed: int, devic
         raise UserError(f"--clusters {clusters}: must be between 1 and the {len(frames):,} frames")
     centres = kmeans(frames, clusters, KMEANS_PASSES, torch.Generator().manual_seed(seed))
     offset = frames.mean(0)  # avoids cancellation in norms
-    return nearest(frames - offset, centres - offset).cpu().numpy()
+    return find_nearest(frames - offset, centres - offset).cpu().numpy()
 
 
 def clusters_of(upstream: Upstream) -> Clusters:

@@ -36,7 +36,7 @@ from sjepa.model.utterances import encode
 from sjepa.runs.encoder import Encoder
 from sjepa.runs.folder import RunFolder
 from sjepa.runs.locate import find_run, name_encoder, suggest_run_inside
-from sjepa.runs.steps import encoder_at
+from sjepa.runs.steps import load_encoder_at
 
 # Hugging Face model types from waveforms to hidden states.
 ARCHITECTURES = ("hubert", "wavlm", "wav2vec2", "data2vec-audio", "unispeech", "unispeech-sat", "wav2vec2-conformer")
@@ -199,7 +199,9 @@ def load_own_encoder(
 
 def load_checkpoint_encoder(path: Path, step: int, device: torch.device, precision: Precision) -> Upstream:
     """Load the encoder of a run's checkpoint."""
-    upstream = wrap_encoder(f"{RunFolder(path).name}-step-{step}", encoder_at(path, step), False, device, precision)
+    upstream = wrap_encoder(
+        f"{RunFolder(path).name}-step-{step}", load_encoder_at(path, step), False, device, precision
+    )
     return replace(upstream, step=step)
 
 

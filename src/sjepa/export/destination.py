@@ -6,7 +6,7 @@ from pathlib import Path
 
 from sjepa.errors import UserError
 from sjepa.files import atomic_folder, is_used
-from sjepa.locks import lock_beside
+from sjepa.locks import lock_new_folder
 
 
 @contextmanager
@@ -18,7 +18,7 @@ def new_folder(folder: Path, force: bool) -> Iterator[Path]:
     if is_used(folder) and not force:
         raise UserError(f"{folder} exists and is not empty: choose another folder, or replace its files with --force")
     try:
-        with lock_beside(folder), atomic_folder(folder, "merge") as partial:
+        with lock_new_folder(folder), atomic_folder(folder, "merge") as partial:
             yield partial
     except OSError as error:
         raise UserError(f"{folder} cannot be written: {error}") from error

@@ -9,7 +9,7 @@ import torch
 from sjepa.errors import UserError
 from sjepa.export.facts import TrainingFacts
 from sjepa.files import write_whole
-from sjepa.runs.checkpoint import digest
+from sjepa.runs.checkpoint import hash_file
 from sjepa.runs.encoder import Encoder
 
 SUMS_FILE = "SHA256SUMS"
@@ -35,4 +35,4 @@ def write_hugging_face(encoder: Encoder, folder: Path, facts: TrainingFacts | No
 def write_checksums(folder: Path) -> None:
     """Write the SHA-256 of all files, in the format of `sha256sum -c SHA256SUMS`."""
     files = sorted(path for path in folder.iterdir() if path.is_file() and path.name != SUMS_FILE)
-    write_whole(folder / SUMS_FILE, "".join(f"{digest(path)}  {path.name}\n" for path in files))
+    write_whole(folder / SUMS_FILE, "".join(f"{hash_file(path)}  {path.name}\n" for path in files))

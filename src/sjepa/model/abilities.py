@@ -1,4 +1,4 @@
-"""What the GPU of this process can do. Only this module decides it, once, and says in one line what is missing."""
+"""Abilities of the GPU, tested once. A missing one is reported in one line."""
 
 from functools import cache
 
@@ -7,18 +7,18 @@ from torch import Tensor
 
 from sjepa.progress import say
 
-_kernels: bool | None = None  # whether the GPU kernels work; None until it was tried
+_kernels: bool | None = None  # whether the GPU kernels work; None before the test
 
 
 def use_kernels(x: Tensor) -> bool:
-    """Whether to compute this tensor with our GPU kernels; otherwise their plain twins do it."""
+    """Return whether to use our GPU kernels for this tensor, instead of plain PyTorch."""
     return x.is_cuda and kernels_work()
 
 
 def kernels_work() -> bool:
-    """Whether Triton compiles for this GPU. Without it, networks are not compiled either.
+    """Return whether Triton compiles for this GPU. If not, networks are not compiled either.
 
-    The compiler reads the answer while it traces a network, so ask before anything is compiled.
+    The compiler reads the answer while it traces a network, so call this before compiling.
     """
     global _kernels
     if _kernels is None and not torch.compiler.is_compiling():
@@ -28,12 +28,12 @@ def kernels_work() -> bool:
         except Exception as error:  # a missing compiler, driver or library, or a GPU that is too old
             _kernels = False
             words = (str(error).strip() or type(error).__name__).splitlines()[0]
-            say(f"GPU kernels do not compile here ({words}): the plain path is used, which is slower", aside=True)
+            say(f"GPU kernels do not compile here ({words}): using plain PyTorch, which is slower", aside=True)
     return _kernels is not False
 
 
 def run_kernels() -> None:
-    """Run each kernel once, forward and backward, on a few numbers."""
+    """Run each kernel once, forward and backward, on small tensors."""
     from sjepa.model import kernels
 
     for dtype in (torch.float32, *([torch.bfloat16] if has_bf16() else [])):
@@ -47,8 +47,8 @@ def run_kernels() -> None:
 
 @cache
 def has_bf16() -> bool:
-    """Whether the GPU computes in bf16 itself; if not, training computes in fp32."""
+    """Return whether the GPU supports bf16. If not, training uses fp32."""
     if torch.cuda.is_bf16_supported(including_emulation=False):
         return True
-    say("This GPU has no bf16: training computes in fp32, which is slower and needs more memory", aside=True)
+    say("This GPU has no bf16: training uses fp32, which is slower and needs more memory", aside=True)
     return False

@@ -1,4 +1,4 @@
-"""The encoder f: raw waveform in, hidden states out. The only part that is kept after pre-training."""
+"""The encoder f, from waveforms to hidden states: the only network that is used after pre-training."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -14,10 +14,12 @@ from sjepa.model.transformer import LayerNorm, TransformerLayer, TransformerStac
 
 
 class EncoderOutput(NamedTuple):
+    """The result of the encoder."""
+
     hidden_states: list[Tensor]
-    """Input of layer 0, then the output of each layer: layer l's output is `hidden_states[l + 1]`, each (B, T, D)."""
+    """Input of layer 0, then the output of each layer: `hidden_states[l + 1]` for layer l. Each is (B, T, D)."""
     frames: Tensor | None
-    """Frames of each utterance where lengths were given; later frames are padding."""
+    """Number of frames of each utterance, if lengths were given. Later frames are padding."""
 
     @property
     def last(self) -> Tensor:
@@ -25,6 +27,8 @@ class EncoderOutput(NamedTuple):
 
 
 class ScaleGradient(torch.autograd.Function):
+    """The identity, with gradients scaled by a constant."""
+
     @staticmethod
     def forward(ctx: Any, x: Tensor, scale: float) -> Tensor:
         ctx.scale = scale
@@ -36,6 +40,8 @@ class ScaleGradient(torch.autograd.Function):
 
 
 class FeatureProjection(nn.Module):
+    """Norm, linear layer and dropout between feature extractor and transformer."""
+
     def __init__(self, channels: int, hidden_size: int, dropout: float):
         super().__init__()
         self.layer_norm = LayerNorm(channels)
@@ -49,7 +55,7 @@ class FeatureProjection(nn.Module):
 class EncoderNetwork(nn.Module):
     """HuBERT's architecture at the size of `config`; weights carry Hugging Face's names.
 
-    `runs.encoder.Encoder` is the same network with the means to load and save it.
+    `runs.encoder.Encoder` adds methods to load, save and use it.
     """
 
     def __init__(self, config: EncoderConfig | None = None):
@@ -84,20 +90,20 @@ class EncoderNetwork(nn.Module):
         keep: Sequence[bool] | None = None,
         until: int | None = None,
     ) -> EncoderOutput:
-        """Hidden states of 16 kHz waveforms (B, N).
+        """Return the hidden states of 16 kHz waveforms (B, N).
 
-        `lengths` are samples per utterance of a padded batch; `mask` (B, T) is True at frames that are hidden from the
-        transformer; `keep` says which layers run (LayerDrop); `until` is the last layer that is needed.
+        `lengths` are the samples per utterance of a padded batch. `mask` (B, T) is True at frames to hide from the
+        transformer. `keep` selects the layers to run (LayerDrop). `until` is the last layer that is needed.
         """
         return self.transform(self.convolve(waveforms, lengths), lengths, mask=mask, keep=keep, until=until)
 
     def convolve(self, waveforms: Tensor, lengths: Tensor | None = None, moments: Moments | None = None) -> Tensor:
-        """The front end's features (B, T, C); gradients that flow back into it are scaled.
+        """Return the features (B, T, C) of the feature extractor. Gradients into it are scaled.
 
         With `moments`, waveforms are normalised as parts of a recording with these statistics.
         """
         if waveforms.dim() != 2:
-            raise UserError(f"waveforms should be (batch, samples), not {tuple(waveforms.shape)}")
+            raise UserError(f"waveforms should have shape (batch, samples), not {tuple(waveforms.shape)}")
         if waveforms.shape[1] < RECEPTIVE_FIELD:
             raise UserError(f"{waveforms.shape[1]} samples are too few: the encoder needs {RECEPTIVE_FIELD} (25 ms)")
         features: Tensor = self.feature_extractor(waveforms, lengths, moments)
@@ -114,7 +120,7 @@ class EncoderNetwork(nn.Module):
         keep: Sequence[bool] | None = None,
         until: int | None = None,
     ) -> EncoderOutput:
-        """Hidden states of the front end's features; see `forward`."""
+        """Return the hidden states for features from `convolve`. The arguments are those of `forward`."""
         x = self.feature_projection(features)
         frames = key_mask = None
         if lengths is not None:

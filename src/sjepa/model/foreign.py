@@ -68,6 +68,7 @@ def rename_weights(weights: dict[str, Tensor], source: str) -> dict[str, Tensor]
 
 
 def rename_weight(name: str, family: str) -> str:
+    """Return our name for a weight of a family."""
     for pattern, ours in NAMES[family]:
         renamed, found = re.subn(f"^{pattern}", ours, name)
         if found:

@@ -1,4 +1,4 @@
-"""Weights and configs on disk: safetensors and JSON under Hugging Face's HuBERT names; foreign files are read only."""
+"""Read and write weights and configs in the format of Hugging Face's HuBERT. Read weights of other programs."""
 
 import hashlib
 import json
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from sjepa.audio.io import SAMPLE_RATE
 from sjepa.errors import UserError
-from sjepa.fields import NUMBER, WHOLE, brief, check_fields, list_of
+from sjepa.fields import NUMBER, WHOLE, check_fields, list_of, shorten
 from sjepa.files import read_json, save_tensors, write_whole
 from sjepa.model.encoder_config import EncoderConfig
 from sjepa.model.foreign import infer_config_fields, infer_sizes, rename_weights
@@ -34,7 +34,7 @@ FIELDS = {
     "activation_dropout": "activation_dropout",
     "layerdrop": "layerdrop",
 }
-# What the architecture fixes; a folder that says otherwise holds another network.
+# Values that the architecture fixes. A folder with other values holds another network.
 FIXED: dict[str, Any] = {
     "model_type": "hubert",
     "conv_kernel": list(KERNELS),
@@ -50,7 +50,7 @@ FIXED: dict[str, Any] = {
 }
 SIZES = ("hidden_size", "layers", "heads", "inner_size", "position_kernel", "position_groups")
 KINDS = {theirs: WHOLE if name in SIZES else NUMBER for name, theirs in FIELDS.items()} | {"conv_dim": list_of(WHOLE)}
-# Our encoder reads waveforms as they are. It knows which frames are padding, so the mask is worth having.
+# Our encoder reads waveforms without normalisation, and uses the mask to find padding.
 PREPROCESSOR: dict[str, Any] = {
     "feature_extractor_type": "Wav2Vec2FeatureExtractor",
     "feature_size": 1,
@@ -60,13 +60,14 @@ PREPROCESSOR: dict[str, Any] = {
     "do_normalize": False,
     "return_attention_mask": True,
 }
-# Files of weights in a Hugging Face folder, the first that is there.
+# Files of weights in a Hugging Face folder. The first that exists is read.
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
-# Where training programs put the weights in a file that holds more.
+# Keys under which training programs store the weights in a larger file.
 NESTED = ("model", "state_dict", "model_weight")
 
 
 def to_hugging_face(config: EncoderConfig) -> dict[str, Any]:
+    """Return the contents of config.json for an encoder."""
     ours = asdict(config)
     settings = FIXED | {theirs: ours[name] for name, theirs in FIELDS.items()}
     return settings | {
@@ -80,7 +81,7 @@ def to_hugging_face(config: EncoderConfig) -> dict[str, Any]:
 
 
 class OtherNetworkError(UserError):
-    """A folder of another network than ours."""
+    """A folder holds another network than ours."""
 
     def __init__(self, folder: Path, kind: str, reason: UserError):
         super().__init__(f"{folder} holds a {kind!r} network: {reason}")
@@ -88,10 +89,10 @@ class OtherNetworkError(UserError):
 
 
 def from_hugging_face(settings: dict[str, Any]) -> dict[str, Any]:
-    """Fields of our EncoderConfig; refuses a config of another architecture."""
+    """Return the fields of our EncoderConfig. Raise UserError for another architecture."""
     for key, value in FIXED.items():
         if settings.get(key, value) != value:
-            given = brief(settings[key])
+            given = shorten(settings[key])
             raise UserError(f"this is another architecture: its config has {key} = {given}, not {value!r}")
     check_fields(settings, KINDS, "its config")
     channels = set(settings.get("conv_dim", [512]))
@@ -103,7 +104,7 @@ def from_hugging_face(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def save_folder(folder: Path, weights: dict[str, Tensor], settings: dict[str, Any]) -> None:
-    """Write a folder for transformers' AutoModel and AutoFeatureExtractor, in the precision of the weights."""
+    """Write a folder that transformers' AutoModel and AutoFeatureExtractor load, in the precision of the weights."""
     folder.mkdir(parents=True, exist_ok=True)
     dtype = str(next(iter(weights.values())).dtype).removeprefix("torch.")
     save_tensors(folder / "model.safetensors", weights, metadata={"format": "pt"})
@@ -116,16 +117,16 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
 
 
 def read_encoder(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Weights under our names, and fields of our EncoderConfig.
+    """Read weights under our names, and the fields of our EncoderConfig.
 
-    From a Hugging Face HuBERT folder, or one file of weights (safetensors, or torch without pickled objects) under
-    names of Hugging Face, fairseq or torchaudio. Sizes come from config.json, or from the weights without one.
+    `path` is a Hugging Face HuBERT folder, or a file of weights (safetensors, or torch without pickled objects) with
+    names of Hugging Face, fairseq or torchaudio. Sizes come from config.json, or else from the weights.
     `runs.locate.find_encoder` finds the folder of a run.
     """
     if path.is_file():
         weights = rename_weights(read_weights(path), str(path))
-        beside = path.parent / "config.json"
-        settings = read_json(beside) if beside.is_file() else {}
+        config_file = path.parent / "config.json"
+        settings = read_json(config_file) if config_file.is_file() else {}
         known = settings.get("model_type") == FIXED["model_type"]
         return weights, from_hugging_face(settings) if known else infer_config_fields(weights, str(path))
     folder = path
@@ -134,7 +135,7 @@ def read_encoder(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     settings = read_json(folder / "config.json")
     try:
         fields = from_hugging_face(settings)
-    except UserError as error:  # before the weights are read: those of another network say less
+    except UserError as error:  # before reading the weights, whose error would be less clear
         raise OtherNetworkError(folder, str(settings.get("model_type", "nameless")), error) from error
     file = next((folder / name for name in WEIGHT_FILES if (folder / name).is_file()), None)
     if file is None:
@@ -145,7 +146,7 @@ def read_encoder(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def check_sizes(weights: dict[str, Tensor], fields: dict[str, Any], folder: Path) -> None:
-    """Refuse a config of another size than the weights, before a network of its size is made."""
+    """Raise UserError if the sizes of config and weights differ, before a network is built."""
     for name, size in infer_sizes(weights, str(folder)).items():
         given = fields.get(name, getattr(EncoderConfig, name))
         if given != size:
@@ -155,9 +156,9 @@ def check_sizes(weights: dict[str, Tensor], fields: dict[str, Any], folder: Path
 
 
 def read_weights(file: Path) -> dict[str, Tensor]:
-    """Tensors of a file, never its pickled code: what is not plain tensors is refused."""
+    """Read the tensors of a file. Raise UserError if it holds other pickled objects, which could run code."""
     try:
-        # safetensors files are told by their first bytes: a length, then JSON.
+        # A safetensors file starts with a length and JSON.
         with file.open("rb") as opened:
             plain = opened.read(9)[8:] == b"{"
         found: Any = safetensors.torch.load_file(file) if plain or file.suffix == ".safetensors" else load_tensors(file)
@@ -172,6 +173,7 @@ def read_weights(file: Path) -> dict[str, Tensor]:
 
 
 def load_tensors(file: Path) -> Any:
+    """Read a file of torch that holds only tensors. Raise UserError for other pickled objects."""
     try:
         return torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
@@ -179,12 +181,12 @@ def load_tensors(file: Path) -> Any:
             f"{file} holds pickled objects besides tensors, which could run code, and is refused "
             "(docs/use.md, Checkpoints of other programs)"
         ) from error
-    except Exception as error:  # bytes that are no pickle make the reader stumble anywhere
+    except Exception as error:  # bytes that are not a pickle can raise anything
         raise UserError(f"{file} is not a file of weights") from error
 
 
 def load_strictly(module: nn.Module, weights: dict[str, Tensor], source: str) -> None:
-    """Load weights under our names, which must all fit."""
+    """Load weights under our names. Raise UserError unless all fit and are finite."""
     wanted = module.state_dict()
     missing, unknown = sorted(wanted.keys() - weights.keys()), sorted(weights.keys() - wanted.keys())
     if missing or unknown:
@@ -199,12 +201,12 @@ def load_strictly(module: nn.Module, weights: dict[str, Tensor], source: str) ->
 
 
 def fingerprint(module: nn.Module) -> str:
-    """A hash of all weights."""
+    """Return a hash of all weights."""
     return fingerprint_weights(module.state_dict())
 
 
 def fingerprint_weights(weights: dict[str, Tensor]) -> str:
-    """A hash of tensors by name; those in half precision count as the fp32 numbers they are loaded as."""
+    """Return a hash of named tensors. Tensors in half precision are hashed in fp32, as they are loaded."""
     digest = hashlib.sha256()
     for name, tensor in sorted(weights.items()):
         tensor = tensor.float() if tensor.dtype in HALVES else tensor

@@ -30,8 +30,8 @@ def frame_count(samples: int) -> int:
     return max(0, (samples - RECEPTIVE_FIELD) // STRIDE + 1)
 
 
-def samples_of(frames: int) -> int:
-    """Samples that so many frames see, at least one."""
+def sample_count(frames: int) -> int:
+    """Return the number of samples that a number of frames (at least one) covers."""
     return (frames - 1) * STRIDE + RECEPTIVE_FIELD
 
 
@@ -46,7 +46,7 @@ def frame_counts(samples: Tensor) -> Tensor:
 
 
 class Moments(NamedTuple):
-    """Of the stretches of ten samples that the first convolution reads: what its norm needs to know of a recording."""
+    """Statistics of the windows of ten samples that the first convolution reads, for its norm."""
 
     mean: Tensor  # (B, 10)
     covariance: Tensor  # (B, 10, 10)
@@ -76,7 +76,7 @@ class FeatureExtractor(nn.Module):
     def forward(
         self, waveforms: Tensor, lengths: Tensor | None = None, moments: Moments | None = None
     ) -> Tensor:  # (B, N) -> (B, T, C)
-        """Features of waveforms. With `moments`, the first norm uses these statistics instead of the waveforms' own."""
+        """Return the features of waveforms. With `moments`, the first norm uses these statistics."""
         batch, samples = waveforms.shape
         first, *others = cast(list[ConvLayer], list(self.conv_layers))
         weight = normalized_weight(first, *(moments or window_moments(waveforms, lengths)))

@@ -1,7 +1,7 @@
-"""What the predictor says at every frame: each frame is masked exactly once, over several passes.
+"""Predictions of the predictor at every frame: several passes mask each frame exactly once.
 
-With nothing masked the cluster head reads the encoder's output, and the predictor, which training supervises, is not
-used at all. Here every frame is predicted from the frames around it, as in training.
+Without a mask, the cluster head reads the output of the encoder, and the predictor is not used. Here every frame is
+predicted from the frames around it, as in training.
 """
 
 import math
@@ -15,15 +15,15 @@ from sjepa.model.predictor import ClusterHead, Predictor
 
 
 def draw_passes(frames: int, ratio: float, span: int, seed: int) -> np.ndarray:
-    """Masks (P, T) of several passes, True at masked frames: every frame is masked in exactly one of them.
+    """Draw masks (P, T) for several passes, True at masked frames. Every frame is masked in exactly one pass.
 
-    The frames are cut into spans of training's length from a random offset, and the spans are dealt out at random.
-    There are as many passes as keep the masked share of each at most about training's: two for a ratio of 0.65, four
-    for 0.3. The masks depend on the number of frames and the seed alone.
+    The frames are cut into spans of the length used in training, from a random offset. Spans are assigned to passes at
+    random. The number of passes keeps the masked share of each near that of training: two for a ratio of 0.65, four
+    for 0.3. The masks depend only on the number of frames and the seed.
     """
     generator = np.random.default_rng((seed, frames))
     passes = min(frames, max(2, math.ceil(1 / ratio) if ratio > 0 else 2))
-    span = max(1, min(span, frames // passes))  # so that no pass hides all of a short utterance
+    span = max(1, min(span, frames // passes))  # no pass masks all of a short utterance
     number = (np.arange(frames) + generator.integers(span)) // span
     dealt = np.empty(number[-1] + 1, dtype=int)
     dealt[generator.permutation(len(dealt))] = np.arange(len(dealt)) % passes
@@ -34,7 +34,7 @@ def draw_passes(frames: int, ratio: float, span: int, seed: int) -> np.ndarray:
 def predict_masked(
     encoder: EncoderNetwork, predictor: Predictor, head: ClusterHead, clean: Tensor, masks: Tensor
 ) -> Tensor:
-    """Logits (T, K) of one utterance (1, N): of each frame those of the pass in which it is masked, given (P, T)."""
+    """Return the logits (T, K) of one utterance (1, N): for each frame, those of the pass in `masks` that masks it."""
     features = encoder.convolve(clean)  # masks come after the front end, so all passes share it
     z = encoder.transform(features.expand(len(masks), -1, -1), mask=masks).last
     logits = head(predictor(z, masks))  # (P, T, K)

@@ -1,8 +1,8 @@
 """Statistics of a recording that arrives in blocks, for the norm of the encoder's first layer.
 
-The encoder normalises the channels of its first convolution over time. A part of a recording, normalised by itself,
-would be made as loud as any other part. With the statistics of the whole recording, or of all that was heard so far,
-the front end computes a part as within its recording.
+The encoder normalises the channels of its first convolution over time. If a part of a recording were normalised alone,
+it would become as loud as any other part. With the statistics of the whole recording, or of all audio so far, a part
+has the same features as within its recording.
 """
 
 from collections.abc import Iterable
@@ -22,26 +22,26 @@ class RunningMoments:
         self.total, self.products = np.zeros(kernel), np.zeros((kernel, kernel))
 
     def add(self, block: np.ndarray) -> None:
-        """Count in the next samples (float32)."""
+        """Add the next samples (float32)."""
         kernel, stride = KERNELS[0], STRIDES[0]
         self.held = np.concatenate([self.held, block])
         if len(self.held) < kernel:
             return
-        stretches = np.lib.stride_tricks.sliding_window_view(self.held, kernel)[::stride].astype(np.float64)
-        self.count += len(stretches)
-        self.total += stretches.sum(0)
-        self.products += stretches.T @ stretches
-        self.held = self.held[stride * len(stretches) :]
+        windows = np.lib.stride_tricks.sliding_window_view(self.held, kernel)[::stride].astype(np.float64)
+        self.count += len(windows)
+        self.total += windows.sum(0)
+        self.products += windows.T @ windows
+        self.held = self.held[stride * len(windows) :]
 
     def read(self, device: torch.device | str = "cpu") -> Moments:
-        """The moments, for a batch of one."""
+        """Return the moments, for a batch of one."""
         mean = self.total / max(self.count, 1)
         covariance = self.products / max(self.count, 1) - np.outer(mean, mean)
         return Moments(*(torch.from_numpy(x[None]).float().to(device) for x in (mean, covariance)))
 
 
-def moments_of(blocks: Iterable[np.ndarray]) -> Moments:
-    """Moments of a whole recording."""
+def measure_moments(blocks: Iterable[np.ndarray]) -> Moments:
+    """Return the moments of a whole recording."""
     moments = RunningMoments()
     for block in blocks:
         moments.add(block)

@@ -1,4 +1,4 @@
-"""Encoders by name or path. Some encoders ship with the package, one folder each, and are found without a network."""
+"""Find encoders by name or path. Some encoders ship with the package, one folder each."""
 
 from pathlib import Path
 
@@ -8,14 +8,14 @@ WEIGHTS = Path(__file__).parent.parent / "weights"
 
 
 def encoder_names() -> list[str]:
-    """Names of the encoders that ship with the package."""
+    """Return the names of the encoders that ship with the package."""
     return sorted(file.parent.name for file in WEIGHTS.glob("*/model.safetensors"))
 
 
 def resolve_encoder(source: str | Path, others: str = "a file of weights") -> Path:
-    """A path that exists as it is, or the folder of an encoder that ships with the package; a path comes first.
+    """Return a path that exists, or else the folder of a shipped encoder with this name.
 
-    `others` is what else the caller accepts, for the refusal.
+    `others` lists what else the caller accepts, for the error message.
     """
     path, names = Path(source), encoder_names()
     if path.exists():

@@ -15,6 +15,8 @@ Activation = Literal["gelu", "relu"]
 
 
 class Attention(nn.Module):
+    """Multi-head self-attention, with the weight names of Hugging Face's HuBERT."""
+
     def __init__(self, hidden_size: int, heads: int, dropout: float):
         super().__init__()
         self.heads, self.dropout = heads, dropout
@@ -58,6 +60,8 @@ def gelu_dropout(x: Tensor, p: float) -> Tensor:
 
 
 class FeedForward(nn.Module):
+    """The feed-forward block of a transformer layer."""
+
     def __init__(self, hidden_size: int, inner_size: int, dropout: float, activation: Activation):
         super().__init__()
         self.intermediate_dense = nn.Linear(hidden_size, inner_size)
@@ -116,7 +120,7 @@ class TransformerStack(nn.Module):
         self.layers = nn.ModuleList(layers)
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        """Return the input of layer 0, with masked frames zeroed. `Encoder` runs the layers."""
+        """Return the input of layer 0, with masked frames zeroed. `EncoderNetwork` runs the layers."""
         if mask is not None:
             x = x.masked_fill(mask.unsqueeze(2), 0.0)
         return self.dropout(self.layer_norm(x + self.pos_conv_embed(x)))

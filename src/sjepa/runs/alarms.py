@@ -1,11 +1,11 @@
-"""What looks wrong in a run. An alarm has a code, which programs compare, and a message for people."""
+"""Alarms about a run in training. An alarm has a code for programs and a message for users."""
 
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
-WAITING = 0.1  # share of the time that a GPU may wait for audio
-EARLY = 0.2  # of a phase: before it, predictions at chance are no alarm
+WAITING = 0.1  # a GPU may wait for audio during this share of the time
+EARLY = 0.2  # share of a phase; before it, predictions at chance level raise no alarm
 Code = Literal[
     "targets-collapsed",
     "targets-uniform",
@@ -18,15 +18,15 @@ Code = Literal[
 
 
 class Alarm(TypedDict):
-    """As metrics.jsonl holds it."""
+    """An alarm as in metrics.jsonl."""
 
     code: str
-    """A `Code`; in a log from before alarms had codes, the message itself."""
+    """A `Code`. Older logs have no codes; there it is the message."""
     message: str
 
 
 def find_alarms(values: Mapping[str, Any], components: int, progress: float, waiting: float = 0.0) -> list[Alarm]:
-    """Alarms of a logged interval that lies `progress` (0 to 1) into its phase; `waiting` is a GPU's share of it."""
+    """Return the alarms of a logged interval at `progress` (0 to 1) of its phase. `waiting` is a share of GPU time."""
     found: list[Alarm] = []
 
     def add(code: Code, message: str) -> None:
@@ -37,10 +37,13 @@ def find_alarms(values: Mapping[str, Any], components: int, progress: float, wai
     if perplexity < 1.5:
         add(
             "targets-collapsed",
-            f"targets have collapsed: nearly every frame falls to one component (perplexity {perplexity:.2f})",
+            f"targets have collapsed: nearly all frames belong to one component (perplexity {perplexity:.2f})",
         )
     if spread and values["target_entropy"] > 0.9 * math.log2(components):
-        add("targets-uniform", "targets say nothing: posteriors are nearly uniform; is the temperature too high?")
+        add(
+            "targets-uniform",
+            "targets are uninformative: posteriors are nearly uniform; is the temperature too high?",
+        )
     if spread and progress > EARLY and max(masked, visible) < 2 / components:
         add(
             "nothing-learned",
@@ -51,7 +54,7 @@ def find_alarms(values: Mapping[str, Any], components: int, progress: float, wai
             "dead-components",
             f"{values['dead_components']} of {components} components are dead; lower K or the mixture's decay",
         )
-    # Frames that are not in the loss say nothing about the targets, nor do targets that do not move.
+    # Only frames in the loss and targets that change can show drift.
     if values["visible_loss"] and values["decay"] is not None and masked > visible + 0.05:
         add(
             "targets-drift",
@@ -70,12 +73,12 @@ def find_alarms(values: Mapping[str, Any], components: int, progress: float, wai
 
 
 def select_new(found: Sequence[Alarm], before: Sequence[Alarm]) -> list[Alarm]:
-    """The alarms of a line whose code the line before does not have."""
+    """Return the alarms whose code is not among the alarms of the previous line."""
     known = {alarm["code"] for alarm in before}
     return [alarm for alarm in found if alarm["code"] not in known]
 
 
 def read_alarms(line: Mapping[str, Any]) -> list[Alarm]:
-    """The alarms of a train line of metrics.jsonl; in older logs an alarm is its message alone."""
+    """Return the alarms of a train line of metrics.jsonl. In older logs, an alarm is only a message."""
     logged: list[Alarm | str] = line.get("alarms") or []
     return [{"code": each, "message": each} if isinstance(each, str) else each for each in logged]

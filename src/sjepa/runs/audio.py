@@ -1,4 +1,4 @@
-"""The audio that a run was trained on: run.json names what it has now, and what was replaced at which step."""
+"""The audio of a run: run.json names the current audio, and the audio before each replacement."""
 
 from collections.abc import Mapping
 from itertools import pairwise
@@ -7,27 +7,27 @@ from typing import Any, NamedTuple
 from sjepa.errors import UserError
 from sjepa.fields import TABLE, TEXT, WHOLE, list_of, require
 
-SINCE = "data_since"  # in run.json: the step from which on the run has its audio; absent for 0
-EARLIER = "earlier_data"  # in run.json: the audio before, the oldest first; absent if it was never replaced
+SINCE = "data_since"  # in run.json: the step at which the run got its current audio; absent for 0
+EARLIER = "earlier_data"  # in run.json: earlier audio, the oldest first; absent if it was never replaced
 FIELDS = ("data", "corpus", SINCE, EARLIER)
-"""Fields of run.json that say which audio a run has and had."""
+"""Fields of run.json about the current and the earlier audio."""
 
 
 class AudioSection(NamedTuple):
     """A part of a run with the same audio."""
 
     data: str
-    """As it was named."""
+    """The audio, as given on the command line."""
     corpus: str
-    """Its fingerprint."""
+    """Fingerprint of the audio."""
     since: int
-    """The first step."""
+    """The step at which the section starts."""
 
 
 def audio_sections(facts: Mapping[str, Any], before: int | None = None) -> list[AudioSection]:
-    """The sections of a run, the oldest first, by the fields of its run.json.
+    """Return the sections of a run, the oldest first, from the fields of its run.json.
 
-    `before` is a step: sections that begin there or later are left out.
+    With `before`, leave out sections that start at this step or later.
     """
     where = "run.json"
     past = require(facts, EARLIER, list_of(TABLE), where) if EARLIER in facts else []
@@ -41,7 +41,7 @@ def audio_sections(facts: Mapping[str, Any], before: int | None = None) -> list[
 
 
 def to_facts(sections: list[AudioSection]) -> dict[str, Any]:
-    """The fields of run.json for these sections."""
+    """Return the fields of run.json for these sections."""
     *past, newest = sections
     facts: dict[str, Any] = {"data": newest.data, "corpus": newest.corpus}
     if newest.since:
@@ -52,6 +52,6 @@ def to_facts(sections: list[AudioSection]) -> dict[str, Any]:
 
 
 def replace_audio(facts: Mapping[str, Any], data: str, corpus: str, step: int) -> dict[str, Any]:
-    """The fields of run.json for a run that has other audio from a step on; audio that no step has used is left out."""
+    """Return the fields of run.json for other audio from a step on. Audio that no step has used is left out."""
     past = [section for section in audio_sections(facts) if section.since < step]
     return to_facts([*past, AudioSection(data, corpus, step)])

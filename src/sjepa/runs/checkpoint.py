@@ -1,7 +1,7 @@
-"""Checkpoints: one folder each, written whole or not at all, safetensors and JSON only.
+"""Checkpoints: one folder each, written atomically, as safetensors and JSON.
 
-All randomness is drawn from (seed, step) or (seed, epoch, batch), so the random state is the step and the loader's
-position.
+All random numbers depend on (seed, step) or (seed, epoch, batch), so the random state is the step and the position of
+the loader.
 """
 
 import hashlib
@@ -14,7 +14,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sjepa.errors import UserError
-from sjepa.fields import NUMBER, SURPRISES, TEXT, WHOLE, Kind, brief, check_fields, list_of, optional, require, table_of
+from sjepa.fields import (
+    NUMBER,
+    SURPRISES,
+    TEXT,
+    WHOLE,
+    Kind,
+    check_fields,
+    list_of,
+    optional,
+    require,
+    shorten,
+    table_of,
+)
 from sjepa.files import atomic_folder, read_json, save_tensors
 from sjepa.runs.folder import RunFolder
 
@@ -26,11 +38,11 @@ if TYPE_CHECKING:
 
 
 class DamagedError(Exception):
-    """A checkpoint that does not hold what was written."""
+    """A checkpoint is damaged: its contents differ from what was written."""
 
 
 def state_file(checkpoint: Path) -> Path:
-    """The JSON of a checkpoint; a checkpoint without it is not whole."""
+    """Return the JSON file of a checkpoint. A checkpoint without it is incomplete."""
     return checkpoint / "state.json"
 
 
@@ -41,12 +53,12 @@ STATE = {
     "phase": WHOLE,
     "log_bytes": WHOLE,
 }
-SINCE = {"active_layer": optional(WHOLE)}  # fields that older checkpoints lack
+SINCE = {"active_layer": optional(WHOLE)}  # fields that older checkpoints do not have
 TRAINING_PARTS = ("model", "targets", "optimizer", "meter")
 
 
 def read_state(checkpoint: Path) -> dict[str, Any]:
-    """Everything in a checkpoint but its tensors; raises DamagedError if it is not as it was written."""
+    """Read everything in a checkpoint except its tensors. Raise DamagedError if it is invalid."""
     file = state_file(checkpoint)
     try:
         state = read_json(file)
@@ -58,39 +70,40 @@ def read_state(checkpoint: Path) -> dict[str, Any]:
     if not checkpoint.name.endswith(f"-{step:08d}"):
         raise DamagedError(f"{file.name}: step is {step}")
     if any(Path(name).name != name for name in names):
-        raise DamagedError(f"{file.name}: files of another folder")
+        raise DamagedError(f"{file.name}: it names files in another folder")
     return state
 
 
 def check_training(parts: "Parts", state: dict[str, Any]) -> None:
-    """Raise DamagedError if something is missing with which training continues."""
+    """Raise DamagedError if something that training needs is missing."""
     missing = [name for name in STATE if name not in state] + [name for name in TRAINING_PARTS if name not in parts]
     if missing:
         raise DamagedError(f"it has no {', '.join(missing)}")
 
 
 def save(run: RunFolder, step: int, tensors: "Parts", state: dict[str, Any]) -> None:
-    """Write a checkpoint: one safetensors file per part. The folder appears under its name when it is complete."""
+    """Write a checkpoint: one safetensors file per part. The folder gets its name when it is complete."""
     try:
         with atomic_folder(run.checkpoint(step), "replace") as folder:
             files = {}
             for name, part in tensors.items():
                 path = folder / f"{name}.safetensors"
                 save_tensors(path, part)
-                files[path.name] = digest(path)
+                files[path.name] = hash_file(path)
             state_file(folder).write_text(json.dumps(state | {"step": step, "files": files}, indent=1) + "\n")
     except OSError as error:
-        raise cannot_write("the checkpoint", step, run, error) from error
+        raise make_write_error("the checkpoint", step, run, error) from error
 
 
-def cannot_write(what: str, step: int, run: RunFolder, error: OSError) -> UserError:
+def make_write_error(what: str, step: int, run: RunFolder, error: OSError) -> UserError:
+    """Return the error for a failed write, with the last valid checkpoint."""
     steps = run.checkpoint_steps
     left = f"the last good checkpoint is at step {steps[0]}" if steps else "there is no checkpoint yet"
     return UserError(f"cannot write {what} of step {step} in {run}: {error}; {left}")
 
 
 def load(folder: Path) -> tuple["Parts", dict[str, Any]]:
-    """Parts and state of a checkpoint; raises DamagedError if a file differs from what was written."""
+    """Load parts and state of a checkpoint. Raise DamagedError if a file differs from what was written."""
     import safetensors
     import safetensors.torch
 
@@ -98,7 +111,7 @@ def load(folder: Path) -> tuple["Parts", dict[str, Any]]:
         state = read_state(folder)
         parts = {}
         for name, written in state["files"].items():
-            if digest(folder / name) != written:
+            if hash_file(folder / name) != written:
                 raise DamagedError(f"{name} is not what was written")
             parts[name.removesuffix(".safetensors")] = safetensors.torch.load_file(folder / name)
         return parts, state
@@ -106,8 +119,8 @@ def load(folder: Path) -> tuple["Parts", dict[str, Any]]:
         raise DamagedError(str(error) or type(error).__name__) from error
 
 
-def load_sound(run: RunFolder, say: Any = print, training: bool = False) -> Iterator[tuple["Parts", dict[str, Any]]]:
-    """Sound checkpoints, the newest first; reports each damaged one. `training` asks for all that training needs."""
+def load_valid(run: RunFolder, say: Any = print, training: bool = False) -> Iterator[tuple["Parts", dict[str, Any]]]:
+    """Yield valid checkpoints, the newest first, and report damaged ones. `training` requires all training state."""
     for step in run.checkpoint_steps:
         folder = run.checkpoint(step)
         try:
@@ -121,8 +134,8 @@ def load_sound(run: RunFolder, say: Any = print, training: bool = False) -> Iter
 
 
 def load_latest(run: RunFolder, say: Any = print, training: bool = False) -> tuple["Parts", dict[str, Any]] | None:
-    """The newest sound checkpoint; none if there is no checkpoint at all."""
-    found = next(load_sound(run, say, training), None)
+    """Return the newest valid checkpoint, or None if there is no checkpoint."""
+    found = next(load_valid(run, say, training), None)
     if found is None and run.checkpoint_steps:
         raise UserError(f"all checkpoints in {run.checkpoints} are damaged; start again with another --out")
     return found
@@ -130,35 +143,35 @@ def load_latest(run: RunFolder, say: Any = print, training: bool = False) -> tup
 
 @contextmanager
 def refuse_unfit(run: RunFolder) -> Iterator[None]:
-    """Say so if a checkpoint does not fit the run's config."""
+    """Raise UserError if a checkpoint does not match the config of the run."""
     try:
         yield
-    except (RuntimeError, *SURPRISES) as error:  # torch's word for other shapes is RuntimeError
-        reason = brief(str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__)
+    except (RuntimeError, *SURPRISES) as error:  # torch raises RuntimeError for wrong shapes
+        reason = shorten(str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__)
         raise UserError(f"{run}: its checkpoint does not fit {run.config_file.name} ({reason})") from error
 
 
 def prune(run: RunFolder, keep: int, always: set[int], every: int = 0) -> None:
-    """Remove all checkpoints but the newest `keep` and those of steps in `always` or at multiples of `every`."""
+    """Remove checkpoints except the newest `keep`, those of steps in `always`, and those at multiples of `every`."""
     kept = always | {step for step in run.checkpoint_steps if every and step % every == 0}
     for step in [step for step in run.checkpoint_steps[keep:] if step not in kept]:
         shutil.rmtree(run.checkpoint(step), ignore_errors=True)
 
 
-def digest(path: Path) -> str:
+def hash_file(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 class Writer:
-    """Writes in the background, one thing at a time, while training goes on."""
+    """Run writes in the background, one at a time, while training continues."""
 
     def __init__(self) -> None:
         self.thread: threading.Thread | None = None
         self.failure: UserError | None = None
 
     def start(self, task: Callable[[], None]) -> None:
-        """Begin a task once the one before has ended; raises the failure of that one."""
+        """Start a task after the previous one has ended. Raise the error of the previous one."""
         self.wait()
 
         def work() -> None:
@@ -171,13 +184,13 @@ class Writer:
         self.thread.start()
 
     def join(self) -> None:
-        """Wait until nothing is being written, whether it succeeded or not."""
+        """Wait until the write has ended. Ignore its error."""
         if self.thread is not None:
             self.thread.join()
             self.thread = None
 
     def wait(self) -> None:
-        """Wait until nothing is being written; raises the failure of what was."""
+        """Wait until the write has ended. Raise its error."""
         self.join()
         if self.failure is not None:
             failure, self.failure = self.failure, None
@@ -185,13 +198,13 @@ class Writer:
 
 
 class Staging:
-    """Host copies of a run's tensors, allocated once, so that training can go on while they are written."""
+    """Copies of tensors on the host, allocated once, so that training can continue while they are written."""
 
     def __init__(self) -> None:
         self.copies: Parts = {}
 
     def copy(self, parts: "Parts") -> "Parts":
-        """The tensors as they are now; valid until the next call. Nothing may be reading the last ones any more."""
+        """Copy the tensors. The copies are valid until the next call, so nothing may still read the previous ones."""
         import torch
 
         copied: Parts = {}

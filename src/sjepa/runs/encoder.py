@@ -1,4 +1,4 @@
-"""The encoder for use: loaded from a run, a folder, a file or a name, with the mixture and head trained with it."""
+"""The public encoder: load it from a run, a folder, a file or a name, with its mixture and cluster head."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -20,8 +20,8 @@ from sjepa.runs.heads import load_clusters, read_own_clusters
 from sjepa.runs.locate import find_encoder
 from sjepa.targets.clusters import CLUSTERS_FILE, Clusters
 
-From = Literal["mixture", "head"]
-"""What units and posteriors are of: the mixture, or the cluster head."""
+UnitSource = Literal["mixture", "head"]
+"""Units come from the mixture or from the cluster head."""
 
 
 class Encoder(EncoderNetwork):
@@ -36,16 +36,17 @@ class Encoder(EncoderNetwork):
     def __init__(self, config: EncoderConfig | None = None):
         super().__init__(config)
         self.source: Path | None = None
-        # In a list, so that torch does not take the clusters for a part of the network.
+        # In a list, so that torch does not register the clusters as a submodule.
         self.held_clusters: list[Clusters] = []
 
     def stream(
         self, chunk: float = 1.28, look_ahead: float = 0.64, context: float = 2.0, layer: int | None = None
     ) -> FeatureStream:
-        """Features of a live stream at 16 kHz, in chunks: of a layer from 0, or of the last one. Times are in seconds.
+        """Return a stream that computes features of live audio at 16 kHz in chunks. Times are in seconds.
 
-        A frame sees `context` before its chunk and `look_ahead` after it. It comes out at most `chunk` + `look_ahead`
-        after its audio, plus the time to compute. `model/stream.py` says what differs from the whole recording.
+        `layer` counts from 0; the default is the last. A frame sees `context` before its chunk and `look_ahead` after
+        it. Its delay is at most `chunk` + `look_ahead`, plus the time to compute. `model/stream.py` explains how the
+        result differs from that of the whole recording.
 
         >>> import numpy as np
         >>> from sjepa import Encoder
@@ -71,23 +72,23 @@ class Encoder(EncoderNetwork):
 
     @torch.inference_mode()
     def posteriors(self, waveforms: Tensor, lengths: Tensor | None = None, temperature: float = 1.0) -> Tensor:
-        """Posteriors (B, T, K) of the mixture for waveforms (B, N), in the space and layer it was fitted on.
+        """Return posteriors (B, T, K) of the mixture for waveforms (B, N).
 
-        The targets of training are those at `encoder.clusters.info.temperature`. Frames beyond an utterance's length
-        are 0.
+        The mixture reads the layer that it was fitted on. Training used `encoder.clusters.info.temperature`. Frames
+        beyond the length of an utterance are 0.
         """
         clusters = self.clusters
         return pad([clusters.mixture_posteriors(x, temperature) for x in self.mixture_space(waveforms, lengths)])
 
     @torch.inference_mode()
     def head_posteriors(self, waveforms: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """The cluster head's distributions (B, T, K) on the last layer; frames beyond an utterance's length are 0."""
+        """Return the distributions (B, T, K) of the cluster head. Frames beyond the length of an utterance are 0."""
         clusters = self.clusters
         return pad([clusters.head_posteriors(x) for x in self.utterance_states(waveforms, lengths, -1)])
 
     @torch.inference_mode()
-    def units(self, waveforms: Tensor, lengths: Tensor | None = None, source: From = "head") -> Tensor:
-        """The most likely component (B, T) at each frame, by the head or the mixture; -1 beyond an utterance's length.
+    def units(self, waveforms: Tensor, lengths: Tensor | None = None, source: UnitSource = "head") -> Tensor:
+        """Return the most likely component (B, T) at each frame, or -1 beyond the length of an utterance.
 
         >>> from sjepa import Encoder
         >>> Encoder.from_pretrained("runs/mine").units(torch.zeros(1, 16_000), source="mixture").shape
@@ -100,7 +101,7 @@ class Encoder(EncoderNetwork):
         return pad([clusters.head_posteriors(x).argmax(-1) for x in states], -1)
 
     def mixture_space(self, waveforms: Tensor, lengths: Tensor | None) -> list[Tensor]:
-        """Features (T, D) of each utterance that the mixture was fitted on."""
+        """Return the features (T, D) of each utterance that the mixture reads."""
         clusters = self.clusters
         counts = [waveforms.shape[1]] * len(waveforms) if lengths is None else lengths.tolist()
         utterances = [samples[:count] for samples, count in zip(waveforms, counts, strict=True)]
@@ -110,7 +111,7 @@ class Encoder(EncoderNetwork):
         return [clusters.space(samples, x) for samples, x in zip(utterances, states, strict=True)]
 
     def utterance_states(self, waveforms: Tensor, lengths: Tensor | None, state: int) -> list[Tensor]:
-        """A hidden state (T, D) of each utterance, without padding."""
+        """Return a hidden state (T, D) of each utterance, without padding."""
         output = self(waveforms, lengths, until=None if state < 0 else state - 1)
         if lengths is None:
             return list(output.hidden_states[state])
@@ -118,9 +119,9 @@ class Encoder(EncoderNetwork):
         return [x[:count] for x, count in zip(output.hidden_states[state], counts, strict=True)]
 
     def save_pretrained(self, folder: str | Path) -> None:
-        """Write a folder that `from_pretrained` and Hugging Face's AutoModel load, in the precision of the weights.
+        """Write a folder that `from_pretrained` and Hugging Face's AutoModel can load, in the precision of the weights.
 
-        The mixture and the cluster head go with it, if the encoder has them.
+        The folder includes the mixture and the cluster head if the encoder has them.
         """
         formats.save_folder(Path(folder), self.state_dict(), formats.to_hugging_face(self.config))
         if self.held_clusters:
@@ -132,8 +133,8 @@ class Encoder(EncoderNetwork):
     def from_pretrained(cls, path: str | Path) -> Self:
         """Load the encoder of a run or folder, a Hugging Face HuBERT, a file of weights, or a shipped encoder by name.
 
-        Files of weights may have the names of Hugging Face, fairseq or torchaudio. Weights are in fp32 and the encoder
-        is in evaluation mode.
+        Weights in a file may have the names of Hugging Face, fairseq or torchaudio. The encoder is in fp32 and in
+        evaluation mode.
         """
         source = resolve_encoder(path)
         place = find_encoder(source)
@@ -141,11 +142,11 @@ class Encoder(EncoderNetwork):
         encoder = cls(EncoderConfig(**fields))
         formats.load_strictly(encoder, weights, str(path))
         encoder.source = source
-        encoder.take_clusters((place.parent if place.is_file() else place) / CLUSTERS_FILE)
+        encoder.load_own_clusters((place.parent if place.is_file() else place) / CLUSTERS_FILE)
         return encoder.eval()
 
-    def take_clusters(self, file: Path) -> None:
-        """Load the mixture and the head of these weights; a fault is reported when they are asked for."""
+    def load_own_clusters(self, file: Path) -> None:
+        """Load mixture and head of these weights. An error is raised only when they are used."""
         if file.is_file():
             with suppress(UserError):
                 self.held_clusters = [read_own_clusters(file, self)]

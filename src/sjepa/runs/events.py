@@ -1,4 +1,4 @@
-"""The log of a run: its events as they were written, and what follows from several of them."""
+"""Read the log of a run: its events, and facts that follow from several events."""
 
 import json
 from collections.abc import Sequence
@@ -46,7 +46,7 @@ FIELDS: dict[str, Kind] = {
     **dict.fromkeys(("accuracy_masked", "accuracy_visible", "crop_loss"), MAYBE),
     **dict.fromkeys(("target_entropy", "predictor_entropy", "target_perplexity"), MAYBE),
 }
-# Fields that an event of a kind must have.
+# Required fields of each kind of event.
 NEEDED = {
     "phase": ("phase", "k", "targets"),
     "layers": ("effective_ranks", "smoothed"),
@@ -55,21 +55,21 @@ NEEDED = {
 
 
 def read_events(log: Path) -> list[Event]:
-    """All events of a log; what is not a finite number is read as missing."""
+    """Read all events of a log. NaN and infinity are read as missing."""
     if not log.is_file():
         raise UserError(f"{log.parent} has no {log.name}: give the directory of a run that has begun")
     try:
         text = log.read_text("utf-8")
     except UnicodeDecodeError as error:
         raise UserError(f"{log} is not text: {error}") from error
-    whole, _, _ = text.rpartition("\n")  # a run that is writing may have begun its next line
+    whole, _, _ = text.rpartition("\n")  # a running process may have written part of the next line
     return [
         parse_event(line, f"{log}, line {number}") for number, line in enumerate(whole.split("\n"), 1) if line.strip()
     ]
 
 
 def last_event(log: Path, kind: str) -> Event | None:
-    """The newest event of a kind, read from the end of the log; none if there is none in its last megabyte."""
+    """Return the newest event of a kind, or None if the last megabyte of the log has none."""
     if not log.is_file():
         return None
     with log.open("rb") as file:
@@ -77,7 +77,7 @@ def last_event(log: Path, kind: str) -> Event | None:
         for tail in (2**14, 2**17, 2**20):
             file.seek(max(0, size - tail))
             whole, _, _ = file.read().rpartition(b"\n")
-            lines = whole.split(b"\n")[(size > tail) :]  # the first may be part of a line
+            lines = whole.split(b"\n")[(size > tail) :]  # the first line may be incomplete
             for line in reversed([line for line in lines if f'"{kind}"'.encode() in line]):
                 event = parse_event(line.decode(errors="replace"), str(log))
                 if event["event"] == kind:
@@ -88,6 +88,7 @@ def last_event(log: Path, kind: str) -> Event | None:
 
 
 def parse_event(line: str, where: str) -> Event:
+    """Parse a line of the log and check its fields."""
     try:
         event = json.loads(line, parse_constant=lambda _: None)
     except (ValueError, RecursionError) as error:
@@ -103,7 +104,7 @@ def parse_event(line: str, where: str) -> Event:
 
 
 def select_events(events: Sequence[Event], kind: str) -> list[Event]:
-    """Events of one kind: data, phase, train, layers, clusters or stopped."""
+    """Return the events of one kind: data, phase, train, layers, clusters or stopped."""
     return [event for event in events if event.get("event") == kind]
 
 
@@ -112,7 +113,7 @@ def last_step(events: Sequence[Event]) -> int:
 
 
 def phase_spans(events: Sequence[Event]) -> list[tuple[int, int, int]]:
-    """Number, first and last step of every phase so far; none if the log has no line of any phase's start."""
+    """Return number, first and last step of every phase so far."""
     begun = select_events(events, "phase")
     if not begun:
         return []
@@ -121,13 +122,13 @@ def phase_spans(events: Sequence[Event]) -> list[tuple[int, int, int]]:
 
 
 def phase_start(events: Sequence[Event], phase: int) -> int:
-    """The step after which a phase began."""
+    """Return the step after which a phase started."""
     return next((event["step"] for event in select_events(events, "phase") if event["phase"] == phase), 0)
 
 
 def active_layers(events: Sequence[Event]) -> list[tuple[int, int, int, bool]]:
-    """Stretches (start, end, layer, used): the layer with the highest rank, and whether the targets read it."""
-    stretches: list[tuple[int, int, int, bool]] = []
+    """Return intervals (start, end, layer, used): the layer with the highest rank, and whether targets read it."""
+    intervals: list[tuple[int, int, int, bool]] = []
     used, known = False, [event for event in events if event.get("event") in ("phase", "layers")]
     if not known:
         return []
@@ -138,21 +139,21 @@ def active_layers(events: Sequence[Event]) -> list[tuple[int, int, int, bool]]:
             used = layer is not None
         if layer is None or end == event["step"]:
             continue
-        if stretches and stretches[-1][1:] == (event["step"], layer, used):
-            stretches[-1] = (stretches[-1][0], end, layer, used)
+        if intervals and intervals[-1][1:] == (event["step"], layer, used):
+            intervals[-1] = (intervals[-1][0], end, layer, used)
         else:
-            stretches.append((event["step"], end, layer, used))
-    return stretches
+            intervals.append((event["step"], end, layer, used))
+    return intervals
 
 
 def decay_switches(events: Sequence[Event]) -> list[tuple[int, float]]:
-    """Steps, to the nearest logged line, at which the target encoder's decay changed, and what it became."""
+    """Return the steps of changes of the target encoder's decay, to the nearest logged line, and the new decay."""
     used = [line for line in select_events(events, "train") if line.get("decay") is not None]
     return [(a["step"], b["decay"]) for a, b in pairwise(used) if a["decay"] != b["decay"]]
 
 
 def schedule_ends(events: Sequence[Event]) -> dict[int, list[str]]:
-    """Steps at which the visible loss or augmentation ended, to the nearest logged line."""
+    """Return the steps at which the visible loss or augmentation ended, to the nearest logged line."""
     watched = {"visible_loss": "visible loss", "augmented": "augmentation"}
     found: dict[int, list[str]] = {}
     for before, after in pairwise(select_events(events, "train")):

@@ -1,6 +1,6 @@
-"""The directory of a run: what each file is called, how it is read, and how a new run is made.
+"""The directory of a run: names of its files, reading, and creating a new run.
 
-Nothing else in the package knows these names. Reading a run needs no torch.
+No other module knows these names. Reading a run needs no torch.
 """
 
 import json
@@ -29,17 +29,17 @@ README = """This folder holds one S-JEPA pre-training run.
 config.toml            every setting of the run; `sjepa pretrain --out` with this folder continues it
 run.json               data, versions, command; every start and stop, and what each start changed
 metrics.jsonl          one JSON object per line: training intervals, layer checks, phases, fits
-tensorboard/           the same for TensorBoard, if it was installed
+tensorboard/           the same for TensorBoard, if it is installed
 checkpoints/step-N/    all state at step N (safetensors and JSON)
 gmm-phaseN.safetensors the mixture (or codebook) of phase N
-refused.txt            audio that was left out, in whole or in part, and why; only if there was any
+refused.txt            audio that was left out, in whole or in part, with the reason; only if there is any
 encoder/               the encoder as of the last checkpoint, for use: sjepa.Encoder.from_pretrained, or
                        transformers.HubertModel.from_pretrained
 encoder-phaseN/        the encoder at the end of phase N, for every phase but the last
-before-step-N/         the run as it was at step N, before it was lengthened or given other audio; a run of its own
+before-step-N/         a copy of the run at step N, before it was extended or got other audio
 """
 README_NAME = "README.txt"
-HISTORY, PENDING = "history", "pending"  # parts of run.json beside the facts; see history.py
+HISTORY, PENDING = "history", "pending"  # keys of run.json that are not facts; see history.py
 STEP = re.compile(r"step-(\d{8,15})")
 PHASE = re.compile(r"phase\d+")
 EARLIER = re.compile(r"before-step-(\d{1,15})")
@@ -91,7 +91,7 @@ class RunFolder:
 
     @property
     def refused(self) -> Path:
-        """The list of audio that was left out."""
+        """The list of unusable audio."""
         return self.path / "refused.txt"
 
     @property
@@ -110,7 +110,7 @@ class RunFolder:
 
     @property
     def analysis(self) -> Path:
-        """What `sjepa analyze` found."""
+        """Results of `sjepa analyze`."""
         return self.path / "analysis"
 
     def checkpoint(self, step: int) -> Path:
@@ -125,14 +125,14 @@ class RunFolder:
         return self.path / f"gmm-phase{phase}.safetensors"
 
     def earlier(self, step: int) -> Path:
-        """The run as it was at a step, before it was changed there; a run of its own."""
+        """The copy of the run at a step, made before the run was changed there. It is a complete run."""
         return self.path / f"before-step-{step}"
 
     # Reading
 
     @property
     def exists(self) -> bool:
-        """Whether this is a run: config.toml is written last and makes it one."""
+        """Whether this is a run. config.toml is written last, so it marks a run."""
         return self.config_file.is_file()
 
     @property
@@ -145,26 +145,26 @@ class RunFolder:
 
     @property
     def settings_text(self) -> str:
-        """config.toml, or what is to replace it where that was not carried out yet."""
+        """The text of config.toml, or of a pending change that will replace it."""
         pending = self.pending
         return self.config_file.read_text("utf-8") if pending is None else str(pending["config"])
 
     @property
     def settings(self) -> dict[str, Any]:
-        """config.toml as plain tables, also of a run that another version made; empty without the file."""
+        """config.toml as plain tables, unchecked, to read runs of other versions. Empty without the file."""
         try:
             return tomllib.loads(self.settings_text) if self.exists else {}
-        except (ValueError, RecursionError) as error:  # not TOML, or not even text
+        except (ValueError, RecursionError) as error:  # not TOML, or not text
             raise UserError(f"{self.config_file} is not valid TOML: {error}") from error
 
     @property
     def record(self) -> dict[str, Any]:
-        """run.json whole; empty without the file."""
+        """The contents of run.json. Empty without the file."""
         return read_json(self.facts_file) if self.facts_file.is_file() else {}
 
     @property
     def pending(self) -> dict[str, Any] | None:
-        """A change of the run that is decided and was not carried out yet."""
+        """A change of the run that was recorded but not carried out yet."""
         pending = self.record.get(PENDING)
         if pending is not None:
             where = f"{self.facts_file}: {PENDING}"
@@ -176,25 +176,25 @@ class RunFolder:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """run.json without the history: data, versions, command; empty without the file."""
+        """run.json without the history: data, versions, command. Empty without the file."""
         pending = self.pending
         facts = {key: value for key, value in self.record.items() if key not in (HISTORY, PENDING)}
         return facts | (pending["facts"] if pending is not None else {})
 
     @property
     def history(self) -> list[dict[str, Any]]:
-        """Every start of the run, the oldest first; see history.py. Empty for a run from before it was kept."""
+        """Every start of the run, the oldest first; see history.py. Empty for runs of older versions."""
         found = self.record.get(HISTORY)
         return [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list) else []
 
     @property
     def data(self) -> str:
-        """The audio that the run was given, as it was named; empty if that is not known."""
+        """The audio of the run, as given on the command line. Empty if not known."""
         return str(self.facts.get("data", ""))
 
     @property
     def planned_steps(self) -> int:
-        """Steps of all phases; 0 if they are not known."""
+        """Steps of all phases, or 0 if not known."""
         return planned_steps(self.settings)
 
     @property
@@ -205,13 +205,13 @@ class RunFolder:
 
     @property
     def changed_steps(self) -> list[int]:
-        """Steps at which the run was lengthened or given other audio, as far as it is kept as it was there."""
+        """Steps at which the run was extended or got other audio, if a copy from before the change exists."""
         found = [EARLIER.fullmatch(path.name) for path in self.path.glob("before-step-*") if path.is_dir()]
         return sorted(int(match[1]) for match in found if match)
 
     @property
     def step(self) -> int:
-        """Step of the newest checkpoint; of the last logged line if no checkpoint was kept."""
+        """Step of the newest checkpoint, or of the last logged line without checkpoints."""
         steps = self.checkpoint_steps
         if not steps and self.log.is_file():
             steps = [line["step"] for line in select_events(self.events(), "train")][-1:]
@@ -219,19 +219,19 @@ class RunFolder:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the newest checkpoint is the end of the last phase."""
+        """Whether the newest checkpoint is at the end of the last phase."""
         steps = self.checkpoint_steps
         planned = self.planned_steps
         return bool(steps) and (steps[0] == planned or not planned)
 
     @property
     def is_unstarted(self) -> bool:
-        """Whether the folder has at most what a kill at the very start of a run leaves: everything but the config."""
+        """Whether the folder is empty, or holds only files from before the config is written."""
         refuse_file(self.path)
         return {path.name for path in contents(self.path)} <= {self.facts_file.name, self.readme.name}
 
     def config(self) -> "Config":
-        """The settings, typed and checked."""
+        """Return the settings, typed and checked."""
         self.require()
         from sjepa.settings_file import from_toml
 
@@ -241,13 +241,13 @@ class RunFolder:
             raise UserError(f"{self.config_file} is not valid TOML: {error}") from error
 
     def events(self) -> list[Event]:
-        """All events of the log."""
+        """Return all events of the log."""
         return read_events(self.log)
 
     def metrics(self) -> dict[str, list[Any]]:
-        """What the log has of each training interval, as columns of equal length; None where a line has no value.
+        """Return the logged training intervals as columns of equal length. Missing values are None.
 
-        `pandas.DataFrame(run.metrics())` makes a table of it.
+        `pandas.DataFrame(run.metrics())` makes a table of them.
 
         >>> from sjepa import RunFolder
         >>> RunFolder("runs/mine").metrics()["step"][-3:]
@@ -258,7 +258,7 @@ class RunFolder:
         return {name: [line.get(name) for line in lines] for name in names}
 
     def require(self, *files: Path) -> None:
-        """Refuse what is not a run, or a run without one of these files."""
+        """Raise UserError if this is not a run, or if one of these files is missing."""
         if not self.path.is_dir():
             raise UserError(f"there is no run {self}: `sjepa pretrain --out {self}` makes one")
         if not self.exists:
@@ -273,7 +273,7 @@ class RunFolder:
     # Writing
 
     def create(self, config: "Config", data: str, corpus: str) -> None:
-        """Make the directory of a new run on this audio; `corpus` is its fingerprint."""
+        """Create the directory of a new run. `corpus` is the fingerprint of the audio."""
         import torch
 
         from sjepa import distributed
@@ -285,7 +285,7 @@ class RunFolder:
         self.write_start(config, facts | {"world_size": distributed.world_size()})
 
     def write_start(self, config: "Config", facts: dict[str, Any]) -> None:
-        """Write what a run has from its first moment. The config comes last, because it makes the folder a run."""
+        """Write the first files of a run. The config comes last, because it marks the folder as a run."""
         from sjepa.settings_file import to_toml
 
         write_whole(self.facts_file, json.dumps(facts, indent=1) + "\n")
@@ -293,7 +293,7 @@ class RunFolder:
         write_whole(self.config_file, to_toml(config))
 
     def check_corpus(self, corpus: str) -> None:
-        """Refuse audio with another fingerprint than the run was trained on."""
+        """Raise UserError if the run was trained on audio with another fingerprint."""
         if self.facts.get("corpus") != corpus:
             raise UserError(
                 f"{self} was trained on other audio ({self.data}): choose another --out, or give the same data; "
@@ -302,17 +302,17 @@ class RunFolder:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Keep the run to one process, which loses the lock however it ends."""
+        """Lock the run for this process. The lock is released however the process ends."""
         with lock_folder(self.path, f"another process is training {self}: wait for it, or choose another --out"):
             yield
 
 
 def planned_steps(settings: dict[str, Any]) -> int:
-    """Steps of all phases in plain settings; 0 if they are not known."""
+    """Return the steps of all phases in plain settings, or 0 if not known."""
     phases = [table for name, table in settings.items() if PHASE.fullmatch(name) and isinstance(table, dict)]
     return sum(phase["steps"] for phase in phases if WHOLE.accepts(phase.get("steps")))
 
 
 def describe_process() -> dict[str, str]:
-    """The command that starts a run, and when."""
+    """Return the command of this process, and the time."""
     return {"command": " ".join(sys.argv), "started": time.strftime("%Y-%m-%d %H:%M:%S")}

@@ -1,4 +1,4 @@
-"""The mixture, the cluster head and the predictor of a run: from its encoder folder, or from its checkpoints."""
+"""Load the mixture, the cluster head and the predictor of a run from its encoder folder or its checkpoints."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from sjepa.errors import UserError
 from sjepa.model.formats import fingerprint
 from sjepa.model.predictor import Predictor
-from sjepa.runs.checkpoint import load_sound, refuse_unfit
+from sjepa.runs.checkpoint import load_valid, refuse_unfit
 from sjepa.runs.folder import RunFolder
 from sjepa.runs.locate import find_encoder, find_run
 from sjepa.targets.clusters import CLUSTERS_FILE, Clusters, ClustersInfo, clusters_from_parts, read_clusters
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def load_clusters(source: Path, encoder: nn.Module) -> Clusters:
-    """Mixture and head of an encoder: from its folder, else from the checkpoint of the run that wrote it."""
+    """Load mixture and head of an encoder from its folder, or else from a checkpoint of its run."""
     place = find_encoder(source)
     file = (place.parent if place.is_file() else place) / CLUSTERS_FILE
     run = find_run(source) or RunFolder(source)
@@ -38,23 +38,23 @@ def load_clusters(source: Path, encoder: nn.Module) -> Clusters:
         return read_codebook(run)
     raise UserError(
         f"{source} has no mixture and no cluster head: it has no {CLUSTERS_FILE} and is not a run with checkpoints. "
-        "`sjepa pretrain` makes runs, `sjepa export --to hf` takes both along; units of k-means "
-        "(`sjepa units --units kmeans`) need none"
+        "`sjepa pretrain` makes runs, and `sjepa export --to hf` includes both. K-means units "
+        "(`sjepa units --units kmeans`) need neither"
     )
 
 
 def read_own_clusters(file: Path, encoder: nn.Module) -> Clusters:
-    """The clusters of a folder, which must belong to the encoder in it."""
+    """Load the clusters of an encoder folder. Raise UserError if they belong to another encoder."""
     clusters = Clusters.load(file)
     if clusters.info.encoder != fingerprint(encoder):
         raise UserError(
-            f"{file} belongs to other weights: is the folder being written just now, or was a file replaced?"
+            f"{file} belongs to other weights: is another process writing the folder, or was a file replaced?"
         )
     return clusters
 
 
-def clusters_at(run: RunFolder, parts: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]) -> Clusters:
-    """Mixture and head as a checkpoint holds them."""
+def restore_clusters(run: RunFolder, parts: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]) -> Clusters:
+    """Build mixture and head from the contents of a checkpoint."""
     config = run.config()
     with refuse_unfit(run):
         layer = LayerChoice(config.layer)
@@ -64,7 +64,7 @@ def clusters_at(run: RunFolder, parts: Mapping[str, Mapping[str, Tensor]], state
 
 
 def describe_phase(config: "Config", phase: int, layer: int | None, step: int) -> ClustersInfo:
-    """What the targets of a phase apply to; `same` stands for those of the phase before."""
+    """Describe the targets of a phase. `same` means the targets of the previous phase."""
     number = phase
     while config.phases[number - 1].targets == "same":
         number -= 1
@@ -85,11 +85,13 @@ def describe_phase(config: "Config", phase: int, layer: int | None, step: int) -
 
 
 def read_codebook(run: RunFolder) -> Clusters:
-    """The newest mixture of a run without checkpoints; what an older file does not say comes from config and log."""
+    """Load the newest mixture of a run without checkpoints. Facts missing from older files come from config and log."""
     config = run.config()
     found = [n for n in range(len(config.phases), 0, -1) if run.codebook(n).is_file()]
     if not found:
-        raise UserError(f"{run} has neither a checkpoint nor the mixture of a phase: `sjepa pretrain` makes them")
+        raise UserError(
+            f"{run} has neither a checkpoint nor the mixture of a phase: `sjepa pretrain --out {run}` makes them"
+        )
     file = run.codebook(found[0])
     info, tensors = read_clusters(file)
     if info is None:
@@ -105,32 +107,32 @@ def read_codebook(run: RunFolder) -> Clusters:
 
 
 class RunHeads:
-    """What is trained beside an encoder, from the checkpoint of a run that was written with it."""
+    """Mixture, cluster head and predictor from the checkpoint that belongs to an encoder."""
 
     def __init__(self, path: Path, encoder: nn.Module | None):
         self.run = RunFolder(path)
         if not self.run.exists or not self.run.checkpoint_steps:
-            raise UserError(
-                f"{path} is not a run with checkpoints, and only those have a predictor: `sjepa pretrain` makes one"
-            )
+            raise UserError(f"{path} is not a run with checkpoints, so it has no predictor: `sjepa pretrain` makes one")
         exported = encoder.state_dict() if encoder is not None else {}
-        for parts, state in load_sound(self.run):  # while one is written, the encoder is that of the one before
+        # While a checkpoint is written, the encoder may belong to the previous one.
+        for parts, state in load_valid(self.run):
             self.parts, self.state = parts, state
             self.weights = parts.get("model", {})
             trained = self.part("encoder.")
-            if exported.keys() == trained.keys() and all(equal(exported[n], t) for n, t in trained.items()):
+            if exported.keys() == trained.keys() and all(is_same_weight(exported[n], t) for n, t in trained.items()):
                 return
         raise UserError(
-            f"{path}: its encoder is that of no checkpoint; is it being written just now, or was it replaced?"
+            f"{path}: its encoder belongs to no checkpoint; is another process writing it, or was it replaced?"
         )
 
     def part(self, prefix: str) -> dict[str, Tensor]:
         return {name.removeprefix(prefix): t for name, t in self.weights.items() if name.startswith(prefix)}
 
     def clusters(self) -> Clusters:
-        return clusters_at(self.run, self.parts, self.state)
+        return restore_clusters(self.run, self.parts, self.state)
 
     def predictor(self) -> Predictor:
+        """Load the predictor of the checkpoint."""
         with refuse_unfit(self.run):
             hidden_size = self.weights["head.output.weight"].shape[1]
             predictor = Predictor(hidden_size, self.run.config().predictor)
@@ -138,6 +140,6 @@ class RunHeads:
         return predictor.eval().requires_grad_(False)
 
 
-def equal(exported: Tensor, trained: Tensor) -> bool:
-    """Whether a weight is a checkpoint's, perhaps in half precision."""
+def is_same_weight(exported: Tensor, trained: Tensor) -> bool:
+    """Return whether an exported weight, perhaps in half precision, equals the weight of a checkpoint."""
     return torch.equal(exported.cpu(), trained.to(exported.dtype))

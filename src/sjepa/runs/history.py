@@ -1,7 +1,7 @@
-"""The history of a run: every start and stop, in its run.json. Changes of settings or audio are made here, whole.
+"""The history of a run: every start and stop, in its run.json. Changes of settings or audio are atomic.
 
-A change touches two files, config.toml and run.json. It is first written to run.json as `pending`, which every reader
-takes for the run from then on, and then carried out. A kill leaves the old run or the new one.
+A change affects two files, config.toml and run.json. It is first written to run.json as `pending`, and every reader
+uses it from then on. Then it is carried out. A kill leaves either the old run or the new one.
 """
 
 import json
@@ -14,17 +14,17 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from sjepa.errors import UserError
-from sjepa.fields import brief
+from sjepa.fields import shorten
 from sjepa.files import write_whole
 from sjepa.runs.folder import HISTORY, PENDING, RunFolder
 
-LONGEST = 200  # starts that are kept
-COMMAND = 2000  # characters of a command that are kept
+LONGEST = 200  # number of starts to keep
+COMMAND = 2000  # characters of a command to keep
 Entry = dict[str, Any]
-"""A start of a run: when, where, with what, from which step, what changed; and how it stopped, once it has."""
+"""A start of a run: time, host, versions, step and changes, and later how it stopped."""
 
 
-def now() -> str:
+def timestamp() -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S")
 
 
@@ -36,17 +36,19 @@ def record_start(
     settings: str | None = None,
     facts: dict[str, Any] | None = None,
 ) -> None:
-    """Add a start to the history, and with it change the run.
+    """Add a start to the history, and change the run at the same time.
 
-    `machine` says what it runs on, `changed` has fields with their old and new values. `settings` is a new config.toml
-    and `facts` are new fields of run.json; both take effect with this start, or not at all.
+    `machine` describes the machine. `changed` lists fields with their old and new values. `settings` is a new
+    config.toml, and `facts` are new fields of run.json. Both take effect with this start, or not at all.
     """
-    entry: Entry = {"started": now(), "step": step, "host": platform.node(), "pid": os.getpid(), **machine}
+    entry: Entry = {"started": timestamp(), "step": step, "host": platform.node(), "pid": os.getpid(), **machine}
     entry |= {"python": platform.python_version(), "command": " ".join(sys.argv)[:COMMAND]}
     if changed:
-        entry["changed"] = [{"name": name, "old": plain(old), "new": plain(new)} for name, old, new in changed]
+        entry["changed"] = [
+            {"name": name, "old": to_json_value(old), "new": to_json_value(new)} for name, old, new in changed
+        ]
     record = run.record
-    record[HISTORY] = shorten([*run.history, entry])
+    record[HISTORY] = drop_old_starts([*run.history, entry])
     if settings is not None or facts:
         record[PENDING] = {"config": settings or run.settings_text, "facts": facts or {}}
     write_record(run, record)
@@ -54,7 +56,7 @@ def record_start(
 
 
 def finish_change(run: RunFolder) -> None:
-    """Carry out the change that is pending, if one is."""
+    """Carry out the pending change, if there is one."""
     pending = run.pending
     if pending is not None:
         write_whole(run.config_file, pending["config"])
@@ -67,22 +69,22 @@ def write_record(run: RunFolder, record: dict[str, Any]) -> None:
     write_whole(run.facts_file, json.dumps(record, indent=1) + "\n")
 
 
-def shorten(history: list[Entry]) -> list[Entry]:
-    """The newest starts; those that changed nothing go first."""
+def drop_old_starts(history: list[Entry]) -> list[Entry]:
+    """Return the newest starts. Starts without changes are dropped first."""
     excess = len(history) - LONGEST
     dropped = {id(entry) for entry in sorted(history[:-1], key=lambda entry: "changed" in entry)[: max(0, excess)]}
     return [entry for entry in history if id(entry) not in dropped]
 
 
-def plain(value: Any) -> Any:
+def to_json_value(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
 @contextmanager
 def record_stop(run: RunFolder, state: Any, planned: int, signal_name: Callable[[], str]) -> Iterator[None]:
-    """Write at the end of the block how it ended: at which step of `state`, and why.
+    """Record at the end of the block how it ended: the step of `state`, and the reason.
 
-    The reason is complete, signal, stopped (as ordered, before the end), interrupted or error.
+    The reason is complete, signal, stopped (as requested, before the end), interrupted or error.
     """
     try:
         yield
@@ -90,7 +92,7 @@ def record_stop(run: RunFolder, state: Any, planned: int, signal_name: Callable[
         write_stop(run, state.step, "interrupted")
         raise
     except BaseException as error:
-        write_stop(run, state.step, "error", brief_error(error))
+        write_stop(run, state.step, "error", describe_error(error))
         raise
     else:
         asked = signal_name()
@@ -101,22 +103,22 @@ def record_stop(run: RunFolder, state: Any, planned: int, signal_name: Callable[
 
 
 def write_stop(run: RunFolder, step: int, reason: str, message: str = "") -> None:
-    """Complete the newest start. A disk that is full, for one, must not hide why the run ended."""
+    """Add the stop to the newest start. An error here, such as a full disk, must not hide why the run ended."""
     with suppress(OSError, UserError):
         record, history = run.record, run.history
         if history:
-            stop = {"time": now(), "step": step, "reason": reason} | ({"message": message} if message else {})
+            stop = {"time": timestamp(), "step": step, "reason": reason} | ({"message": message} if message else {})
             history[-1]["stopped"] = stop
             write_record(run, record | {HISTORY: history})
 
 
-def brief_error(error: BaseException) -> str:
-    words = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {brief(str(error))}"
+def describe_error(error: BaseException) -> str:
+    words = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {shorten(str(error))}"
     return words[:300]
 
 
 def describe_stop(entry: Entry, running: bool = False) -> str:
-    """How a start ended, in a word; without a note of its end it was killed, unless it is the one still `running`."""
+    """Return in one word how a start ended. Without a record of its end it was killed, unless it is still `running`."""
     stop = entry.get("stopped")
     if not isinstance(stop, dict):
         return "running" if running else "killed"

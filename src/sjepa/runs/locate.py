@@ -1,4 +1,4 @@
-"""From a path or a name to a run or an encoder folder. Needs no torch."""
+"""Find the run or the encoder folder for a path or a name. Needs no torch."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ def find_encoder(source: str | Path) -> Path:
         return run.encoder
     if run.exists:
         raise UserError(
-            f"{path} is a run without an encoder yet: its first checkpoint brings one; `sjepa pretrain --out {path}` "
+            f"{path} is a run without an encoder: its first checkpoint writes one; `sjepa pretrain --out {path}` "
             "continues it"
         )
     if not (path / "config.json").is_file():

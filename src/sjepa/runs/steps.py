@@ -1,4 +1,4 @@
-"""A run at one of its checkpoints: the encoder as it was at a step."""
+"""Load the encoder of a run at the checkpoint of a step."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 def load_step(path: Path, step: int) -> tuple["Parts", dict[str, Any]]:
-    """Parts and state of the checkpoint of a step."""
+    """Load parts and state of the checkpoint of a step."""
     run = RunFolder(path)
     if not run.exists:
         raise UserError(f"--step {step}: {path} is not a run of `sjepa pretrain`, and only runs have checkpoints")
     if step not in run.checkpoint_steps:
         there = ", ".join(map(str, sorted(run.checkpoint_steps))) or "none"
         raise UserError(
-            f"--step {step}: {path} has no checkpoint of that step, only of {there}; train.keep_every keeps more"
+            f"--step {step}: {path} has no checkpoint of that step, only of {there}; set train.keep_every to keep more"
         )
     try:
         return load(run.checkpoint(step))
@@ -28,28 +28,30 @@ def load_step(path: Path, step: int) -> tuple["Parts", dict[str, Any]]:
         raise UserError(f"--step {step}: {run.checkpoint(step)} is damaged ({error})") from error
 
 
-def encoder_at(path: Path, step: int | None, ema: bool = False) -> "Encoder":
-    """The encoder of a run at the checkpoint of a step, or at its newest, with mixture and head, for inference.
+def load_encoder_at(path: Path, step: int | None, ema: bool = False) -> "Encoder":
+    """Load the encoder of a run at a step, or at its newest checkpoint, with mixture and head, for inference.
 
-    With `ema`, the target encoder: the slow copy of the encoder whose features the mixture reads.
+    With `ema`, load the target encoder: the moving average of the encoder, whose features the mixture reads.
     """
     from sjepa.model.formats import load_strictly
     from sjepa.runs.encoder import Encoder
-    from sjepa.runs.heads import clusters_at
+    from sjepa.runs.heads import restore_clusters
 
     run = RunFolder(path)
     if step is None:
         run.require()
     found = load_latest(run) if step is None else load_step(path, step)
     if found is None:
-        raise UserError(f"{path} has no checkpoint yet: the first one brings its encoder")
+        raise UserError(f"{path} has no checkpoint yet: `sjepa pretrain --out {path}` continues it")
     parts, state = found
     prefix = "features.encoder." if ema else "encoder."
     part = parts["targets" if ema else "model"]
     weights = {name.removeprefix(prefix): tensor for name, tensor in part.items() if name.startswith(prefix)}
     if not weights:
-        raise UserError(f"{path} has no target encoder at step {state['step']}: its targets do not read one there")
+        raise UserError(
+            f"{path} has no target encoder at step {state['step']}: its targets do not read an encoder there"
+        )
     encoder = Encoder(run.config().encoder)
     load_strictly(encoder, weights, str(run.checkpoint(state["step"])))
-    encoder.held_clusters = [clusters_at(run, parts, state)]
+    encoder.held_clusters = [restore_clusters(run, parts, state)]
     return encoder.eval()

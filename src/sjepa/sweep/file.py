@@ -14,10 +14,10 @@ from typing import Any
 from sjepa.bounds import SEED
 from sjepa.config import Config
 from sjepa.errors import UserError, suggestion
-from sjepa.fields import FLAG, TABLE, TEXT, Kind, brief, list_of, require
+from sjepa.fields import FLAG, TABLE, TEXT, Kind, list_of, require, shorten
 from sjepa.runs.folder import RunFolder
 from sjepa.settings_file import change_config, load_settings
-from sjepa.train.branch import unshared
+from sjepa.train.branch import find_unshared
 
 NAME = re.compile(r"[\w.+-]+")
 VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
@@ -186,7 +186,7 @@ def find_parent(config: Config, runs: Sequence[Item]) -> tuple[Item | None, int]
     for run in runs:
         assert run.config is not None
         most = min(len(run.config.phases), len(config.phases) - 1)
-        shared = max((n for n in range(1, most + 1) if not unshared(run.config, config, n)), default=0)
+        shared = max((n for n in range(1, most + 1) if not find_unshared(run.config, config, n)), default=0)
         if shared > best[1]:
             best = (run, shared)
     return best
@@ -290,7 +290,7 @@ def expand(text: str, where: str) -> str:
     def value(found: re.Match[str]) -> str:
         name = found[1] or found[2]
         if name not in os.environ:
-            raise UserError(f"{where} = {brief(text)}: the environment variable {name} is not set")
+            raise UserError(f"{where} = {shorten(text)}: the environment variable {name} is not set")
         return os.environ[name]
 
     return VARIABLE.sub(value, text)

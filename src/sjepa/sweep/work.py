@@ -21,7 +21,7 @@ from sjepa.runs.folder import RunFolder
 from sjepa.settings_file import to_toml
 from sjepa.stopping import SIGNALS
 from sjepa.sweep.file import Evaluation, Item, Sweep
-from sjepa.train.branch import boundary
+from sjepa.train.branch import boundary_checkpoint
 
 PATIENCE = 10.0  # seconds between checks of a run that another process trains
 
@@ -68,7 +68,7 @@ def is_trained(item: Item) -> bool:
 def has_finished(item: Item, phases: int) -> bool:
     """Whether a run has finished its first `phases` phases."""
     run = RunFolder(item.folder)
-    return run.exists and checkpoint.state_file(boundary(run, run.config(), phases)).is_file()
+    return run.exists and checkpoint.state_file(boundary_checkpoint(run, run.config(), phases)).is_file()
 
 
 def wait_for_lock() -> None:

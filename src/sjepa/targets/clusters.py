@@ -1,8 +1,7 @@
-"""The mixture and the cluster head that belong to an encoder, in one file that says where they apply.
+"""The mixture and the cluster head of an encoder, and the file that stores them.
 
-`clusters.safetensors` lies in every encoder folder. It holds the mixture (or another codebook) of the phase in which
-the encoder was written, the projection in front of it, and the cluster head. Its header says which features the mixture
-was fitted on.
+Every encoder folder has a `clusters.safetensors`. It holds the mixture (or another codebook) of the phase in which the
+encoder was written, its projection, and the cluster head. Its header describes the features that the mixture reads.
 """
 
 import dataclasses
@@ -20,7 +19,7 @@ from torch import Tensor, nn
 from sjepa.audio.mfcc import MfccConfig
 from sjepa.bounds import check_bounds
 from sjepa.errors import UserError
-from sjepa.fields import FLAG, NUMBER, SURPRISES, TEXT, WHOLE, brief, one_of, optional, require, table_of
+from sjepa.fields import FLAG, NUMBER, SURPRISES, TEXT, WHOLE, one_of, optional, require, shorten, table_of
 from sjepa.files import save_tensors
 from sjepa.model.encoder import EncoderNetwork
 from sjepa.model.predictor import ClusterHead
@@ -30,8 +29,8 @@ from sjepa.targets.projection import PrincipalComponents
 from sjepa.targets.targets import Targets
 
 CLUSTERS_FILE = "clusters.safetensors"  # next to the weights of the encoder
-HEADER = "clusters"  # the key of the safetensors metadata: one JSON object
-BATCH = 65_536  # frames that the head takes at once
+HEADER = "clusters"  # key in the safetensors metadata; the value is a JSON object
+BATCH = 65_536  # frames per forward pass of the head
 MIXTURE = ("weights", "means", "variances", "centre", "floor")
 KINDS_OF_FIELDS = {
     "targets": one_of(*KINDS),
@@ -48,24 +47,24 @@ KINDS_OF_FIELDS = {
 
 @dataclass(frozen=True)
 class ClustersInfo:
-    """Where a mixture and a head come from, and what they apply to."""
+    """Origin of a mixture and a head, and the features that they read."""
 
     targets: TargetName
-    """Kind of targets that the mixture made: its features and how it was fitted."""
+    """Kind of targets: the features of the mixture, and how it was fitted."""
     layer: int | None
-    """The encoder's layer that the mixture reads, from 0; None if it reads features of the audio itself."""
+    """Layer of the encoder that the mixture reads, from 0; None if it reads features of the audio."""
     phase: int
-    """Phase whose targets these are."""
+    """Phase of the targets."""
     step: int
     centred: bool
-    """Each utterance's mean is subtracted from the features first."""
+    """Whether the mean of each utterance is subtracted from its features first."""
     temperature: float
-    """Temperature of the training targets; posteriors are at 1 unless another one is asked for."""
+    """Temperature of the training targets. `mixture_posteriors` uses 1 by default."""
     hard: bool
-    """Training targets were the most likely component alone."""
+    """Whether the training targets were the most likely component only."""
     mfcc: MfccConfig
     encoder: str
-    """Fingerprint of the encoder that the file belongs to; empty for a file of its own."""
+    """Fingerprint of the encoder that the file belongs to; empty if it belongs to none."""
 
 
 class Clusters(nn.Module):
@@ -90,7 +89,7 @@ class Clusters(nn.Module):
         self.projection = PrincipalComponents(dimension, components)
         self.projection.load_state_dict(select(tensors, "projection."))
         self.features = None
-        if not self.kind.reads_encoder:  # and so does not look at the source's encoder either
+        if not self.kind.reads_encoder:  # the encoder of the source is then not used
             self.features = self.kind.features(Source(cast(EncoderNetwork, None), info.mfcc, 0))
             self.features.load_state_dict(select(tensors, "features."))
         self.head = None
@@ -106,13 +105,13 @@ class Clusters(nn.Module):
 
     @property
     def state(self) -> int | None:
-        """Index of the hidden state that the mixture reads; None if it reads none."""
+        """Index of the hidden state that the mixture reads, or None if it reads the audio."""
         return None if self.info.layer is None else self.info.layer + 1
 
     def space(self, samples: Tensor | None, hidden_state: Tensor | None) -> Tensor:
-        """Features (T, D) of one utterance that the mixture was fitted on.
+        """Return the features (T, D) of one utterance that the mixture reads.
 
-        They come from `hidden_state` (T, D), the encoder's state of index `state`, or from `samples` (N,) if that is
+        They come from `hidden_state` (T, D), the hidden state of index `state`, or from `samples` (N,) if `state` is
         None.
         """
         if self.features is not None:
@@ -125,33 +124,33 @@ class Clusters(nn.Module):
         return frames - frames.mean(0) if self.info.centred else frames
 
     def mixture_posteriors(self, frames: Tensor, temperature: float = 1.0) -> Tensor:
-        """Posteriors (T, K) of the mixture for frames of `space`."""
+        """Return the posteriors (T, K) of the mixture for frames from `space`."""
         if not self.kind.has_posteriors:
-            raise UserError(f"{self.info.targets} has no posteriors: its targets are the nearest code; take units")
+            raise UserError(f"{self.info.targets} has no posteriors: its targets are the nearest code; use units")
         if temperature == 1.0:
             return self.mixture.posterior(self.projection(frames))
         return torch.softmax(self.mixture.log_joint(self.powers(frames)) / temperature, dim=1)
 
     def mixture_units(self, frames: Tensor) -> Tensor:
-        """The most likely component (T,) of frames of `space`."""
+        """Return the most likely component (T,) for frames from `space`."""
         return torch.cat([self.mixture.log_joint(self.powers(part)).argmax(1) for part in frames.split(BATCH)])
 
     def head_posteriors(self, frames: Tensor) -> Tensor:
-        """The cluster head's distribution (T, K) on frames of the encoder's last layer."""
+        """Return the distribution (T, K) of the cluster head for frames of the last layer of the encoder."""
         head = self.require_head()
         return torch.cat([head(part.float()).softmax(-1) for part in frames.split(BATCH)])
 
     def require_head(self) -> ClusterHead:
-        """The cluster head, which a mixture on its own lacks."""
+        """Return the cluster head. Raise UserError if there is none."""
         if self.head is None:
-            raise UserError("there is no cluster head with this mixture: take the encoder of a run or of an export")
+            raise UserError("there is no cluster head with this mixture: use the encoder of a run or of an export")
         return self.head
 
     def powers(self, frames: Tensor) -> Tensor:
         return self.mixture.powers(self.projection(frames))
 
     def save(self, path: Path, *, encoder: str, half: bool = False) -> None:
-        """Write the file for the encoder of a fingerprint; `half` stores the head in fp16, the mixture never."""
+        """Write the file for the encoder with this fingerprint. `half` stores the head, not the mixture, in fp16."""
         tensors = {name.removeprefix("mixture."): tensor for name, tensor in self.state_dict().items()}
         if half:
             tensors = {name: t.half() if name.startswith("head.") else t for name, t in tensors.items()}
@@ -159,20 +158,21 @@ class Clusters(nn.Module):
 
     @classmethod
     def load(cls, path: Path) -> "Clusters":
-        """Read a file; refuses one that does not say what its mixture applies to."""
+        """Read a file. Raise UserError if its header does not describe the mixture."""
         return cls.build(*read_clusters(path), path)
 
     @classmethod
     def build(cls, info: ClustersInfo | None, tensors: Mapping[str, Tensor], source: object) -> "Clusters":
+        """Make the clusters of a file. Raise UserError if header and tensors do not match."""
         if info is None:
             raise UserError(
-                f"{source} does not say which layer its mixture reads: an older version wrote it. Take the run itself, "
+                f"{source} does not say which layer its mixture reads: an older version wrote it. Give the run itself, "
                 "with its checkpoints, as the encoder"
             )
         try:
             return cls(info, tensors)
-        except (RuntimeError, *SURPRISES) as error:  # torch's word for other shapes is RuntimeError
-            raise UserError(f"{source} does not hold a mixture and a head ({brief(str(error))})") from error
+        except (RuntimeError, *SURPRISES) as error:  # torch raises RuntimeError for wrong shapes
+            raise UserError(f"{source} does not hold a mixture and a head ({shorten(str(error))})") from error
 
 
 def select(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
@@ -180,7 +180,7 @@ def select(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
 
 
 def describe_targets(targets: Targets, mfcc: MfccConfig, layer: int | None, phase: int, step: int) -> ClustersInfo:
-    """What a file says of targets as they are now."""
+    """Describe targets for the header of a file."""
     return ClustersInfo(
         targets.name, layer, phase, step, targets.centred, targets.temperature, targets.hard, mfcc, encoder=""
     )
@@ -189,7 +189,7 @@ def describe_targets(targets: Targets, mfcc: MfccConfig, layer: int | None, phas
 def clusters_from_parts(
     model: Mapping[str, Tensor], targets: Mapping[str, Tensor], info: ClustersInfo
 ) -> dict[str, Tensor]:
-    """Tensors of the file, from those of a checkpoint's model and targets."""
+    """Select the tensors of the file from the model and the targets of a checkpoint."""
     found = select(targets, "codebook.")
     kept = ("projection.",) if KINDS[info.targets].reads_encoder else ("projection.", "features.")
     found |= {name: tensor for name, tensor in targets.items() if name.startswith(kept)}
@@ -201,7 +201,7 @@ def save_clusters(path: Path, tensors: Mapping[str, Tensor], info: ClustersInfo)
 
 
 def read_clusters(path: Path) -> tuple[ClustersInfo | None, dict[str, Tensor]]:
-    """What a file says and holds; it says nothing if an older version wrote it."""
+    """Read header and tensors of a file. The header is None if an older version wrote the file."""
     try:
         with safetensors.safe_open(path, "pt") as opened:
             header = (opened.metadata() or {}).get(HEADER)
@@ -212,18 +212,19 @@ def read_clusters(path: Path) -> tuple[ClustersInfo | None, dict[str, Tensor]]:
 
 
 def parse_info(header: str, path: Path) -> ClustersInfo:
+    """Parse the JSON header of a file. Raise UserError if it is invalid."""
     try:
         found: Any = json.loads(header)
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: its header is not JSON: {error}") from error
     where = f"{path}: its header"
     if not isinstance(found, dict):
-        raise UserError(f"{where} should be an object, not {brief(found)}")
+        raise UserError(f"{where} should be an object, not {shorten(found)}")
     values = {name: require(found, name, kind, where) for name, kind in KINDS_OF_FIELDS.items()}
     try:
         settings: dict[str, Any] = {name: int(value) for name, value in values["mfcc"].items()}
         mfcc = MfccConfig(**settings)
         check_bounds(mfcc, "mfcc.")
     except (UserError, *SURPRISES) as error:
-        raise UserError(f"{where} does not hold settings of MFCCs ({brief(str(error))})") from error
+        raise UserError(f"{where} does not hold MFCC settings ({shorten(str(error))})") from error
     return ClustersInfo(**values | {"mfcc": mfcc})

@@ -16,26 +16,28 @@ from sjepa.targets import ema
 
 
 class Features(nn.Module, ABC):
-    """What `Targets` needs of its features."""
+    """The interface of features."""
 
     dimension: int
     target_encoder: EncoderNetwork | None = None
 
     @abstractmethod
     def forward(self, clean: Tensor, layer: int | None) -> Tensor:
-        """Features (B, T, D); `layer` is the active layer if they come from an encoder."""
+        """Return features (B, T, D). `layer` is the active layer of the encoder, if they come from one."""
 
     def sample(self, clean: Tensor, layer: int | None) -> Tensor:
-        """What the codebook's reservoir samples (B, T, ...): the features, unless they have statistics to learn."""
+        """Return the frames (B, T, ...) that the reservoir samples: by default, the features."""
         features: Tensor = self(clean, layer)
         return features
 
     def fit(self, sample: Tensor) -> Tensor:
-        """Learn what the features need from a sample of frames; returns the features of those frames."""
+        """Learn statistics from a sample of frames, if needed. Return the features of these frames."""
         return sample
 
 
 class MfccFeatures(Features):
+    """MFCCs with deltas of the clean audio."""
+
     def __init__(self, config: MfccConfig):
         super().__init__()
         self.config, self.dimension = config, config.dimension
@@ -45,11 +47,11 @@ class MfccFeatures(Features):
 
 
 class EncoderFeatures(Features):
-    """The target encoder's output at the active layer."""
+    """The output of the target encoder at the active layer."""
 
     def __init__(self, encoder: EncoderNetwork):
         super().__init__()
-        self.encoder = ema.copy_of(encoder)
+        self.encoder = ema.copy_encoder(encoder)
         self.dimension = encoder.config.hidden_size
 
     @property

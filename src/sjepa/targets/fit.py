@@ -1,4 +1,4 @@
-"""Fitting a codebook to a sample of frames: mini-batch k-means, then EM."""
+"""Fit a codebook to a sample of frames: mini-batch k-means, then EM."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -10,19 +10,19 @@ from torch import Tensor
 from sjepa.bounds import COUNT, INDEX, NOT_NEGATIVE, POSITIVE, SHARE
 from sjepa.errors import UserError
 from sjepa.targets.gmm import DiagonalGMM
-from sjepa.targets.kmeans import kmeans, nearest
+from sjepa.targets.kmeans import find_nearest, kmeans
 
-ANCHOR_ITERATIONS = 3  # few, so that components stay what they are
+ANCHOR_ITERATIONS = 3  # few, so that components keep their meaning
 
 
 @dataclass(frozen=True)
 class GmmConfig:
-    """The mixtures whose posteriors are the targets."""
+    """The mixtures whose posteriors are the targets, and how they are fitted."""
 
     reservoir: Annotated[int, COUNT] = 200_000
-    """Frames that are sampled, uniformly, for fitting."""
+    """Number of frames to sample for fitting, uniformly."""
     fit_hours: Annotated[float, POSITIVE] = 100.0
-    """Audio that the sample is drawn from; the whole corpus if it is smaller."""
+    """Hours of audio to sample from; the whole corpus if it is smaller."""
     kmeans_iterations: Annotated[int, INDEX] = 5
     """Passes of mini-batch k-means."""
     em_iterations: Annotated[int, INDEX] = 20
@@ -30,18 +30,19 @@ class GmmConfig:
     variance_floor: Annotated[float, POSITIVE] = 1e-6
     """Smallest variance."""
     relative_variance_floor: Annotated[float, NOT_NEGATIVE] = 1e-3
-    """Smallest variance as a share of the dimension's global variance (ours): far below it fp32 loses the posterior."""
+    """Smallest variance as a share of the global variance of its dimension (ours). Far below it, fp32 is inaccurate."""
     decay: Annotated[float, SHARE] = 0.999
     """Decay of the online update."""
     minimum_count: Annotated[float, NOT_NEGATIVE] = 0.01
-    """A component that receives fewer frames than this from a batch keeps its parameters for that step."""
+    """A component with fewer frames than this in a batch is not updated in that step."""
     reseed: bool = False
-    """Restart dead components at frames of the batch, at every log line (the paper does not)."""
+    """Restart dead components at random frames of the batch, at every log line (the paper does not)."""
     update: Literal["parameters", "frames"] = "parameters"
-    """What the online update averages: every component's parameters alike (paper), or its frames (stepwise EM)."""
+    """What the online update averages: the parameters of all components equally (paper), or frames (stepwise EM)."""
 
 
 def require_frames(components: int, frames: int) -> None:
+    """Raise UserError if there are fewer frames than components."""
     if components > frames:
         raise UserError(
             f"K = {components} components need at least as many frames; there are {frames:,}. "
@@ -50,22 +51,22 @@ def require_frames(components: int, frames: int) -> None:
 
 
 def initial_mixture(frames: Tensor, centres: Tensor, floor: Tensor) -> DiagonalGMM:
-    """Weights, means and variances of the k-means clusters."""
-    label = nearest(frames - frames.mean(0), centres - frames.mean(0))
+    """Return a mixture with the weights, means and variances of the k-means clusters."""
+    label = find_nearest(frames - frames.mean(0), centres - frames.mean(0))
     size = torch.zeros(len(centres), device=frames.device).index_add_(
         0, label, torch.ones_like(label, dtype=torch.float)
     )
     filled = size.clamp(min=1)[:, None]
     mean = torch.zeros_like(centres).index_add_(0, label, frames) / filled
     variance = torch.zeros_like(centres).index_add_(0, label, (frames - mean[label]).square()) / filled
-    single = (size < 2)[:, None]  # a cluster of one frame has no spread of its own
+    single = (size < 2)[:, None]  # a cluster of one frame has no variance
     mean = torch.where(size[:, None] > 0, mean, centres)
     variance = torch.where(single, frames.var(0, unbiased=False), variance)
     return DiagonalGMM.from_parameters(size.clamp(min=1e-3), mean, variance, floor)
 
 
 def fit_mixture(frames: Tensor, components: int, config: GmmConfig, seed: int) -> tuple[DiagonalGMM, list[float]]:
-    """A diagonal GMM of the sample (N, D), and the log-likelihood per frame before each EM iteration."""
+    """Fit a diagonal GMM to frames (N, D). Also return the log-likelihood per frame before each EM iteration."""
     frames = frames.float()
     generator = torch.Generator().manual_seed(seed)
     centres = kmeans(frames, components, config.kmeans_iterations, generator)
@@ -79,9 +80,9 @@ def fit_mixture(frames: Tensor, components: int, config: GmmConfig, seed: int) -
 
 
 def anchor_mixture(gmm: DiagonalGMM, before: Tensor, after: Tensor, config: GmmConfig) -> None:
-    """Move a mixture to other features of the same frames: each component to where its frames lie there, then EM.
+    """Move a mixture to other features of the same frames: refit each component to its frames there, then run EM.
 
-    A component keeps its number, and so what the head has learned of it.
+    Components keep their numbers, so the cluster head stays valid.
     """
     share = gmm.posterior(before)
     gmm.floor.copy_(variance_floor(after, config))
@@ -96,15 +97,15 @@ def variance_floor(frames: Tensor, config: GmmConfig) -> Tensor:
 
 
 def fit_kmeans(frames: Tensor, components: int, config: GmmConfig, seed: int) -> tuple[DiagonalGMM, list[float]]:
-    """HuBERT's offline codebook as a mixture of equal weights and unit variances: its argmax is the nearest centre."""
+    """Fit HuBERT's k-means codebook as a mixture with equal weights and variances: its argmax is the nearest centre."""
     generator = torch.Generator().manual_seed(seed)
     centres = kmeans(frames, components, config.kmeans_iterations, generator)
     weights = torch.ones(components, device=frames.device)
     return DiagonalGMM.from_parameters(weights, centres, torch.ones_like(centres)), []
 
 
-def random_codes(frames: Tensor, components: int, config: GmmConfig, seed: int) -> tuple[DiagonalGMM, list[float]]:
-    """BEST-RQ's codebook: random vectors of unit length, whatever the frames."""
+def draw_codes(frames: Tensor, components: int, config: GmmConfig, seed: int) -> tuple[DiagonalGMM, list[float]]:
+    """Draw BEST-RQ's codebook: random vectors of unit length, independent of the frames."""
     codes = torch.randn(components, frames.shape[1], generator=torch.Generator().manual_seed(seed + 1))
     codes = F.normalize(codes, dim=1).to(frames.device)
     return DiagonalGMM.from_parameters(torch.ones(components, device=frames.device), codes, torch.ones_like(codes)), []

@@ -32,29 +32,29 @@ class Statistics:
     log_likelihood: Tensor  # ()  sum over frames, valid when computed by `expect`
     frames: Tensor  # ()
 
-    def flat(self) -> Tensor:
+    def flatten(self) -> Tensor:
         """Concatenate all fields into one vector, for a single all-reduce."""
         parts = (self.count, self.first.flatten(), self.second.flatten(), self.log_likelihood[None], self.frames[None])
         return torch.cat(parts)
 
     @staticmethod
     def size(components: int, dimension: int) -> int:
-        """Return the length of the vector from `flat`."""
+        """Return the length of the vector from `flatten`."""
         return components * (1 + 2 * dimension) + 2
 
     @staticmethod
     def from_flat(vector: Tensor, components: int, dimension: int) -> "Statistics":
-        """Invert `flat`."""
+        """Invert `flatten`."""
         size = components * dimension
         count, first, second, log_likelihood, frames = vector.split([components, size, size, 1, 1])
         shape = (components, dimension)
         return Statistics(count, first.view(shape), second.view(shape), log_likelihood[0], frames[0])
 
     def __add__(self, other: "Statistics") -> "Statistics":
-        return Statistics.from_flat(self.flat() + other.flat(), *self.first.shape)
+        return Statistics.from_flat(self.flatten() + other.flatten(), *self.first.shape)
 
 
-def posteriors_and_evidence(joint: Tensor) -> tuple[Tensor, Tensor]:
+def compute_posteriors(joint: Tensor) -> tuple[Tensor, Tensor]:
     """Return posteriors (N, K) and log-evidence (N,) of log-joints (N, K), which are overwritten."""
     top = joint.amax(1, keepdim=True)
     q = joint.sub_(top).clamp_(min=MIN_LOG_RATIO).exp_()
@@ -175,7 +175,7 @@ class DiagonalGMM(nn.Module):
                 torch.square(x, out=powers[:, self.dimension : size])
                 torch.addmm(constant, powers[:, :size], factors, out=joint)
                 # MIN_LOG_RATIO excludes denormal numbers, so the posteriors need no threshold here.
-                posteriors, log_evidence = posteriors_and_evidence(joint)
+                posteriors, log_evidence = compute_posteriors(joint)
                 sums.addmm_(posteriors.t(), powers)
                 # The part common to all components is added once per frame.
                 log_likelihood += (log_evidence + (powers[:, :size] @ slopes).squeeze(1) + one).sum()
@@ -227,8 +227,8 @@ class DiagonalGMM(nn.Module):
         self.means.add_(rate * step)
         self.variances.add_(rate * spread)
         self.variances.copy_(torch.maximum(self.variances, self.floor))
-        # The features drift, and so does the point about which fp32 computes. Statistics of the next batch are taken
-        # about the new one. Nothing that is stored is relative to it.
+        # The centre follows the drift of the features, to keep fp32 accurate. Statistics of the next batch use the new
+        # centre. No stored value is relative to it.
         drift = torch.nan_to_num(statistics.first.sum(0) / statistics.frames.clamp(min=1.0))  # of the batch's mean
         self.centre.add_(torch.where(valid, 1.0 - decay, 0.0) * drift)
 
@@ -245,7 +245,7 @@ class DiagonalGMM(nn.Module):
 
     @classmethod
     def load(cls, path: Path) -> "DiagonalGMM":
-        """The mixture of a file of `save`, or of a run's `gmm-phaseN.safetensors`, which also has what is around it."""
+        """Load a mixture from a file written by `save`, or from the `gmm-phaseN.safetensors` of a run."""
         tensors = safetensors.torch.load_file(path)
         gmm = cls(*tensors["means"].shape)
         gmm.load_state_dict({name: tensors[name] for name in gmm.state_dict()})

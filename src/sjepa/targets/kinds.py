@@ -13,7 +13,7 @@ from torch import Tensor
 from sjepa.audio.mfcc import MfccConfig
 from sjepa.model.encoder import EncoderNetwork
 from sjepa.targets.features import EncoderFeatures, Features, MfccFeatures, RandomProjection
-from sjepa.targets.fit import GmmConfig, fit_kmeans, fit_mixture, random_codes
+from sjepa.targets.fit import GmmConfig, draw_codes, fit_kmeans, fit_mixture
 from sjepa.targets.gmm import DiagonalGMM
 
 
@@ -65,7 +65,7 @@ TargetName = Literal["mfcc-gmm", "online-gmm", "mfcc-kmeans", "encoder-gmm", "en
 KINDS: dict[TargetName, TargetKind] = {
     "mfcc-gmm": TargetKind(mfcc_features, fit_mixture),
     "mfcc-kmeans": TargetKind(mfcc_features, fit_kmeans, has_posteriors=False),
-    "best-rq": TargetKind(random_projection, random_codes, has_posteriors=False, can_centre=False, fits_frames=False),
+    "best-rq": TargetKind(random_projection, draw_codes, has_posteriors=False, can_centre=False, fits_frames=False),
     "online-gmm": TargetKind(encoder_features, fit_mixture, reads_encoder=True, online=True),
     "encoder-gmm": TargetKind(encoder_features, fit_mixture, reads_encoder=True),
     "encoder-kmeans": TargetKind(encoder_features, fit_kmeans, reads_encoder=True, has_posteriors=False),

@@ -1,4 +1,4 @@
-"""Targets behind one interface: clean audio in, a distribution over K components at every frame out."""
+"""The common interface of all targets: from clean audio to a distribution over K components at every frame."""
 
 import torch
 import torch.nn.functional as F
@@ -15,7 +15,7 @@ from sjepa.targets.projection import PrincipalComponents
 
 
 class Targets(nn.Module):
-    """All that the training loop sees of any kind of targets."""
+    """Targets of any kind, as the training loop uses them."""
 
     def __init__(
         self,
@@ -49,11 +49,11 @@ class Targets(nn.Module):
 
     @torch.no_grad()
     def frame_features(self, clean: Tensor, layer: int | None) -> Tensor:
-        """The features (B, T, D) of clean audio that q is made from."""
+        """Return the features (B, T, D) of clean audio from which q is computed."""
         return self.centre(self.features(clean, layer))
 
     def centre(self, features: Tensor) -> Tensor:
-        """Subtract each utterance's mean, if the targets are to be centred."""
+        """Subtract the mean of each utterance, if the targets are centred."""
         if not self.centred:
             return features
         features = features.float()
@@ -61,18 +61,18 @@ class Targets(nn.Module):
 
     @torch.no_grad()
     def frames_to_fit(self, clean: Tensor, layer: int | None) -> Tensor:
-        """What the codebook's reservoir samples of clean audio (B, T, ...)."""
+        """Return the frames (B, T, ...) of clean audio that the reservoir samples for fitting."""
         return self.centre(self.features.sample(clean, layer)).float()
 
     @torch.no_grad()
-    def features_of_two(self, clean: Tensor, layers: tuple[int, int]) -> Tensor:
-        """Features of two layers of the target encoder, concatenated: (B, T, 2 D)."""
+    def two_layer_features(self, clean: Tensor, layers: tuple[int, int]) -> Tensor:
+        """Return the features of two layers of the target encoder, concatenated: (B, T, 2 D)."""
         assert self.target_encoder is not None
         states = self.target_encoder(clean, until=max(layers)).hidden_states
         return torch.cat([self.centre(states[layer + 1]).float() for layer in layers], dim=2)
 
     def anchor(self, frames: Tensor) -> None:
-        """Move the mixture from one layer to another, given frames of `features_of_two`."""
+        """Move the mixture from one layer to another, with frames from `two_layer_features`."""
         before, after = frames.chunk(2, dim=1)
         before = self.projection(before)
         anchor_mixture(self.codebook, before, self.projection.fit(after), self.config)
@@ -80,7 +80,7 @@ class Targets(nn.Module):
         distributed.broadcast_module(self.codebook)
 
     def reseed(self, dead: list[int], clean: Tensor, layer: int | None, seed: int) -> int:
-        """Restart dead components at random frames of a batch; returns how many there were frames for."""
+        """Restart dead components at random frames of a batch. Return how many were restarted."""
         features = self.projection(self.frame_features(clean, layer).flatten(0, 1))
         chosen = torch.randperm(len(features), generator=torch.Generator().manual_seed(seed))[: len(dead)]
         self.codebook.restart(torch.tensor(dead[: len(chosen)]), features[chosen.to(features.device)])
@@ -88,10 +88,10 @@ class Targets(nn.Module):
         return len(chosen)
 
     def fit(self, sample: Tensor) -> list[float]:
-        """Fit features, projection and codebook to a sample of frames; returns EM's log-likelihoods per frame."""
+        """Fit features, projection and codebook to a sample of frames. Return the log-likelihoods of EM per frame."""
         require_frames(self.components, len(sample))
         if float(sample.var(0).max()) == 0.0:
-            raise UserError("the audio's features do not vary at all: is every file silent or the same?")
+            raise UserError("all frames have the same features: are all files silent or identical? Give other audio")
         frames = self.projection.fit(self.features.fit(sample))
         fitted, curve = self.kind.fit(frames, self.components, self.config, self.seed)
         self.codebook.load_state_dict(fitted.state_dict())
@@ -101,9 +101,9 @@ class Targets(nn.Module):
 
     @torch.no_grad()
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor | None]:
-        """q (B, T, K) of the features (B, T, D) of clean audio.
+        """Return q (B, T, K) for features (B, T, D) of clean audio.
 
-        With it come the statistics of these frames as one vector, for `update`, if the codebook is online.
+        If the codebook is online, also return the statistics of these frames as one vector, for `update`.
         """
         powers = self.codebook.powers(self.projection(features.flatten(0, 1)))
         joint = self.codebook.log_joint(powers)
@@ -112,23 +112,23 @@ class Targets(nn.Module):
             q = F.one_hot(joint.argmax(1), self.components).float()
         else:
             q = posterior if self.temperature == 1.0 else torch.softmax(joint / self.temperature, dim=1)
-        # Responsibilities at temperature 1 whatever the targets' softness: soft and hard runs share their clusters.
-        statistics = self.codebook.statistics(powers, posterior).flat() if self.online else None
+        # Responsibilities always have temperature 1, so that soft and hard runs have the same clusters.
+        statistics = self.codebook.statistics(powers, posterior).flatten() if self.online else None
         return q.view(*features.shape[:2], -1), statistics
 
     @property
     def statistics_size(self) -> int:
-        """Numbers in the statistics that `forward` returns; 0 if the codebook is not online."""
+        """Length of the statistics that `forward` returns; 0 if the codebook is not online."""
         return Statistics.size(*self.codebook.means.shape) if self.online else 0
 
     @torch.no_grad()
     def update(self, statistics: Tensor) -> None:
-        """Let an online codebook learn from the statistics of a whole batch, summed over its parts and all ranks."""
+        """Update an online codebook with the statistics of a whole batch, summed over its parts and all ranks."""
         by_frames = self.config.update == "frames"
         whole = Statistics.from_flat(statistics, *self.codebook.means.shape)
         self.codebook.update_online(whole, self.config.decay, self.config.minimum_count, by_frames)
 
     def follow(self, encoder: EncoderNetwork, decay: float) -> None:
-        """After the optimizer's step: move the target encoder of online targets."""
+        """Update the target encoder of online targets. Call it after the optimizer step."""
         if self.online and self.target_encoder is not None:
             ema.follow(self.target_encoder, encoder, decay)

@@ -1,4 +1,4 @@
-"""What ranks agree on: that they share a disk, and after which step they stop."""
+"""Agreement between ranks: that they share a disk, and after which step they stop."""
 
 import platform
 import time
@@ -12,24 +12,24 @@ from sjepa.runs.folder import RunFolder
 from sjepa.stopping import StoppedError, StopRequest
 from sjepa.train.run import Run
 
-LAG = 4  # steps after which a GPU's answer is read: it has it long since, so the host does not wait
-PATIENCE = 10.0  # seconds that a network disk may take to show a new file to other machines
+LAG = 4  # steps after which the answer of a GPU is read: it is ready by then, so the host does not wait
+PATIENCE = 10.0  # seconds until a network disk shows a new file to other machines
 
 
 def check_shared(folder: RunFolder) -> None:
-    """Refuse a directory that not every rank sees, before any work is done for it."""
+    """Raise UserError if a rank cannot see the run directory of the main rank."""
     if distributed.world_size() == 1:
         return
     mark = folder.path / distributed.broadcast_object(f".seen-{uuid.uuid4().hex}")
     made = distributed.is_main() and not folder.path.exists()
 
-    def leave() -> None:
+    def write_mark() -> None:
         folder.path.mkdir(parents=True, exist_ok=True)
         mark.touch()
 
-    distributed.in_main_rank(leave)
+    distributed.run_on_main_rank(write_mark)
 
-    def look() -> None:
+    def find_mark() -> None:
         until = time.monotonic() + PATIENCE
         while not mark.exists():
             if time.monotonic() > until:
@@ -40,7 +40,7 @@ def check_shared(folder: RunFolder) -> None:
             time.sleep(0.1)
 
     try:
-        distributed.in_all_ranks(look)
+        distributed.run_on_all_ranks(find_mark)
     finally:
         if distributed.is_main():
             mark.unlink(missing_ok=True)
@@ -49,16 +49,16 @@ def check_shared(folder: RunFolder) -> None:
 
 
 def stop_if_asked(request: StopRequest) -> None:
-    """Outside of steps, where nothing is unsaved: raise StoppedError on all ranks if one of them was asked to stop."""
+    """Raise StoppedError on all ranks if one of them was asked to stop. Call it only while nothing is unsaved."""
     if any(distributed.gather_objects(bool(request))):
         raise StoppedError
 
 
 class StopAgreement:
-    """After which step all ranks stop, once one of them was asked to.
+    """Let all ranks stop after the same step, once one of them was asked to stop.
 
-    Each rank's wish travels with the sums of the step, so it costs no collective of its own. A GPU's sum is read a few
-    steps later, when it is there without waiting.
+    The request of a rank is summed together with the gradients of the step, so it needs no extra collective. On a GPU
+    the sum is read a few steps later, when it is ready without waiting.
     """
 
     def __init__(self, run: Run, request: StopRequest):
@@ -66,12 +66,12 @@ class StopAgreement:
         self.answers: list[tuple[torch.Tensor, torch.cuda.Event]] = []
 
     def ask(self) -> None:
-        """Before a step: let the other ranks know of a request."""
+        """Before a step, tell the other ranks about a request."""
         if self.request and distributed.world_size() > 1:
             self.run.stop_wish.fill_(1.0)
 
-    def reached(self) -> bool:
-        """After a step: whether it is the last. All ranks get the same answer."""
+    def is_reached(self) -> bool:
+        """After a step, return whether to stop here. All ranks get the same answer."""
         if distributed.world_size() == 1:
             return bool(self.request)
         wishes = self.run.stop_wishes

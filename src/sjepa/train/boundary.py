@@ -1,4 +1,4 @@
-"""Where a phase begins: its targets are made and fitted, everything else carries on."""
+"""The start of a phase: make and fit its targets. Weights and optimizer state are kept."""
 
 from collections.abc import Callable
 from contextlib import closing
@@ -18,7 +18,7 @@ from sjepa.train.compute import autocast
 from sjepa.train.metrics import Log
 from sjepa.train.run import Run
 
-ANCHOR_HOURS = 1.0  # of audio, when the mixture moves to another layer: about as many frames as the reservoir keeps
+ANCHOR_HOURS = 1.0  # of audio to move the mixture to another layer: about as many frames as the reservoir keeps
 
 
 def begin_phase(
@@ -30,7 +30,7 @@ def begin_phase(
     show: bool,
     check_stop: Callable[[], None] = lambda: None,
 ) -> None:
-    """Make and fit the phase's targets; weights and optimizer carry on. `check_stop` ends it if the run should stop."""
+    """Make and fit the targets of a phase. `check_stop` raises if the run should stop."""
     check_stop()
     if phase.config.targets == "same":
         targets, curve = run.targets, []
@@ -40,7 +40,7 @@ def begin_phase(
         note = f"Sampling frames for K = {targets.components}"
         curve = targets.fit(sample_frames(run, frames, reader, plan, hours, note, show, check_stop))
     run.install(targets, phase.number, new_output=phase.config.targets != "same")
-    torch.cuda.empty_cache()  # a fit's blocks are of no use to a step
+    torch.cuda.empty_cache()  # a step cannot reuse the memory blocks of a fit
     facts = {"phase": phase.number, "targets": targets.name, "k": targets.components, "active_layer": run.active_layer}
     log.write("phase", run.step, **facts, log_likelihood=curve)
     on = "" if run.active_layer is None else f" on layer {run.active_layer} of the target encoder"
@@ -48,10 +48,10 @@ def begin_phase(
 
 
 def change_layer(run: Run, before: int, reader: BatchReader, plan: BatchPlan) -> None:
-    """Another layer is active: move the online mixture there, unless it is to carry on as it is."""
+    """Move the online mixture to the new active layer, unless `layer.on_change` keeps it as it is."""
     if run.config.layer.on_change == "carry":
         return
-    features = partial(run.targets.features_of_two, layers=(before, run.layer.active))
+    features = partial(run.targets.two_layer_features, layers=(before, run.layer.active))
     hours = min(ANCHOR_HOURS, run.config.gmm.fit_hours)
     run.targets.anchor(sample_frames(run, features, reader, plan, hours))
     torch.cuda.empty_cache()
@@ -68,7 +68,7 @@ def sample_frames(
     show: bool = False,
     check_stop: Callable[[], None] = lambda: None,
 ) -> Tensor:
-    """A uniform sample of the features of so many hours, from one streaming pass."""
+    """Sample features uniformly from the given hours of audio, in one streaming pass."""
     reservoir = Reservoir(run.config.gmm.reservoir, seed_from(run.config.seed, run.step))
     epoch = plan.epoch(0)
     wanted = epoch.count_batches(hours * 3600)

@@ -1,6 +1,6 @@
-"""Which directory a run may have: a new one, its own, or one that starts where another run ended a phase.
+"""Check the directory of a run, and branch a new run from the end of a phase of another.
 
-Several runs can then share their first phases.
+Branches let several runs share their first phases.
 """
 
 import shutil
@@ -10,15 +10,15 @@ from sjepa.config import Config, Difference, differences, phase_name
 from sjepa.errors import UserError
 from sjepa.fields import WHOLE, require
 from sjepa.files import atomic_folder, is_used
-from sjepa.locks import lock_beside
+from sjepa.locks import lock_new_folder
 from sjepa.phases import PhaseConfig
 from sjepa.runs import checkpoint
 from sjepa.runs.audio import FIELDS, AudioSection, audio_sections, to_facts
 from sjepa.runs.folder import RunFolder, describe_process
 from sjepa.targets.kinds import KINDS
-from sjepa.train.extend import begun_phase, explain_obstacles, find_obstacles
+from sjepa.train.extend import explain_obstacles, find_begun_phase, find_obstacles
 
-# Fields that matter only while targets come from a target encoder.
+# Fields that matter only if targets come from a target encoder.
 OF_TARGET_ENCODER = frozenset(
     {
         "ema.fast",
@@ -33,18 +33,18 @@ OF_TARGET_ENCODER = frozenset(
     }
 )
 MAY_DIFFER = frozenset({"train.log_every"})
-NAMED = 5  # differences of configs that a refusal names
+NAMED = 5  # differences that an error message lists
 
 
 def check_directory(folder: RunFolder, config: Config) -> None:
-    """Refuse a directory that is not for this run, before any audio is read."""
+    """Raise UserError if the directory does not belong to this run. No audio is read."""
     if folder.exists:
         past = folder.config()
-        obstacles = find_obstacles(past, config, begun_phase(folder))
+        obstacles = find_obstacles(past, config, find_begun_phase(folder))
         if obstacles:
-            shared = shared_phases(folder, past, config) > 0
+            shared, listed = count_shared_phases(folder, past, config) > 0, list_differences(obstacles)
             raise UserError(
-                f"{folder} is a run with another config ({in_short(obstacles)}): {explain_obstacles(obstacles)}"
+                f"{folder} is a run with another config ({listed}): {explain_obstacles(obstacles)}"
                 "leave out --preset and the options to continue it as it is, or choose another --out"
                 + (f", with --branch-from {folder} to share its first phase" if shared else "")
             )
@@ -52,14 +52,14 @@ def check_directory(folder: RunFolder, config: Config) -> None:
         raise UserError(f"{folder} is not empty and is not a run: choose another --out")
 
 
-def in_short(changed: list[Difference]) -> str:
-    """The first few differences of two configs; another preset differs in dozens."""
+def list_differences(changed: list[Difference]) -> str:
+    """List the first few differences of two configs. Another preset differs in dozens."""
     more = f"; and {len(changed) - NAMED} more" if len(changed) > NAMED else ""
     return "; ".join(map(str, changed[:NAMED])) + more
 
 
-def unshared(past: Config, config: Config, phases: int) -> list[Difference]:
-    """Differences of two configs that their first phases depend on."""
+def find_unshared(past: Config, config: Config, phases: int) -> list[Difference]:
+    """Return the differences of two configs that affect their first phases."""
     shared = past.phases[:phases]
     later = {phase_name(number) for number in range(phases + 1, 1 + max(len(past.phases), len(config.phases)))}
     free = MAY_DIFFER if any(reads_encoder(phase) for phase in shared) else MAY_DIFFER | OF_TARGET_ENCODER
@@ -70,46 +70,48 @@ def reads_encoder(phase: PhaseConfig) -> bool:
     return phase.targets != "same" and KINDS[phase.targets].reads_encoder
 
 
-def boundary(run: RunFolder, config: Config, phases: int) -> Path:
-    """The checkpoint at the end of so many phases."""
+def boundary_checkpoint(run: RunFolder, config: Config, phases: int) -> Path:
+    """Return the checkpoint at the end of the first `phases` phases."""
     return run.checkpoint(config.schedule()[phases - 1].end)
 
 
-def shared_phases(run: RunFolder, past: Config, config: Config) -> int:
-    """How many first phases a new run can take over from one that has finished them; its last phase is always new."""
+def count_shared_phases(run: RunFolder, past: Config, config: Config) -> int:
+    """Return how many first phases a new run can take from one that has finished them. Its last phase is always new."""
     most = min(len(past.phases), len(config.phases) - 1)
-    finished = [n for n in range(1, most + 1) if checkpoint.state_file(boundary(run, past, n)).is_file()]
-    return max((n for n in finished if not unshared(past, config, n)), default=0)
+    finished = [n for n in range(1, most + 1) if checkpoint.state_file(boundary_checkpoint(run, past, n)).is_file()]
+    return max((n for n in finished if not find_unshared(past, config, n)), default=0)
 
 
 def sections_at_branch(source: RunFolder, config: Config) -> list[AudioSection]:
-    """The audio of a run up to where a branch with this config would leave it."""
+    """Return the audio of a run up to the step at which a branch with this config starts."""
     past = source.config()
-    phases = shared_phases(source, past, config)
+    phases = count_shared_phases(source, past, config)
     return audio_sections(source.facts, before=past.schedule()[phases - 1].end if phases else None)
 
 
 def branch(source: Path, out: Path, config: Config) -> None:
-    """Make `out` a run that has just ended the phases it shares with `source`, with the state and log of that time."""
+    """Create the run `out` at the end of the phases that it shares with `source`, with state and log of that time."""
     first = RunFolder(source)
     if not first.exists:
-        raise UserError(f"--branch-from {source}: this is not a run")
+        raise UserError(f"--branch-from {source}: this is not a run; `sjepa pretrain` makes runs")
     if is_used(out):
         raise UserError(f"{out} is not empty: choose another --out for the branch")
     past = first.config()
-    changed = unshared(past, config, 1)
+    changed = find_unshared(past, config, 1)
     if changed:
-        raise UserError(f"a branch of {source} shares its first phase, so these cannot differ: {in_short(changed)}")
-    phases = shared_phases(first, past, config)
+        raise UserError(
+            f"a branch of {source} shares its first phase, so these cannot differ: {list_differences(changed)}"
+        )
+    phases = count_shared_phases(first, past, config)
     if not phases:
         step = past.phases[0].steps
         raise UserError(f"{source} has not finished phase 1: there is no checkpoint of step {step:,} yet")
-    begin = boundary(first, past, phases)
+    begin = boundary_checkpoint(first, past, phases)
     try:
         logged = require(checkpoint.read_state(begin), "log_bytes", WHOLE, "state.json")
     except (checkpoint.DamagedError, UserError) as error:
         raise UserError(f"{begin} is damaged ({error}): {source} cannot be branched from") from error
-    with lock_beside(out), atomic_folder(out) as partial:
+    with lock_new_folder(out), atomic_folder(out) as partial:
         new = RunFolder(partial)
         shutil.copytree(begin, new.checkpoints / begin.name)
         for number in range(1, phases + 1):

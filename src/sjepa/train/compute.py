@@ -1,4 +1,4 @@
-"""How a step is computed: precision, compilation and streams, decided in one place."""
+"""How a step runs: precision, compilation and streams."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,17 +12,19 @@ from sjepa.torch_private import disable_padded_buffers, raise_recompile_limit
 
 
 def autocast(config: Config, device: torch.device) -> torch.autocast:
+    """Return the autocast context of training."""
     enabled = config.train.precision == "bf16" and device.type == "cuda" and has_bf16()
     return torch.autocast(device.type, torch.bfloat16, enabled=enabled)
 
 
-def compiles(config: Config, device: torch.device) -> bool:
+def should_compile(config: Config, device: torch.device) -> bool:
+    """Return whether training compiles its networks: only on a GPU that supports it."""
     return config.train.compile and device.type == "cuda" and kernels_work()
 
 
 def compile_parts(encoder: EncoderNetwork) -> None:
-    """Compile part by part: LayerDrop and the active layer then choose among compiled layers without recompiling."""
-    kernels_work()  # known before the compiler asks
+    """Compile the encoder part by part, so that LayerDrop and changes of the active layer need no recompilation."""
+    kernels_work()  # must be known before the compiler traces the network
     raise_recompile_limit(64)
     disable_padded_buffers()
     for part in (encoder.feature_extractor, encoder.feature_projection, encoder.encoder, *encoder.encoder.layers):
@@ -30,7 +32,7 @@ def compile_parts(encoder: EncoderNetwork) -> None:
 
 
 class SideStream:
-    """A second stream on a GPU, for work that the stream of the step need not wait for until it joins."""
+    """A second CUDA stream, for work that runs in parallel with the step until `join`."""
 
     def __init__(self, device: torch.device):
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None

@@ -1,7 +1,7 @@
-"""Changing a run that has begun: more steps, further phases, other audio. What was there is kept beside it.
+"""Change a run that has started: more steps, more phases, other audio. The old run is kept.
 
-The order makes a kill harmless. First the run as it is becomes `before-step-N`, whole. Then one write of run.json
-makes it the new run (`runs/history.py`). The same command does again what was not done.
+The order of the writes makes a kill harmless. First, the run is copied to `before-step-N`. Then one write of run.json
+changes the run (`runs/history.py`). Repeating the command completes what is missing.
 """
 
 import os
@@ -16,14 +16,14 @@ from sjepa.runs import checkpoint
 from sjepa.runs.folder import RunFolder
 
 SWITCHES = {
-    "visible loss": Phase.visible_loss,
+    "visible loss": Phase.uses_visible_loss,
     "augmentation": Phase.augments,
     "training of the front end": Phase.trains_frontend,
 }
 
 
-def begun_phase(run: RunFolder) -> int:
-    """The phase of the newest checkpoint, which is at its end at most; 0 without any."""
+def find_begun_phase(run: RunFolder) -> int:
+    """Return the phase of the newest checkpoint, or 0 without checkpoints."""
     for step in run.checkpoint_steps:
         try:
             return int(checkpoint.read_state(run.checkpoint(step)).get("phase", 0))
@@ -33,11 +33,12 @@ def begun_phase(run: RunFolder) -> int:
 
 
 def find_obstacles(past: Config, config: Config, begun: int) -> list[Difference]:
-    """Differences that a run cannot take on. It takes further phases, and more steps of phases that have not ended."""
+    """Return the differences that a run cannot adopt. It accepts new phases, and more steps in phases not ended."""
     return [d for d in differences(past, config) if not is_extension(d, len(past.phases), begun)]
 
 
 def is_extension(difference: Difference, phases: int, begun: int) -> bool:
+    """Return whether a difference adds a phase, or steps to a phase that has not ended."""
     section, _, field = difference.name.partition(".")
     number = section.removeprefix("phase")
     if number == section or not number.isdigit():
@@ -49,14 +50,14 @@ def is_extension(difference: Difference, phases: int, begun: int) -> bool:
 
 
 def explain_obstacles(obstacles: list[Difference]) -> str:
-    """Why a run cannot take on another number of steps, where that is all there is."""
+    """Explain which numbers of steps a run accepts, if only steps differ. Otherwise return an empty string."""
     if not all(d.name.endswith(".steps") for d in obstacles):
         return ""
-    return "a run can get more steps in its last phase, or in one that has not ended, and further phases, never fewer; "
+    return "a run accepts new phases, and more steps in its last phase or in a phase that has not ended, never fewer; "
 
 
 def describe_extension(past: Config, config: Config, step: int) -> list[str]:
-    """What more steps and phases mean from a step on: schedules are computed for the new lengths."""
+    """Describe the effect of more steps and phases from a step on. Schedules are recomputed for the new lengths."""
     lines = []
     old, new = past.schedule(), config.schedule()
     for before, after in zip(old, new, strict=False):
@@ -79,9 +80,9 @@ def describe_extension(past: Config, config: Config, step: int) -> list[str]:
 
 
 def keep_earlier(run: RunFolder, phases: int, step: int) -> Path | None:
-    """Keep the run as it is at the checkpoint of a step, as a run of its own in it; none if there is nothing yet.
+    """Copy the run at the checkpoint of a step to a folder inside it. Return the folder, or None without a checkpoint.
 
-    Checkpoints and weights are hard links where the disk has them: they cost no space until the run replaces its own.
+    Checkpoints and weights are hard links if the disk supports them. They take no space until the run replaces its own.
     """
     kept = run.earlier(step)
     if RunFolder(kept).exists or step not in run.checkpoint_steps:
@@ -106,7 +107,7 @@ def keep_earlier(run: RunFolder, phases: int, step: int) -> Path | None:
 
 
 def keep_ended_phase(run: RunFolder, past: Config, config: Config, step: int) -> None:
-    """Name the encoder of a phase that was the last one and has ended, before a further phase replaces it."""
+    """Keep the encoder of a phase that was the last and has ended, before a new phase replaces it."""
     last = len(past.phases)
     if len(config.phases) > last and config.schedule()[last - 1].end == step and run.encoder.is_dir():
         with atomic_folder(run.phase_encoder(last), "replace") as partial:
@@ -118,7 +119,7 @@ def link_tree(source: Path, target: Path) -> None:
 
 
 def link(source: str | Path, target: str | Path) -> None:
-    """A hard link, or a copy if the disk has none. Files of a run are replaced, never changed, so both stay."""
+    """Make a hard link, or a copy if the disk has no links. Files of a run are replaced, never changed."""
     try:
         os.link(source, target)
     except OSError:
@@ -126,7 +127,7 @@ def link(source: str | Path, target: str | Path) -> None:
 
 
 def refuse_idle_change(run: RunFolder, config: Config, step: int) -> None:
-    """Refuse other audio for a run that has no steps left to use it."""
+    """Raise UserError if a run gets other audio but has no steps left."""
     if step >= config.steps:
         raise UserError(
             f"{run} is complete: give it more steps for the new audio, as in --phase{len(config.phases)}.steps "

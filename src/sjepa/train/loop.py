@@ -1,4 +1,4 @@
-"""Pre-training: the paper's algorithm, both phases in one trajectory."""
+"""Pre-training: the paper's algorithm, all phases in one run."""
 
 import time
 from contextlib import ExitStack, closing
@@ -39,7 +39,7 @@ from sjepa.train.branch import branch, check_directory
 from sjepa.train.extend import describe_extension, keep_earlier, keep_ended_phase, refuse_idle_change
 from sjepa.train.metrics import Log, Speed
 from sjepa.train.reference_set import draw_reference_set
-from sjepa.train.reporting import count_bad, describe_plan, write_line
+from sjepa.train.reporting import describe_plan, log_interval, record_bad_audio
 from sjepa.train.run import Run
 from sjepa.train.step import train_step
 from sjepa.version import __version__
@@ -47,7 +47,7 @@ from sjepa.version import __version__
 
 @dataclass
 class Training:
-    """A run and what this process trains it with."""
+    """A run, and everything that this process needs to train it."""
 
     run: Run
     corpus: Corpus | CorpusMix
@@ -68,10 +68,10 @@ def pretrain(
     replace_data: bool = False,
     last_phase: int | None = None,
 ) -> bool:
-    """Train an encoder on a folder of audio, or continue; True when the run is complete, False when it was stopped.
+    """Train an encoder on a folder of audio, or continue a run. Return False if it was stopped before its end.
 
-    A run that exists may get more steps and further phases, and with `replace_data` other audio. `last_phase` stops
-    the run after that phase; then True means that the phase has ended.
+    An existing run may get more steps and new phases, and other audio with `replace_data`. `last_phase` ends the run
+    after that phase; the result is then True if the phase has ended.
 
     >>> from sjepa import RunFolder, pretrain
     >>> config = RunFolder("runs/mine").config()  # for a new run: load_preset("tiny")
@@ -82,17 +82,17 @@ def pretrain(
     """
     with stop_requests() as request:
         request.moment = "before the next step"
-        order = Order(config, str(data), RunFolder(out), branch_from, replace_data, last_phase or len(config.phases))
+        job = Job(config, str(data), RunFolder(out), branch_from, replace_data, last_phase or len(config.phases))
         try:
-            return run_to_end(order, request, show)
+            return run_to_end(job, request, show)
         except StoppedError:
             say(f"Stopped at step {RunFolder(out).step:,} of {config.steps:,}; the same command continues")
             return False
 
 
 @dataclass(frozen=True)
-class Order:
-    """What is to be trained, on what and where."""
+class Job:
+    """What to train, on which audio, and where."""
 
     config: Config
     data: str
@@ -106,49 +106,50 @@ class Order:
         return self.config.schedule()[: self.last_phase]
 
 
-def run_to_end(order: Order, request: StopRequest, show: bool) -> bool:
-    config, data, folder, settings = order.config, order.data, order.folder, order.config.batches
+def run_to_end(job: Job, request: StopRequest, show: bool) -> bool:
+    """Open the run, the audio and the log, then train the phases that have not ended. Return as `pretrain` does."""
+    config, data, folder, settings = job.config, job.data, job.folder, job.config.batches
     device = distributed.setup(config.train.device)
-    distributed.in_main_rank(lambda: prepare(folder, config, order.branch_from))
+    distributed.run_on_main_rank(lambda: prepare(folder, config, job.branch_from))
     check_shared(folder)
     stop_if_asked(request)
     if device.type == "cpu" and config.encoder.hidden_size >= 512:
-        say("There is no GPU here: an encoder of this size trains very slowly; --preset tiny is made for a CPU")
+        say("There is no GPU: an encoder of this size trains very slowly on a CPU. --preset tiny is made for CPUs")
     run = Run.start(config, device)
     with checkpoint.refuse_unfit(folder):
         restored = run.restore(folder, say)
     if restored:
-        done = run.step >= order.phases[-1].end
-        ended = "is complete" if run.step >= config.steps else f"has ended phase {order.last_phase}"
+        done = run.step >= job.phases[-1].end
+        ended = "is complete" if run.step >= config.steps else f"has ended phase {job.last_phase}"
         say(f"{folder} {ended}" if done else f"Continuing {folder} at step {run.step:,}")
-        if done and folder.data == data:  # nothing to read it for; other audio is read and refused
+        if done and folder.data == data:  # no need to read the audio; other audio is read and refused
             return True
     elif config.init_from:
-        run.begin_from(config.init_from)
+        run.load_encoder_weights(config.init_from)
         say(f"The encoder starts from {config.init_from}")
     kept = ShardCache(Path(settings.shard_cache), int(settings.shard_cache_gb * 1e9)) if settings.shard_cache else None
     corpus = open_corpus(data, settings.max_seconds, settings.cache, settings.memory_gb, show, kept)
     check_components(config, corpus.hours)
     stop_if_asked(request)
     with ExitStack() as holding:
-        distributed.in_main_rank(lambda: holding.enter_context(folder.lock()))
-        distributed.in_main_rank(lambda: open_folder(order, corpus.fingerprint(), run))
-        if run.step >= order.phases[-1].end:
+        distributed.run_on_main_rank(lambda: holding.enter_context(folder.lock()))
+        distributed.run_on_main_rank(lambda: open_folder(job, corpus.fingerprint(), run))
+        if run.step >= job.phases[-1].end:
             return True
         if distributed.is_main():
             holding.enter_context(record_stop(folder, run, config.steps, request.signal_name))
-        run.use_data_from(distributed.broadcast_object(audio_sections(folder.facts)[-1].since))
-        holding.callback(run.writer.join)  # nothing is being written when the lock goes
+        run.set_data_start(distributed.broadcast_object(audio_sections(folder.facts)[-1].since))
+        holding.callback(run.writer.join)  # finish writing before the lock is released
         log = holding.enter_context(closing(Log(folder, run.log_bytes, run.step, config.train.wandb)))
         progress = holding.enter_context(bar("Training", config.steps, done=run.step, show=show))
         noise, stop = load_noise(config, device, show), StopAgreement(run, request)
         training = Training(run, corpus, folder, log, noise, stop, progress, show)
-        # Without a break a run ends with its last phase, whose end is written before this ends.
-        return all(train_phase(training, phase) for phase in order.phases if run.step < phase.end)
+        # The end of the last phase is saved before its function returns.
+        return all(train_phase(training, phase) for phase in job.phases if run.step < phase.end)
 
 
 def train_phase(training: Training, phase: Phase) -> bool:
-    """From where the run is to the end of a phase; False when it was stopped."""
+    """Train from the current step to the end of a phase. Return False if the run was stopped."""
     run, corpus, log = training.run, training.corpus, training.log
     config, world_size, rank = run.config, distributed.world_size(), distributed.rank()
     parts = config.train.accumulate
@@ -160,10 +161,10 @@ def train_phase(training: Training, phase: Phase) -> bool:
     reader = BatchReader(
         corpus, config.mask, config.augment, seed=config.seed, rank=rank, world_size=world_size, accumulate=parts
     )
-    distributed.in_main_rank(lambda: draw_reference(run, reader, plan))
+    distributed.run_on_main_rank(lambda: draw_reference(run, reader, plan))
     if run.phase != phase.number:
         if run.phase and config.batches_in(phase.config) != config.batches_in(config.phases[run.phase - 1]):
-            run.position = (run.position[0] + 1, 0)  # the old position means nothing among batches of other sizes
+            run.position = (run.position[0] + 1, 0)  # a position does not apply to batches of another size
         request = training.stop.request
         request.moment = "before the next step"
         begin_phase(run, phase, reader, plan, log, training.show, lambda: stop_if_asked(request))
@@ -174,43 +175,43 @@ def train_phase(training: Training, phase: Phase) -> bool:
             step = run.step
             asked = time.perf_counter()
             batch = next(batches)
-            speed.waited_since(asked)
+            speed.count_wait(asked)
             speed.audio += batch.seconds * world_size
             training.stop.ask()
             train_step(run, phase, batch, training.noise)
-            speed.launched()
+            speed.mark_launch()
             run.step, run.position = step + 1, batch.position
             run.meter.add_crop(batch.cropped, batch.available)
             run.bad += batch.bad
 
-            if phase.layer_check(step):
+            if phase.checks_layers(step):
                 before = run.layer.active
                 check_layers(run, log)
                 if run.targets.online and run.layer.active != before:
                     change_layer(run, before, reader, plan)
             training.progress.advance()
-            last, stopping = run.step == phase.end, training.stop.reached()
+            last, stopping = run.step == phase.end, training.stop.is_reached()
             logging = run.step % config.train.log_every == 0 or last
             saving = (
                 run.step % config.train.checkpoint_every == 0 or last or stopping or (logging and run.save_is_due())
             )
             if logging or saving or (world_size == 1 and run.bad):
-                count_bad(run, corpus, training.folder)
+                record_bad_audio(run, corpus, training.folder)
             if logging:
-                write_line(run, phase, log, speed, training.progress, batch)
+                log_interval(run, phase, log, speed, training.progress, batch)
             if saving:
                 run.log_bytes = log.bytes
                 run.save(training.folder, phase.number if last else None)
             if stopping and run.step < config.steps:
-                distributed.in_main_rank(run.writer.wait)
-                log.write("stopped", run.step)  # gone again when the run continues
+                distributed.run_on_main_rank(run.writer.wait)
+                log.write("stopped", run.step)  # removed when the run continues
                 say(f"Stopped at step {run.step:,} of {config.steps:,}; the same command continues")
                 return False
     return True
 
 
 def check_components(config: Config, hours: float) -> None:
-    """Refuse a codebook that so much audio cannot fill before anything is written, not when its phase begins."""
+    """Raise UserError now if the audio has too few frames for the codebook of any phase."""
     gmm = config.gmm
     frames = min(gmm.reservoir, int(min(hours, gmm.fit_hours) * 3600 * SAMPLE_RATE / STRIDE))
     for phase in config.phases:
@@ -219,41 +220,45 @@ def check_components(config: Config, hours: float) -> None:
 
 
 def prepare(folder: RunFolder, config: Config, branch_from: Path | None) -> None:
-    """Branch where that is asked for and not done yet; refuse a directory that is not for this run."""
+    """Branch if requested and not done yet. Raise UserError if the directory does not belong to this run."""
     if branch_from is not None and not folder.exists:
         branch(branch_from, folder.path, config)
         say(f"{folder} branches from {branch_from} at the end of its first phase")
     check_directory(folder, config)
 
 
-def open_folder(order: Order, corpus: str, run: Run) -> None:
-    """Make the run's directory, or change the run as ordered and check that it was trained on this audio."""
-    config, folder, step = order.config, order.folder, run.step
-    past, changed, facts, said = config, [], {}, []
+def open_folder(job: Job, corpus: str, run: Run) -> None:
+    """Create the run directory, or change the run as requested. Check that it was trained on this audio."""
+    config, folder, step = job.config, job.folder, run.step
+    past, changed, facts, messages = config, [], {}, []
     if not folder.exists:
-        folder.create(config, order.data, corpus)
+        folder.create(config, job.data, corpus)
     else:
         finish_change(folder)
         past = folder.config()
         changed = [tuple(difference) for difference in all_differences(past, config)]
-        if folder.facts.get("corpus") != corpus and order.replace_data:
+        if folder.facts.get("corpus") != corpus and job.replace_data:
             refuse_idle_change(folder, config, step)
-            facts = replace_audio(folder.facts, order.data, corpus, step)
-            changed += [("data", folder.data, order.data), ("corpus", folder.facts.get("corpus"), corpus)]
-            said.append(f"From step {step:,} on the audio is {order.data}; before it was {folder.data}")
+            facts = replace_audio(folder.facts, job.data, corpus, step)
+            changed += [("data", folder.data, job.data), ("corpus", folder.facts.get("corpus"), corpus)]
+            messages.append(f"From step {step:,} on, the audio is {job.data}; before, it was {folder.data}")
         else:
             folder.check_corpus(corpus)
-    if step >= order.phases[-1].end:
+    if step >= job.phases[-1].end:
         return
     extended = bool(differences(past, config))
     if extended or facts:
         kept = keep_earlier(folder, len(past.phases), step)
         keep_ended_phase(folder, past, config, step)
-        said = [*describe_extension(past, config, step), *said, *([f"The run as it was: {kept}"] if kept else [])]
+        messages = [
+            *describe_extension(past, config, step),
+            *messages,
+            *([f"The run as it was: {kept}"] if kept else []),
+        ]
     machine = {"world_size": distributed.world_size(), "device": describe_device(run.device)}
     versions = {"sjepa": __version__, "torch": torch.__version__}
     record_start(folder, step, machine | versions, changed, to_toml(config) if extended else None, facts)
-    for line in said:
+    for line in messages:
         say(line)
 
 
@@ -262,15 +267,15 @@ def describe_device(device: torch.device) -> str:
 
 
 def draw_reference(run: Run, reader: BatchReader, plan: BatchPlan) -> None:
-    """Draw the utterances on which effective ranks are measured, unless the run has them."""
+    """Draw the utterances for effective ranks, unless the run already has them."""
     if run.reference_set is None:
         run.reference_set = draw_reference_set(reader, plan, run.config.layer.utterances)
 
 
 def check_layers(run: Run, log: Log) -> None:
-    """Measure every layer's effective rank; the highest, smoothed, is the active layer from the next step.
+    """Measure the effective rank of every layer. The highest smoothed one is the active layer from the next step.
 
-    The main rank measures alone, so that the result does not depend on the number of ranks. All have the same encoder.
+    Only the main rank measures, so that the result does not depend on the world size. All ranks have the same encoder.
     """
     encoder = run.targets.target_encoder or run.model.encoder
     ranks: list[float] | None = None
@@ -280,8 +285,8 @@ def check_layers(run: Run, log: Log) -> None:
         ranks = measure_ranks(encoder, clean, run.config.layer.frames, seed_from(run.config.seed))
     ranks = distributed.broadcast_object(ranks)
     if ranks is None:
-        raise UserError(f"the encoder's features are no longer finite at step {run.step:,}: lower the learning rate")
-    if run.targets.online or run.targets.target_encoder is None:  # an offline codebook stays with its layer
+        raise UserError(f"the features of the encoder are not finite at step {run.step:,}: lower the learning rate")
+    if run.targets.online or run.targets.target_encoder is None:  # an offline codebook keeps its layer
         run.layer.observe(ranks, used=run.targets.online)
     log.write(
         "layers",
@@ -294,7 +299,7 @@ def check_layers(run: Run, log: Log) -> None:
 
 
 def load_noise(config: Config, device: torch.device, show: bool) -> Tensor | None:
-    """All noise recordings end to end, int16 on the device; none where no folder, index or shards are set."""
+    """Return all noise recordings, concatenated, as int16 on the device. None if the config names no noise."""
     if not config.augment.noise:
         return None
     say(f"Noise from {config.augment.noise}:")

@@ -1,11 +1,11 @@
-"""The objective: KL divergence from posteriors to predictions at every frame, and what is watched beside it."""
+"""The objective: KL divergence from posteriors to predictions at every frame, and the sums to log."""
 
 import math
 
 import torch
 from torch import Tensor
 
-# Sums over frames that a step adds to the meter, in this order.
+# Sums over frames that a step adds to the meter, in order.
 SUMS = (
     "kl_masked",
     "kl_visible",
@@ -19,18 +19,18 @@ SUMS = (
 
 
 def kl_per_frame(q: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
-    """KL(q_t || p_t) of every frame and log p, in fp32: (B, T, K) each -> (B, T), (B, T, K)."""
+    """Return KL(q_t || p_t) of every frame and log p, in fp32: two (B, T, K) -> (B, T), (B, T, K)."""
     log_p = torch.log_softmax(logits.float(), dim=-1)
     return (torch.xlogy(q, q) - q * log_p).sum(-1), log_p
 
 
 def masked_kl(q: Tensor, logits: Tensor, mask: Tensor) -> Tensor:
-    """Sum of KL over masked frames, with gradients."""
+    """Return the sum of KL over masked frames, with gradients."""
     return (kl_per_frame(q, logits)[0] * mask).sum()
 
 
 def frame_sums(q: Tensor, logits: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Sum of KL over masked frames, over visible frames (both with gradients), and the sums to log."""
+    """Return the sums of KL over masked and visible frames, both with gradients, and the sums to log."""
     kl, log_p = kl_per_frame(q, logits)
     masked = mask.float()
     visible = 1.0 - masked

@@ -1,4 +1,4 @@
-"""What a run tells of itself: sums kept on the device, lines in its log, the pace."""
+"""Metrics of a run: sums on the device, the log, and the speed."""
 
 import hashlib
 import json
@@ -20,25 +20,26 @@ from sjepa.torch_private import count_compiled_graphs
 from sjepa.train.loss import SUMS
 
 STEP = ("gradient_norm", "steps", "skipped")
-PARTS = ("frames", "occupancy", "kl_encoder")  # sums of which each rank has a part
-DEAD = 0.01  # of its even share of frames: a component with less of them between two lines is called dead
+PARTS = ("frames", "occupancy", "kl_encoder")  # sums that each rank holds in part
+DEAD = 0.01  # a component is dead if it gets less than this fraction of 1/K of the frames between two lines
 
 
 class Meter:
-    """Sums since the last logged line. They stay on the device until it is written, so that no step waits for them."""
+    """Sums since the last logged line. They stay on the device until the next line, so that no step waits for them."""
 
     def __init__(self, components: int, device: torch.device):
         self.frames = torch.zeros(
             1 + len(SUMS), dtype=torch.float64, device=device
-        )  # this rank's part of the loss and sums
+        )  # this rank's part of the loss and of SUMS
         self.steps = torch.zeros(len(STEP), dtype=torch.float64, device=device)  # the same on every rank
         self.occupancy = torch.zeros(components, dtype=torch.float64, device=device)
-        self.kl_encoder = torch.zeros((), dtype=torch.float64, device=device)  # masked frames, where it is in the loss
+        self.kl_encoder = torch.zeros((), dtype=torch.float64, device=device)  # at masked frames, if it is in the loss
         self.bad_in_row = torch.zeros((), dtype=torch.int64, device=device)
         self.worst_in_row = torch.zeros((), dtype=torch.int64, device=device)
-        self.cropped = torch.zeros(2, dtype=torch.float64)  # seconds that crops left out, of how many; on the host
+        self.cropped = torch.zeros(2, dtype=torch.float64)  # seconds left out by crops, and in total; on the host
 
     def add(self, sums: Tensor, occupancy: Tensor, loss: Tensor, gradient_norm: Tensor, finite: Tensor) -> None:
+        """Add the sums of a step. A step without a finite gradient counts as skipped."""
         good = finite.double()
         self.frames += torch.where(finite, torch.cat([loss.detach()[None], sums]).double(), 0.0)
         self.occupancy += occupancy.double()
@@ -47,25 +48,25 @@ class Meter:
         self.worst_in_row.copy_(torch.maximum(self.worst_in_row, self.bad_in_row))
 
     def add_encoder(self, kl: Tensor, finite: Tensor) -> None:
-        """The encoder's own KL at masked frames."""
+        """Add the KL of the encoder's own predictions at masked frames."""
         self.kl_encoder += torch.where(finite, kl.detach().double(), 0.0)
 
     def add_crop(self, cropped: float, available: float) -> None:
         self.cropped += torch.tensor([cropped, available], dtype=torch.float64)
 
     def state(self) -> dict[str, Tensor]:
-        """What a checkpoint keeps: sums of all ranks where each rank has a part, and what is the same on all."""
+        """Return the state for a checkpoint: sums over ranks, and the values that are equal on all ranks."""
         shared = {name: distributed.sum_over_ranks(getattr(self, name).clone()) for name in PARTS}
         return shared | {name: getattr(self, name) for name in ("steps", "bad_in_row", "worst_in_row", "cropped")}
 
     def load(self, state: dict[str, Tensor]) -> None:
-        """Continue from a checkpoint; the main rank takes over the sums of all ranks."""
+        """Restore from a checkpoint. The main rank takes the sums of all ranks."""
         for name, tensor in state.items():
             if name not in PARTS or distributed.is_main():
                 getattr(self, name).copy_(tensor)
 
     def read(self) -> dict[str, Any]:
-        """Means over all ranks since the last reading, then start anew. Only here the host waits for the device."""
+        """Return the means over all ranks since the last call, and reset. The host waits for the device only here."""
         shared = distributed.sum_over_ranks(torch.cat([self.frames, self.kl_encoder[None], self.occupancy])).cpu()
         values = dict(zip(("loss", *SUMS, "kl_encoder"), shared.tolist(), strict=False))
         step = dict(zip(STEP, self.steps.tolist(), strict=True))
@@ -102,10 +103,10 @@ class Meter:
 
 
 class Log:
-    """metrics.jsonl, and its numbers for TensorBoard and Weights & Biases. Written by the main rank."""
+    """Write metrics.jsonl, and its numbers to TensorBoard and Weights & Biases, on the main rank."""
 
     def __init__(self, folder: RunFolder, keep_bytes: int, step: int, wandb_project: str = ""):
-        """Continue the log after `keep_bytes`: what a stopped run wrote after its last checkpoint is written again."""
+        """Continue the log after `keep_bytes`. Lines after the last checkpoint of a stopped run are written again."""
         self.boards: list[Callable[[dict[str, float], int], None]] = []
         self.closing = ExitStack()
         if not distributed.is_main():
@@ -132,7 +133,7 @@ class Log:
         self.boards.append(add)
 
     def open_wandb(self, folder: RunFolder, project: str) -> None:
-        """Log to a Weights & Biases project; WANDB_MODE=offline keeps it in the run directory."""
+        """Log to a Weights & Biases project. With WANDB_MODE=offline, the log stays in the run directory."""
         try:
             import wandb
         except ImportError as error:
@@ -149,6 +150,7 @@ class Log:
         return self.file.seek(0, os.SEEK_END) if distributed.is_main() else 0
 
     def write(self, event: str, step: int, **values: Any) -> None:
+        """Write an event as one line, and its numbers to the boards."""
         if not distributed.is_main():
             return
         self.file.write((json.dumps({"event": event, "step": step} | values) + "\n").encode())
@@ -162,7 +164,7 @@ class Log:
 
 
 def select_scalars(event: str, values: dict[str, Any]) -> dict[str, float]:
-    """The numbers of an event by the names that boards show."""
+    """Return the numbers of an event by the names that TensorBoard and Weights & Biases show."""
     scalars: dict[str, float] = {}
     for name, value in values.items():
         if isinstance(value, int | float) and not isinstance(value, bool):
@@ -176,7 +178,7 @@ def select_scalars(event: str, values: dict[str, Any]) -> dict[str, float]:
 
 
 class Speed:
-    """Audio per second, waiting for data, memory: of the interval since the last line."""
+    """Speed, waiting time and memory since the last line."""
 
     def __init__(self, device: torch.device):
         self.device = device
@@ -186,18 +188,18 @@ class Speed:
     def restart(self) -> None:
         self.began, self.waited, self.audio = time.perf_counter(), 0.0, 0.0
 
-    def waited_since(self, asked: float) -> None:
-        """A batch has come. On a GPU the wait counts where the last step has ended: otherwise only the host waited."""
+    def count_wait(self, asked: float) -> None:
+        """Count the wait for a batch. On a GPU it counts only if the last step has ended: else only the host waited."""
         if self.step_ends is None or self.step_ends.query():
             self.waited += time.perf_counter() - asked
 
-    def launched(self) -> None:
-        """A step is on its way."""
+    def mark_launch(self) -> None:
+        """Note that a step was launched."""
         if self.step_ends is not None:
             self.step_ends.record()
 
     def read(self) -> dict[str, Any]:
-        """Figures of this interval; with several ranks, how long each waited, so that a slow machine is visible."""
+        """Return the figures of this interval, and reset. With several ranks, include the waiting time of each."""
         elapsed = max(1e-9, time.perf_counter() - self.began)
         memory = torch.cuda.max_memory_reserved() / 2**30 if self.device.type == "cuda" else peak_memory_gb()
         values: dict[str, Any] = {

@@ -1,8 +1,8 @@
-"""Sums over ranks of what a training step leaves: gradients and a few numbers, in two collectives.
+"""Sum gradients and a few numbers of a training step over ranks, in two collectives.
 
-The first collective carries the gradients of everything behind the convolutional front end (93% of them) and runs while
-the front end's backward pass still computes. The second carries the rest: the front end's gradients and the numbers.
-Both work on one buffer that stays at its address, so that they can be part of a CUDA graph.
+The first collective sums the gradients of everything after the convolutional front end (93% of them). It overlaps with
+the backward pass of the front end. The second sums the gradients of the front end and the numbers. Both use one buffer
+with a fixed address, so that they can be part of a CUDA graph.
 """
 
 from collections.abc import Iterable
@@ -15,10 +15,10 @@ from sjepa.torch_private import copy_all
 
 
 class StepSum:
-    """The buffer of one rank. In a single process there is none, and nothing is copied."""
+    """The buffer of one rank. A single process has no buffer and copies nothing."""
 
     def __init__(self, early: Iterable[nn.Parameter], late: Iterable[nn.Parameter], numbers: int, device: torch.device):
-        """`early` parameters have their gradients first; `numbers` is how many numbers are summed with the others."""
+        """Gradients of `early` parameters are ready first. `numbers` is the count of additional numbers to sum."""
         self.early, self.late = list(early), list(late)
         self.shared = dist.is_initialized()
         if not self.shared:
@@ -33,7 +33,7 @@ class StepSum:
         self.pending: dist.Work | None = None
 
     def start(self) -> None:
-        """Begin to sum the early gradients. What comes next on the device does not wait for it."""
+        """Start to sum the early gradients. Later work on the device does not wait for it."""
         if not self.shared:
             return
         self.fill(self.early)
@@ -45,9 +45,9 @@ class StepSum:
             dist.all_reduce(self.buffer[: self.first])
 
     def finish(self, numbers: Tensor) -> Tensor:
-        """Sum the late gradients and the numbers, wait for the early ones; returns the summed numbers.
+        """Sum the late gradients and the numbers, and wait for the early ones. Return the summed numbers.
 
-        Afterwards every parameter that had a gradient has the sum of all ranks' as its gradient.
+        Afterwards, the gradient of each parameter that had one is the sum over all ranks.
         """
         if not self.shared:
             return numbers
@@ -64,7 +64,7 @@ class StepSum:
         return self.numbers
 
     def fill(self, parameters: list[nn.Parameter]) -> None:
-        """Copy gradients to their places. LayerDrop and a frozen front end leave some without, on every rank alike."""
+        """Copy gradients to the buffer. LayerDrop and a frozen front end leave some out, equally on all ranks."""
         with_gradient = [p for p in parameters if p.grad is not None]
         copy_all([self.places[p] for p in with_gradient], [p.grad for p in with_gradient if p.grad is not None])
         for p in parameters:

@@ -1,7 +1,7 @@
-"""The reference set: utterances drawn once, on which every effective rank of a run is measured.
+"""The reference set: utterances drawn once per run, on which all effective ranks are measured.
 
-Ranks measured on whatever batch is at hand differ by its speakers and its crop length, not only by the encoder. The set
-is part of every checkpoint, so it stays the same when a run continues, whatever the number of processes.
+Effective ranks measured on the current batch would also depend on its speakers and its crop length. The set is part of
+every checkpoint, so it stays the same when a run continues, with any number of processes.
 """
 
 import numpy as np
@@ -14,14 +14,14 @@ from sjepa.data.sampler import BatchPlan
 from sjepa.errors import UserError
 
 LONGEST = round(2.5 * SAMPLE_RATE)  # samples of an utterance
-SPARE = 4  # times as many utterances are drawn as are wanted, because some may be damaged
-STREAM = 7  # keeps these draws apart from those of batches
+SPARE = 4  # draw this many times the wanted number of utterances, because some may be damaged
+STREAM = 7  # makes these draws independent of those of batches
 
 
 def draw_reference_set(reader: BatchReader, plan: BatchPlan, utterances: int) -> Tensor:
-    """Crops of one length, int16 (B, N), of utterances of the first epoch, which has corpora by weight.
+    """Draw crops of equal length, int16 (B, N), from utterances of the first epoch, which has corpora by weight.
 
-    The length is 2.5 s, or that of the shortest of the longest `utterances` if these are shorter.
+    The length is 2.5 s, or less if the corpus has fewer than `utterances` utterances of that length.
     """
     available = np.flatnonzero(plan.choose_buckets(0) >= 0)
     lengths = reader.corpus.length[available]
@@ -40,5 +40,5 @@ def draw_reference_set(reader: BatchReader, plan: BatchPlan, utterances: int) ->
         if len(crops) == wanted:
             break
     if not crops:
-        raise UserError(f"none of {len(drawn)} utterances drawn for the effective ranks can be read: {reason}")
+        raise UserError(f"cannot read any of the {len(drawn)} utterances drawn for the effective ranks: {reason}")
     return torch.from_numpy(np.stack(crops))

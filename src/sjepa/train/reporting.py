@@ -1,4 +1,4 @@
-"""What training reports: the line of a logged interval, what an epoch holds, and refused audio."""
+"""Log and print the progress of training: intervals, the contents of an epoch, and unusable audio."""
 
 import numpy as np
 
@@ -18,16 +18,16 @@ from sjepa.train.compute import autocast
 from sjepa.train.metrics import Log, Speed
 from sjepa.train.run import Run
 
-MUCH_CROPPED = 0.5  # share of an epoch's audio that crops may leave out before it is worth a word
-CLUSTERS_EVERY = 10  # logged lines between lines with every component's share
+MUCH_CROPPED = 0.5  # print a hint if crops leave out more than this share of the audio
+CLUSTERS_EVERY = 10  # log the share of every component once per this many lines
 
 
-def write_line(run: Run, phase: Phase, log: Log, speed: Speed, progress: Bar, batch: Batch) -> None:
-    """Log what happened since the last line; dead components start anew here, where that is asked for."""
+def log_interval(run: Run, phase: Phase, log: Log, speed: Speed, progress: Bar, batch: Batch) -> None:
+    """Log the interval since the last line. Restart dead components if `gmm.reseed` is set."""
     step = run.step - 1
     values = {"phase": phase.number, "epoch": run.position[0], "lr": phase.lr(step)} | run.meter.read()
     values |= {
-        "visible_loss": phase.visible_loss(step),
+        "visible_loss": phase.uses_visible_loss(step),
         "augmented": phase.augments(step),
         "decay": phase.decay(step) if run.targets.online else None,
         "active_layer": run.active_layer,
@@ -50,36 +50,36 @@ def write_line(run: Run, phase: Phase, log: Log, speed: Speed, progress: Bar, ba
     accuracy = f"masked {values['accuracy_masked']:.0%}  visible {values['accuracy_visible']:.0%}"
     entropy = f"q {values['target_entropy']:.2f} p {values['predictor_entropy']:.2f} bits"
     progress.advance(0, f"loss {values['loss']:.3f}  {accuracy}  {entropy}  {pace['audio_per_second']:,.0f} s/s")
-    for alarm in select_new(found, run.alarms):  # said once while it lasts
+    for alarm in select_new(found, run.alarms):  # print an alarm once while it lasts
         progress.say(f"step {run.step:,}: {alarm['message']}")
     run.alarms = found
     if values["bad_in_row"] >= run.config.train.bad_steps:
         raise UserError(
-            f"{values['bad_in_row']} steps in a row had no finite gradient, up to step {run.step:,}: "
-            "lower the learning rate; the last checkpoint is good"
+            f"{values['bad_in_row']} consecutive steps up to step {run.step:,} had no finite gradient: "
+            "lower the learning rate and continue from the last checkpoint, which is valid"
         )
 
 
 def describe_plan(corpus: Corpus | CorpusMix, plan: BatchPlan, log: Log, step: int) -> None:
-    """Say and log what an epoch hears of the corpus."""
+    """Print and log how much of the corpus an epoch uses."""
     epoch = plan.epoch(0)
     available = corpus.length[epoch.utterances].sum(dtype=np.int64) / SAMPLE_RATE
-    heard = epoch.total_samples() / SAMPLE_RATE
-    facts = {"utterances": len(corpus), "hours": corpus.hours, "batches": len(epoch), "epoch_hours": heard / 3600}
+    used = epoch.total_samples() / SAMPLE_RATE
+    facts = {"utterances": len(corpus), "hours": corpus.hours, "batches": len(epoch), "epoch_hours": used / 3600}
     # Nothing is padded: a batch has one length.
-    loss = {"crop_loss": 1 - heard / available, "padding_waste": 0.0, "too_short": plan.too_short}
+    loss = {"crop_loss": 1 - used / available, "padding_waste": 0.0, "too_short": plan.too_short}
     log.write("data", step, **facts, **loss)
     short = f"; {plan.too_short:,} utterances are shorter than the shortest bucket" if plan.too_short else ""
     say(
-        f"{len(epoch):,} batches an epoch; crops leave out {loss['crop_loss']:.1%} of it, other stretches each time, "
-        f"and nothing is padded{short}"
+        f"{len(epoch):,} batches per epoch, without padding; crops leave out {loss['crop_loss']:.1%} of the audio, a "
+        f"different part in each epoch{short}"
     )
     if loss["crop_loss"] > MUCH_CROPPED:
-        say(f"  That is much: {', or '.join(against_crops(corpus))}")
+        say(f"  To leave out less, {', or '.join(suggest_less_cropping(corpus))}")
 
 
-def against_crops(corpus: Corpus | CorpusMix) -> list[str]:
-    """What makes crops leave out less, by what the corpus was opened from."""
+def suggest_less_cropping(corpus: Corpus | CorpusMix) -> list[str]:
+    """Return ways to leave out less audio, depending on how the corpus was opened."""
     parts = corpus.corpora if isinstance(corpus, CorpusMix) else (corpus,)
     ways = ["use longer or more buckets (--batches.buckets)"]
     if not all(part.indexed for part in parts):
@@ -89,13 +89,13 @@ def against_crops(corpus: Corpus | CorpusMix) -> list[str]:
     return ways
 
 
-def count_bad(run: Run, corpus: Corpus | CorpusMix, folder: RunFolder) -> None:
-    """List what was left out, each file and reason once, and stop if too many utterances are damaged."""
+def record_bad_audio(run: Run, corpus: Corpus | CorpusMix, folder: RunFolder) -> None:
+    """List unusable audio, each file and reason once. Raise UserError if too many utterances are damaged."""
     found = [line for lines in distributed.gather_objects(run.bad) for line in lines]
     run.bad = []
     if distributed.is_main():
         candidates = found
-        if run.listed is None:  # the first time, also what was refused when the corpus was opened
+        if run.listed is None:  # the first time, also add what was refused when the corpus was opened
             run.listed = set(folder.refused.read_text("utf-8").split("\n")) if folder.refused.exists() else set()
             candidates = [*corpus.refused, *found]
         new = [line for line in dict.fromkeys(candidates) if line not in run.listed]
@@ -104,7 +104,7 @@ def count_bad(run: Run, corpus: Corpus | CorpusMix, folder: RunFolder) -> None:
             with folder.refused.open("a", encoding="utf-8") as file:
                 file.writelines(f"{line}\n" for line in new)
     run.bad_utterances += len(found)
-    # Each utterance once per epoch.
+    # Each utterance counts once per epoch.
     allowed = run.config.batches.bad_share * len(corpus) * (run.position[0] + 1)
     if found and run.bad_utterances > max(1.0, allowed):
         raise UserError(

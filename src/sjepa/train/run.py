@@ -1,4 +1,4 @@
-"""A run's moving parts: what starts, is saved and continues together."""
+"""The state of a run in training: everything that is saved and restored together."""
 
 import platform
 import time
@@ -35,7 +35,7 @@ from sjepa.targets.clusters import (
 from sjepa.targets.kinds import Source
 from sjepa.targets.layer import LayerChoice
 from sjepa.targets.targets import Targets
-from sjepa.train.compute import SideStream, compile_parts, compiles
+from sjepa.train.compute import SideStream, compile_parts, should_compile
 from sjepa.train.loss import frame_sums, masked_kl
 from sjepa.train.metrics import Meter
 from sjepa.train.reduce import StepSum
@@ -43,7 +43,7 @@ from sjepa.train.reduce import StepSum
 
 @dataclass
 class Run:
-    """Everything that a checkpoint holds, and what a process has made for it."""
+    """The contents of a checkpoint, and the objects that a process builds for them."""
 
     config: Config
     model: SJEPA
@@ -56,29 +56,28 @@ class Run:
     targets: Targets = field(init=False)
     update_targets: Callable[[Tensor], None] = field(init=False)
     step_sum: StepSum = field(init=False)
-    stop_wish: Tensor = field(init=False)  # 1 if this rank wishes to stop after a step, which ranks then agree on
-    stop_wishes: Tensor = field(init=False)  # of all ranks
+    stop_wish: Tensor = field(init=False)  # 1 if this rank was asked to stop; summed over ranks
+    stop_wishes: Tensor = field(init=False)  # the sum over ranks
     meter: Meter = field(init=False)
     side_stream: SideStream = field(init=False)
     graphs: StepGraphs | None = None
-    reference_set: Tensor | None = (
-        None  # int16 (B, N) on the host, of the main rank: effective ranks are measured on it
-    )
-    phase: int = 0  # the phase whose targets are installed; none at first
+    reference_set: Tensor | None = None  # int16 (B, N) on the host of the main rank, for effective ranks
+    phase: int = 0  # the phase whose targets are installed; 0 before the first
     step: int = 0
-    data_since: int = 0  # the step from which on the run has its audio
+    data_since: int = 0  # the step at which the run got its current audio
     position: tuple[int, int] = (0, 0)
-    bad: list[str] = field(default_factory=list)  # of this rank, not counted yet
-    listed: set[str] | None = None  # lines of the list of refused audio; read when it is first needed
+    bad: list[str] = field(default_factory=list)  # unusable audio of this rank that is not counted yet
+    listed: set[str] | None = None  # lines of the list of refused audio; read on first use
     bad_utterances: int = 0  # of all ranks
     log_bytes: int = 0
     saved_at: float = field(default_factory=time.monotonic)
     writer: checkpoint.Writer = field(default_factory=checkpoint.Writer)
     staging: checkpoint.Staging = field(default_factory=checkpoint.Staging)
-    alarms: list[Alarm] = field(default_factory=list)  # of the last line
+    alarms: list[Alarm] = field(default_factory=list)  # alarms of the last logged line
 
     @staticmethod
     def start(config: Config, device: torch.device) -> "Run":
+        """Make a new run with random weights."""
         torch.manual_seed(config.seed)
         model = SJEPA(config.encoder, config.predictor, 1, config.train.visible_path).to(device)
         distributed.broadcast_module(model)
@@ -87,7 +86,7 @@ class Run:
             layer.recompute = config.train.recompute  # type: ignore[assignment]
         run.side_stream = SideStream(device)
         run.stop_wish, run.stop_wishes = torch.zeros(1, device=device), torch.zeros(1, device=device)
-        if compiles(config, device):
+        if should_compile(config, device):
             compile_parts(model.encoder)
             model.predict = torch.compile(model.predict, dynamic=False)  # type: ignore[method-assign]
             run.frame_sums = torch.compile(frame_sums, dynamic=False)
@@ -95,29 +94,29 @@ class Run:
             run.augment = torch.compile(augment, dynamic=False)
         return run
 
-    def begin_from(self, source: str) -> None:
-        """Take an encoder's weights from elsewhere; predictor and head stay new."""
+    def load_encoder_weights(self, source: str) -> None:
+        """Load the weights of another encoder. Predictor and head keep their random weights."""
         weights, fields = formats.read_encoder(find_encoder(source))
         ours = {name: getattr(self.config.encoder, name) for name in fields}
         sizes = ("hidden_size", "layers", "heads", "inner_size", "conv_channels", "position_kernel", "position_groups")
         other = [f"--encoder.{name.replace('_', '-')} {fields[name]}" for name in sizes if fields[name] != ours[name]]
         if other:
-            raise UserError(f"{source} holds an encoder of another size than the run's: set {' '.join(other)}")
+            raise UserError(f"{source} holds an encoder of another size than the config: set {' '.join(other)}")
         formats.load_strictly(self.model.encoder, weights, source)
 
     @property
     def active_layer(self) -> int | None:
-        """The layer of the target encoder that targets read; None if they read none."""
+        """The layer of the target encoder that targets read, or None if they do not read the encoder."""
         return self.layer.active if self.targets.target_encoder is not None else None
 
     def make_targets(self, phase: Phase) -> Targets:
-        """Targets of a phase, not fitted yet; `same` stands for those of the phase before."""
+        """Make the targets of a phase, not fitted yet. `same` means the targets of the previous phase."""
         number = phase.number
         while self.config.phases[number - 1].targets == "same":
             number -= 1
         settings = self.config.phases[number - 1]
         assert settings.targets != "same"
-        # A target encoder carries on into the next phase.
+        # The next phase continues with the same target encoder.
         past = self.targets.target_encoder if self.phase else None
         targets = Targets(
             settings.targets,
@@ -129,14 +128,14 @@ class Run:
             temperature=settings.temperature,
             centred=settings.centred,
         )
-        if compiles(self.config, self.device):
+        if should_compile(self.config, self.device):
             targets.compile(dynamic=False)
             if targets.target_encoder is not None:
                 compile_parts(targets.target_encoder)
         return targets.to(self.device)
 
     def install(self, targets: Targets, phase: int, new_output: bool = True) -> None:
-        """Use these targets from now on, with a new last layer of the head where components mean something new."""
+        """Use these targets from now on. With `new_output`, the head gets a new last layer for the new components."""
         self.targets, self.phase = targets, phase
         if new_output:
             torch.manual_seed(seed_from(self.config.seed, targets.components))
@@ -150,19 +149,19 @@ class Run:
         behind = [p for p in self.model.parameters() if p not in set(front)]
         self.step_sum = StepSum(behind, front, 2 + targets.statistics_size, self.device)
         self.update_targets = targets.update
-        # Graphs hold the addresses of what they were captured with.
-        if compiles(self.config, self.device):
+        # Captured graphs hold the addresses of the old tensors.
+        if should_compile(self.config, self.device):
             self.update_targets = torch.compile(targets.update, dynamic=False)
             self.graphs = StepGraphs()
 
-    def use_data_from(self, step: int) -> None:
-        """Know from which step on the audio is what it is now; a position in other audio means nothing in it."""
+    def set_data_start(self, step: int) -> None:
+        """Set the step at which the run got its current audio. A position in other audio does not apply to it."""
         self.data_since = step
         if 0 < self.step <= step:
             self.position, self.bad_utterances = (self.position[0] + 1, 0), 0
 
     def set_learning_rate(self, rate: float) -> None:
-        """On a GPU in place, because a captured step reads it there."""
+        """Set the learning rate. On a GPU it is changed in place, because a captured step reads it there."""
         group = self.optimizer.param_groups[0]
         if isinstance(group["lr"], Tensor):
             group["lr"].fill_(rate)
@@ -170,21 +169,21 @@ class Run:
             group["lr"] = rate
 
     def save_is_due(self) -> bool:
-        """Whether the main rank's clock asks for a checkpoint; all ranks get the same answer."""
+        """Return whether a checkpoint is due by the clock of the main rank. All ranks get the same answer."""
         minutes = self.config.train.checkpoint_minutes
         return minutes > 0 and distributed.broadcast_object(time.monotonic() - self.saved_at > 60 * minutes)
 
     def save(self, folder: RunFolder, ended: int | None = None) -> None:
-        """Write the encoder and a checkpoint from the main rank, in the background; `ended` is a phase that ends here.
+        """Write the encoder and a checkpoint on the main rank, in the background. `ended` is a phase that ends here.
 
-        A failure of the write before is raised here, on all ranks, and so is that of this one at the end of a phase.
+        If the previous write failed, all ranks raise its error here. At the end of a phase, this write is waited for.
         """
         finite = torch.stack([torch.isfinite(p).all() for p in self.model.parameters()]).all()
         if not bool(finite):
-            raise UserError(f"weights are no longer finite at step {self.step:,}: lower the learning rate")
-        distributed.in_main_rank(self.writer.wait)
+            raise UserError(f"the weights are not finite at step {self.step:,}: lower the learning rate")
+        distributed.run_on_main_rank(self.writer.wait)
         self.saved_at = time.monotonic()
-        meter = self.meter.state()  # of all ranks together
+        meter = self.meter.state()  # summed over ranks
         if distributed.is_main():
             moments = {
                 f"{name}/{key}": value
@@ -209,7 +208,7 @@ class Run:
             clusters = describe_targets(self.targets, self.config.mfcc, self.active_layer, self.phase, self.step)
             self.writer.start(partial(self.write, folder, self.staging.copy(parts), state, clusters, ended))
         if ended is not None:
-            distributed.in_main_rank(self.writer.wait)
+            distributed.run_on_main_rank(self.writer.wait)
 
     def write(
         self,
@@ -219,20 +218,20 @@ class Run:
         clusters: ClustersInfo,
         ended: int | None,
     ) -> None:
-        """Write the encoder and a checkpoint of tensors that do not change meanwhile."""
-        if ended is not None:  # before the checkpoint, which says that this is done
+        """Write the encoder and a checkpoint. The tensors must not change in the meantime."""
+        if ended is not None:  # before the checkpoint, which marks the phase as ended
             self.export(folder, parts, clusters, ended)
         checkpoint.save(folder, clusters.step, parts, state)
         if ended is None:
             self.export(folder, parts, clusters, ended)
-        # Of a step at which the run changed, too: one that is damaged later must not lead back to before it.
+        # Keep checkpoints at which the run changed: a damaged later one must not fall back to before the change.
         always = {phase.end for phase in self.config.schedule()} | set(folder.changed_steps)
         checkpoint.prune(folder, self.config.train.keep_checkpoints, always, self.config.train.keep_every)
 
     def export(
         self, folder: RunFolder, parts: dict[str, dict[str, Tensor]], clusters: ClustersInfo, ended: int | None
     ) -> None:
-        """Write the encoder with its mixture and head, and at the end of a phase what stays of it."""
+        """Write the encoder with its mixture and head. At the end of a phase, also write the files of that phase."""
         encoder = select(parts["model"], "encoder.")
         tensors = clusters_from_parts(parts["model"], parts["targets"], clusters)
         clusters = replace(clusters, encoder=formats.fingerprint_weights(encoder))
@@ -247,12 +246,12 @@ class Run:
                 formats.save_folder(place, encoder, settings)
                 save_clusters(place / CLUSTERS_FILE, tensors, clusters)
         except OSError as error:
-            raise checkpoint.cannot_write("the encoder", clusters.step, folder, error) from error
+            raise checkpoint.make_write_error("the encoder", clusters.step, folder, error) from error
 
     def restore(self, folder: RunFolder, say: Any, step: int | None = None) -> bool:
-        """Continue from the newest sound checkpoint of a run directory, if there is one, or from that of a step.
+        """Restore the newest valid checkpoint, or the one of a step. Return False if there is none.
 
-        The main rank chooses it. If another rank cannot load that one, all ranks refuse.
+        The main rank chooses the checkpoint. If another rank cannot load it, all ranks raise UserError.
         """
         found: list[tuple[dict[str, dict[str, Tensor]], dict[str, Any]] | None] = [None]
 
@@ -261,7 +260,7 @@ class Run:
                 checkpoint.load_latest(folder, say, training=True) if step is None else load_step(folder.path, step)
             )
 
-        distributed.in_main_rank(choose)
+        distributed.run_on_main_rank(choose)
         chosen = distributed.broadcast_object(found[0][1]["step"] if found[0] is not None else None)
         if chosen is None:
             return False
@@ -276,13 +275,13 @@ class Run:
                     "disk that all ranks share?"
                 ) from error
 
-        distributed.in_all_ranks(load_chosen)
+        distributed.run_on_all_ranks(load_chosen)
         assert found[0] is not None
-        self.take(*found[0])
+        self.load_checkpoint(*found[0])
         return True
 
-    def take(self, parts: dict[str, dict[str, Tensor]], state: dict[str, Any]) -> None:
-        """Become what a checkpoint holds."""
+    def load_checkpoint(self, parts: dict[str, dict[str, Tensor]], state: dict[str, Any]) -> None:
+        """Restore the state from the contents of a checkpoint."""
         self.step = state["step"]
         self.position = tuple(state["position"])
         self.layer.load(state)
@@ -298,6 +297,7 @@ class Run:
 
 
 def make_optimizer(config: Config, model: SJEPA, device: torch.device) -> torch.optim.AdamW:
+    """Make AdamW with its state, so that a captured step finds all tensors in place."""
     train = config.train
     lr = torch.zeros((), device=device) if device.type == "cuda" else 0.0
     optimizer = torch.optim.AdamW(
@@ -308,7 +308,7 @@ def make_optimizer(config: Config, model: SJEPA, device: torch.device) -> torch.
         fused=True,
         capturable=device.type == "cuda",
     )
-    # Now and not at a parameter's first step, which LayerDrop may put off into a captured one.
+    # Create the state now. LayerDrop may delay the first update of a parameter into a captured step.
     for p in model.parameters():
         zeros = {key: torch.zeros_like(p, requires_grad=False) for key in ("exp_avg", "exp_avg_sq")}
         optimizer.state[p] = {"step": torch.zeros((), device=p.device), **zeros}

@@ -18,15 +18,15 @@ from sjepa.torch_private import prepare_step
 from sjepa.train.compute import autocast
 from sjepa.train.run import Run
 
-PATTERNS = 64  # of LayerDrop, all that six layers have: each is captured as CUDA graphs of its own
+PATTERNS = 64  # of LayerDrop: all patterns of six layers. Each needs its own CUDA graphs
 
 
 @dataclass(frozen=True)
 class StepKind:
-    """Everything on the host that decides what a step computes.
+    """All host values that determine what a step computes.
 
-    It is the only host value that `learn` reads apart from what never changes within a phase, and it is the key under
-    which the step is captured as a CUDA graph. So a replayed step cannot differ from the one that was asked for.
+    Apart from values that are constant within a phase, `learn` reads no other host value. The kind is also the key of
+    the captured CUDA graph, so a replayed step always computes what was requested.
     """
 
     keep: tuple[bool, ...]
@@ -35,26 +35,26 @@ class StepKind:
     visible_loss: bool
     trains_frontend: bool
     decay: float
-    """Of the target encoder."""
+    """Decay of the target encoder."""
     layer: int | None
-    """Active layer of the target encoder; None if targets do not come from one."""
+    """Active layer of the target encoder, or None if targets do not read it."""
 
 
-def step_kind(run: Run, phase: Phase) -> StepKind:
-    """The kind of the run's next step."""
+def find_step_kind(run: Run, phase: Phase) -> StepKind:
+    """Return the kind of the next step."""
     step = run.step
     return StepKind(
-        keep=layers_kept(run.config, step),
+        keep=draw_kept_layers(run.config, step),
         augments=phase.augments(step),
-        visible_loss=phase.visible_loss(step),
+        visible_loss=phase.uses_visible_loss(step),
         trains_frontend=phase.trains_frontend(step),
         decay=phase.decay(step) if run.targets.online else 1.0,
         layer=run.active_layer,
     )
 
 
-def layers_kept(config: Config, step: int) -> tuple[bool, ...]:
-    """LayerDrop, drawn alike on every rank. A deep encoder draws from a fixed set of patterns."""
+def draw_kept_layers(config: Config, step: int) -> tuple[bool, ...]:
+    """Draw the layers that LayerDrop keeps, equally on all ranks. A deep encoder draws from a fixed set of patterns."""
     source = np.random.default_rng((config.seed, step))
     if 2**config.encoder.layers > PATTERNS:
         source = np.random.default_rng((config.seed, 0, int(source.integers(PATTERNS))))
@@ -62,8 +62,8 @@ def layers_kept(config: Config, step: int) -> tuple[bool, ...]:
 
 
 def train_step(run: Run, phase: Phase, batch: Batch, noise: Tensor | None) -> None:
-    """One minibatch, launched on the device as a CUDA graph if the run has graphs."""
-    kind = step_kind(run, phase)
+    """Run one step on a batch, as a CUDA graph if the run uses graphs."""
+    kind = find_step_kind(run, phase)
     run.set_learning_rate(phase.lr(run.step))
     torch.manual_seed(seed_from(run.config.seed, run.step, distributed.rank()))  # dropout
 
@@ -77,18 +77,18 @@ def train_step(run: Run, phase: Phase, batch: Batch, noise: Tensor | None) -> No
 
 
 class PartSums(NamedTuple):
-    """What is summed over the parts of a rank's batch."""
+    """Sums over the parts of a rank's batch."""
 
-    loss: Tensor  # KL over the frames of the loss, not divided yet
-    frames: Tensor  # how many they are
-    watched: Tensor  # the sums of `loss.SUMS`
-    occupancy: Tensor  # (K,) frames of each component
-    kl_encoder: Tensor  # the encoder's own KL at masked frames; 0 if it is not in the loss
-    statistics: Tensor  # of an online mixture; empty if it is not online
+    loss: Tensor  # sum of KL over the frames of the loss
+    frames: Tensor  # number of these frames
+    watched: Tensor  # the sums in `loss.SUMS`
+    occupancy: Tensor  # (K,) frames per component
+    kl_encoder: Tensor  # KL of the encoder's own predictions at masked frames; 0 if not in the loss
+    statistics: Tensor  # statistics of an online mixture; otherwise empty
 
 
 def learn(run: Run, kind: StepKind, clean: Tensor, masks: Tensor, draws: Tensor, noise: Tensor | None) -> None:
-    """What the device does in a step. Nothing here waits for it."""
+    """Run the part of a step that is on the device. The host does not wait for it."""
     run.model.train()
     *others, last = split_evenly(len(clean), run.config.train.accumulate)
     total: PartSums | None = None
@@ -103,7 +103,7 @@ def learn(run: Run, kind: StepKind, clean: Tensor, masks: Tensor, draws: Tensor,
 def add_gradients(
     run: Run, kind: StepKind, clean: Tensor, masks: Tensor, draws: Tensor, noise: Tensor | None, last: bool
 ) -> PartSums:
-    """Add the gradients of a part of the batch to those of the parts before. Other ranks get theirs after the last."""
+    """Add the gradients of a part of the batch. After the last part, start to sum them over ranks."""
     config, model = run.config, run.model
     views, mask = masks.shape[1], masks.flatten(0, 1)  # the views of an utterance follow each other
     with autocast(config, run.device):
@@ -116,7 +116,7 @@ def add_gradients(
             student = run.augment(clean, draws, noise, samples, config.augment.equalizer > 0)
         with torch.set_grad_enabled(kind.trains_frontend):
             convolved = model.encoder.convolve(student)
-        # The backward pass stops here at first, so that the gradients behind can travel while the front end's compute.
+        # The backward pass stops here first. Ranks sum the later gradients while the front end computes its own.
         features = convolved.detach().requires_grad_(kind.trains_frontend)
         z = model.encoder.transform(repeat(features, views), mask=mask, keep=kind.keep).last
         logits = model.predict(z, mask)
@@ -152,11 +152,11 @@ def repeat(x: Tensor, views: int) -> Tensor:
 
 
 def update(run: Run, kind: StepKind, total: PartSums) -> None:
-    """One optimizer step, one step of the target encoder and one of the online mixture, for the batch of all ranks."""
+    """Update the model, the target encoder and the online mixture with the batch of all ranks."""
     numbers = torch.cat([total.frames[None], run.stop_wish, total.statistics])
     frames, stop_wishes, statistics = run.step_sum.finish(numbers).split([1, 1, len(total.statistics)])
     run.stop_wishes.copy_(stop_wishes)
-    # One mean over the frames of all ranks together; a batch may have drawn no mask at all.
+    # The loss is the mean over the frames of all ranks. A batch may have no masked frame.
     frames = frames[0].clamp(min=1.0)
     gradients = [p.grad for p in run.model.parameters() if p.grad is not None]
     norm = torch.nn.utils.get_total_norm(gradients) / frames

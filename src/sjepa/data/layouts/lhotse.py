@@ -12,7 +12,7 @@ from sjepa.data.layouts import Found, Item, Source, find_file
 from sjepa.data.layouts.manifest import lines
 from sjepa.data.storage import Place
 from sjepa.errors import UserError
-from sjepa.fields import SURPRISES, brief
+from sjepa.fields import SURPRISES, shorten
 
 ENDINGS = (".jsonl", ".jsonl.gz")
 # `librispeech_cuts_train-clean-100.jsonl.gz`: a corpus, a kind and a split.
@@ -96,7 +96,7 @@ def read_cut(cut: dict[str, Any], split: str, path: str) -> list[Item] | str:
     try:
         return parse_cut(cut, split, path)
     except SURPRISES as error:
-        return f"{cut.get('id')}: a field has another type than in lhotse's manifests ({brief(str(error))})"
+        return f"{cut.get('id')}: a field has another type than in lhotse's manifests ({shorten(str(error))})"
 
 
 def parse_cut(cut: dict[str, Any], split: str, path: str) -> list[Item] | str:

@@ -120,7 +120,7 @@ class Evaluation(Search):
                     self.evaluate_dev(fold, behind, losses, progress)
                 stop = bool(asked) if distributed.world_size() == 1 else distributed.broadcast_object(bool(asked))
                 if evaluate or (step + 1) % SAVE_EVERY == 0 or stop:
-                    distributed.in_main_rank(partial(save_all, behind))
+                    distributed.run_on_main_rank(partial(save_all, behind))
                 if stop:
                     raise KeyboardInterrupt
                 progress.advance(note=self.note(behind, losses))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from sjepa.errors import UserError
-from sjepa.fields import SURPRISES, TABLE, WHOLE, Kind, brief, check_fields, list_of
+from sjepa.fields import SURPRISES, TABLE, WHOLE, Kind, check_fields, list_of, shorten
 from sjepa.files import save_tensors
 
 SCORE = Kind("a number", lambda value: type(value) in (int, float) and not abs(value) > 1e300)  # NaN before the first
@@ -74,7 +74,7 @@ class TrainingState:
         try:
             self.restore()
         except (safetensors.SafetensorError, RuntimeError, *SURPRISES) as error:
-            reason = brief(str(error))
+            reason = shorten(str(error))
             raise UserError(f"{self.file} cannot be read ({reason}): delete it to train this head again") from error
 
     def restore(self) -> None:
