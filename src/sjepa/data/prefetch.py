@@ -14,7 +14,7 @@ from torch import Tensor
 
 from sjepa.audio.io import BadAudioError
 from sjepa.data.sampler import BatchSpec
-from sjepa.data.storage import CutShortError, Place, fetched_ahead, fetch, is_url
+from sjepa.data.storage import CutShortError, Place, fetch, fetched_ahead, is_url
 
 GAP = 65_536  # bytes: a smaller gap between two stretches is cheaper to fetch than a second request
 REQUESTS = 16  # concurrent requests per reading process
