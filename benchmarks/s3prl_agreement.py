@@ -3,7 +3,7 @@
     python -m venv ENV
     ENV/bin/pip install -e '.[superb,demo]'
     ENV/bin/pip install --no-deps s3prl==0.4.18 'dtw-python>=1.5' h5py lxml editdistance pandas librosa lazy_loader \
-        omegaconf antlr4-python3-runtime==4.9.3 catalyst sox tqdm joblib platformdirs pooch
+        omegaconf antlr4-python3-runtime==4.9.3 sox tqdm joblib platformdirs pooch
     ENV/bin/python benchmarks/s3prl_agreement.py            # all ten tasks, into benchmarks/results
     ENV/bin/python benchmarks/s3prl_agreement.py er sd      # some tasks; keeps the results of the others
 
@@ -28,7 +28,7 @@ import torch
 from s3prl_cases import make_asv, make_er, make_ic, make_ks, make_sd, make_sid
 from s3prl_queries import compare_queries
 from s3prl_sequences import make_asr, make_pr, make_sf
-from s3prl_sides import Side, replace_torchaudio
+from s3prl_sides import Side, replace_catalyst, replace_torchaudio
 
 from sjepa.evaluate.superb.protocol import Evaluation
 from sjepa.evaluate.upstream import Upstream, load_upstream
@@ -151,6 +151,7 @@ def save_results(found: dict[str, Any], keep: bool) -> None:
 def main() -> None:
     chosen = sys.argv[1:] or [*CASES, "qbe"]
     replace_torchaudio()
+    replace_catalyst()
     torch.set_num_threads(1)
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as name:
