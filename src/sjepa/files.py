@@ -89,6 +89,8 @@ def write_whole(path: Path, text: str) -> None:
 
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a file; an empty one where it holds something else."""
+    if path.exists() and not path.is_file():
+        raise UserError(f"{path} is not a regular file")  # reading a pipe would never end
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:  # RecursionError: brackets within brackets, thousands deep

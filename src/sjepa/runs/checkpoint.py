@@ -98,7 +98,7 @@ def load(folder: Path) -> tuple["Parts", dict[str, Any]]:
         state = read_state(folder)
         parts = {}
         for name, written in state["files"].items():
-            if digest(folder / name) != written:
+            if not (folder / name).is_file() or digest(folder / name) != written:
                 raise DamagedError(f"{name} is not what was written")
             parts[name.removesuffix(".safetensors")] = safetensors.torch.load_file(folder / name)
         return parts, state
