@@ -155,7 +155,7 @@ class Writer:
 
     def __init__(self) -> None:
         self.thread: threading.Thread | None = None
-        self.failure: UserError | None = None
+        self.failure: Exception | None = None
 
     def start(self, task: Callable[[], None]) -> None:
         """Begin a task once the one before has ended; raises the failure of that one."""
@@ -164,7 +164,7 @@ class Writer:
         def work() -> None:
             try:
                 task()
-            except UserError as error:
+            except Exception as error:  # an exception that ends with its thread would lose checkpoints in silence
                 self.failure = error
 
         self.thread = threading.Thread(target=work, name="checkpoint")
