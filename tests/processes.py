@@ -10,6 +10,7 @@ import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import sjepa
 
@@ -87,14 +88,22 @@ def free_port() -> int:
 
 
 def start_ranks(
-    arguments: list[str], output: Path, world_size: int, before: Callable[[], None] | None = None
+    arguments: list[str],
+    output: Path,
+    world_size: int,
+    before: Callable[[], None] | None = None,
+    launcher: Literal["torchrun", "srun"] = "torchrun",
 ) -> list[Command]:
-    """The same command on several ranks, as torchrun would start them; on one, a plain process."""
+    """The same command on several ranks, as a launcher would start them; on one, a plain process."""
     if world_size == 1:
         return [Command(arguments, output, before=before)]
     shared = {"WORLD_SIZE": str(world_size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     ranks = [shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(world_size)]
-    return [Command(arguments, output.with_suffix(f".{each['RANK']}"), each, before) for each in ranks]
+    if launcher == "srun":
+        step = {"SLURM_STEP_NUM_TASKS": str(world_size), "SLURM_STEP_NODELIST": "localhost", "SLURM_JOB_ID": "1"}
+        step["MASTER_PORT"] = shared["MASTER_PORT"]
+        ranks = [step | {"SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)} for rank in range(world_size)]
+    return [Command(arguments, output.with_suffix(f".{rank}"), each, before) for rank, each in enumerate(ranks)]
 
 
 def start_torchrun(options: list[str], arguments: list[str], output: Path) -> Command:

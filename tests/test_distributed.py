@@ -1,6 +1,7 @@
 """Several ranks: the same data and results on any number of them, and nothing is lost if one dies."""
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -215,12 +216,13 @@ def test_schedulers_warning_to_all_ranks_or_one_stops_all_after_the_same_step(
     config = plain(micro, phase1={"steps": 400}, train={"checkpoint_every": 1000, "log_every": 5})
     run = tmp_path / "run"
     call = [*arguments(config, corpus, run, tmp_path), "--batches.cache", "none", "--batches.workers", "1"]
-    processes = start_ranks(call, tmp_path / "output.txt", 2)
+    processes = start_ranks(call, tmp_path / "output.txt", 2, launcher="srun")
     wait_for_line(run)
     for rank in ranks * 2:
         processes[rank].send(signal.SIGUSR1)
         time.sleep(0.02)
     assert [process.wait() for process in processes] == [0, 0]  # launchers take other codes for failures
+    assert json.loads(RunFolder(run).facts_file.read_text())["history"][0]["world_size"] == 2
     if 0 in ranks:
         assert_stopped_once(run, "".join(process.text for process in processes))
     assert lines(run, "stopped") == [{"event": "stopped", "step": RunFolder(run).step}]
