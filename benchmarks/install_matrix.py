@@ -3,10 +3,13 @@
     python benchmarks/install_matrix.py --out benchmarks/results/install-matrix.json
 
 It uses the interpreters on the PATH (python3.11, python3.12, python3.13) and the torch versions that pip finds for
-them. Failed installations are listed with the reason. `--demo` runs all of `sjepa demo` instead of a few steps.
+them. Failed installations are listed with the reason. `--demo` runs all of `sjepa demo` instead of a few steps. `--uv`
+installs with uv, whose cache makes many environments cheap. Results are written after each environment, and those of
+other environments in the same file stay, so the matrix can be run in parts.
 """
 
 import argparse
+import itertools
 import json
 import platform
 import shutil
@@ -18,7 +21,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PYTHONS = ("3.11", "3.12", "3.13")
-TORCHES = ("2.8.0", "2.9.1", "2.10.0", "2.11.0", "2.12.0", "2.13.0")
+TORCHES = ("2.8.0", "2.9.1", "2.10.0", "2.11.0", "2.12.1", "2.13.0")
 EXTRAS = ("demo", "figures", "log", "corpora", "s3", "superb", "onnx", "finetune", "lm", "abx")
 FEW_STEPS = ["--phase1.steps", "3", "--phase2.steps", "2", "--train.device", "cpu"]
 
@@ -48,13 +51,15 @@ def try_environment(python: str, torch: str, wheel: Path, arguments: argparse.Na
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        call([found, "-m", "venv", "env"], folder)
-        pip = [str(folder / "env/bin/python"), "-m", "pip", "install", "--quiet"]
+        call([found, "-m", "venv", *(["--without-pip"] if arguments.uv else []), "env"], folder)
+        inside = str(folder / "env/bin/python")
+        pip = ["uv", "pip", "install", "--python", inside] if arguments.uv else [inside, "-m", "pip", "install"]
+        pip.append("--quiet")
         pip += ["--extra-index-url", arguments.index] if arguments.index else []
         done, line = call([*pip, f"torch=={torch}"], folder)
         if not done:
-            return facts | {"result": "skipped", "why": f"pip finds no torch {torch}: {line}"}
-        done, line = call([*pip, f"{wheel}[demo]"], folder)
+            return facts | {"result": "skipped", "why": f"torch {torch} cannot be installed: {line}"}
+        done, line = call([*pip, f"{wheel}[demo]", f"torch=={torch}"], folder)
         if not done:
             return facts | {"result": "failed", "why": f"install: {line}"}
         sjepa, elsewhere = str(folder / "env/bin/sjepa"), folder / "elsewhere"
@@ -65,7 +70,7 @@ def try_environment(python: str, torch: str, wheel: Path, arguments: argparse.Na
         )
         steps = [
             [sjepa, "--version"],
-            [str(folder / "env/bin/python"), "-c", synthesise],
+            [inside, "-c", synthesise],
             [sjepa, "pretrain", "--preset", "tiny", "--data", "corpus", "--out", "run", *FEW_STEPS],
             [sjepa, "embed", "corpus/audio", "--encoder", "run", "--out", "features"],
             [sjepa, "report", "run"],
@@ -76,10 +81,19 @@ def try_environment(python: str, torch: str, wheel: Path, arguments: argparse.Na
                 return facts | {"result": "failed", "why": f"{' '.join(step[:2])}: {line}"}
         extras = {}
         for extra in EXTRAS if arguments.extras else ():
-            done, line = call([*pip, "--dry-run", f"{wheel}[{extra}]"], folder)
+            done, line = call([*pip, "--dry-run", f"{wheel}[{extra}]", f"torch=={torch}"], folder)
             extras[extra] = "available" if done else f"skipped: {line}"
+        _, installed = call([inside, "-c", "import torch; print(torch.__version__)"], elsewhere)
     facts |= {"extras": extras} if extras else {}
-    return facts | {"result": "passed", "seconds": round(time.monotonic() - began)}
+    seconds = round(time.monotonic() - began)
+    return facts | {"result": "passed", "installed": installed, "demo": arguments.demo, "seconds": seconds}
+
+
+def merge_results(known: list[dict[str, object]], new: dict[str, object]) -> list[dict[str, object]]:
+    """Add a result, in place of an earlier one of the same environment."""
+    names = ("python", "torch")
+    kept = [each for each in known if [each[n] for n in names] != [new[n] for n in names]]
+    return sorted([*kept, new], key=lambda each: [[int(p) for p in str(each[n]).split(".")] for n in names])
 
 
 def main() -> None:
@@ -89,19 +103,21 @@ def main() -> None:
     parser.add_argument("--index", default="", help="another package index, such as torch's CPU wheels")
     parser.add_argument("--demo", action="store_true", help="run all of `sjepa demo`")
     parser.add_argument("--extras", action="store_true", help="also check which extras pip can resolve")
+    parser.add_argument("--uv", action="store_true", help="install with uv instead of pip")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     results = []
+    if arguments.out and arguments.out.is_file():
+        results = json.loads(arguments.out.read_text())["results"]
     with tempfile.TemporaryDirectory() as name:
         wheel = build_wheel(Path(name))
-        for python in arguments.python:
-            for torch in arguments.torch:
-                results.append(try_environment(python, torch, wheel, arguments))
-                line = results[-1]
-                print(f"Python {python}, torch {torch}: {line['result']} {line.get('why', '')}", flush=True)
-    facts = {"machine": platform.machine(), "system": platform.system(), "demo": arguments.demo, "results": results}
-    if arguments.out:
-        arguments.out.write_text(json.dumps(facts, indent=1) + "\n")
+        for python, torch in itertools.product(arguments.python, arguments.torch):
+            line = try_environment(python, torch, wheel, arguments)
+            print(f"Python {python}, torch {torch}: {line['result']} {line.get('why', '')}", flush=True)
+            results = merge_results(results, line)
+            if arguments.out:
+                facts = {"machine": platform.machine(), "system": platform.system(), "results": results}
+                arguments.out.write_text(json.dumps(facts, indent=1) + "\n")
 
 
 if __name__ == "__main__":

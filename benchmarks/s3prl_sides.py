@@ -1,9 +1,10 @@
 """Setup of s3prl for `s3prl_agreement.py`: its experts on the tests' corpora, with our weights and features.
 
-Three parts are replaced. A substitute for torchaudio reads files and prepares waveforms. Both sides use features of our
-encoder, so s3prl's weighted sum is applied to each utterance. Random parts are disabled on both sides: dropout,
-SpecAugment and the order of batches. s3prl's package lacks two datasets of `ctc` and the vocabularies. Its tokenizers
-encode the transcripts, and the vocabularies are written from our symbols.
+Some parts are replaced. Substitutes for torchaudio and catalyst read files, prepare waveforms and satisfy imports.
+Both sides use features of our encoder, so s3prl's weighted sum is applied to each utterance. Random parts are disabled
+on both sides: dropout, SpecAugment and the order of batches. SpecAugment is compared separately, with the same random
+numbers. s3prl's package lacks two datasets of `ctc` and the vocabularies. Its tokenizers encode the transcripts, and
+the vocabularies are written from our symbols.
 """
 
 import importlib
@@ -27,6 +28,31 @@ from sjepa.evaluate.superb.records import Utterance
 from sjepa.evaluate.superb.sound import Sound, prepare_waveform
 from sjepa.evaluate.superb.task import Recipe, Task
 from sjepa.evaluate.upstream import Upstream
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+import superb_corpora as corpora
+
+__all__ = [
+    "Side",
+    "corpora",
+    "make_class_side",
+    "make_expert",
+    "make_sequence_side",
+    "output_order",
+    "replace_catalyst",
+    "replace_torchaudio",
+    "shorten",
+]
+
+
+def replace_catalyst() -> None:
+    """Install an empty substitute for a sampler that s3prl imports and uses on several GPUs only.
+
+    The versions of catalyst that pip still installs do not run on Python 3.10 and newer.
+    """
+    names = ("catalyst", "catalyst.data", "catalyst.data.sampler")
+    sys.modules |= {name: types.ModuleType(name) for name in names}
+    sys.modules[names[-1]].DistributedSamplerWrapper = object  # type: ignore[attr-defined]
 
 
 def replace_torchaudio() -> None:
@@ -92,6 +118,10 @@ class Side:
     scaled_down: str = ""
     dtype: torch.dtype = torch.float32
     """Precision of heads. If rounding errors grow with steps, fp64 separates them from real differences."""
+    steps: int = 50
+    """Steps before the test. A head that learns slowly needs more for meaningful metrics."""
+    further: Callable[[], dict[str, Any]] = dict
+    """Returns other comparisons of the task. Each has a flag `agrees`."""
 
     def __post_init__(self) -> None:
         from s3prl.upstream.interfaces import Featurizer

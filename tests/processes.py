@@ -10,17 +10,32 @@ import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
+
+import sjepa
 
 context = multiprocessing.get_context("forkserver")
 context.set_forkserver_preload(
-    ["sjepa.commands.pretrain", "sjepa.train.loop", "torch._dynamo", "torch.utils.tensorboard"]
+    ["sjepa.commands.pretrain", "sjepa.train.loop", "torch._dynamo", "torch.utils.tensorboard", "torch.distributed.run"]
 )
+
+
+def run_sjepa(arguments: list[str]) -> None:
+    from sjepa import cli
+
+    cli.main(arguments)
+
+
+def run_torchrun(arguments: list[str]) -> None:
+    from torch.distributed import run
+
+    run.main(arguments)
 
 
 class Command:
     """A command that runs, with its output in a file.
 
-    The process calls `before` first, which must be a function of a module, or a partial of one.
+    The process calls `before` first, which must be a function of a module, or a partial of one. So must `main` be.
     """
 
     def __init__(
@@ -29,22 +44,27 @@ class Command:
         output: Path,
         environment: dict[str, str] | None = None,
         before: Callable[[], None] | None = None,
+        main: Callable[[list[str]], None] = run_sjepa,
     ):
         self.output = output
-        self.process = context.Process(target=call, args=(arguments, str(output), environment or {}, before))
+        self.process = context.Process(target=call, args=(main, arguments, str(output), environment or {}, before))
         self.process.start()
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid or 0
 
     @property
     def is_running(self) -> bool:
         return self.process.is_alive()
 
     def send(self, number: int) -> None:
-        os.kill(self.process.pid or 0, number)
+        os.kill(self.pid, number)
 
     def kill(self) -> None:
         """SIGKILL to the process and to those that it started."""
         if self.is_running:
-            os.killpg(self.process.pid or 0, signal.SIGKILL)
+            os.killpg(self.pid, signal.SIGKILL)
         self.process.join()
 
     def wait(self, seconds: float = 120) -> int:
@@ -68,17 +88,38 @@ def free_port() -> int:
 
 
 def start_ranks(
-    arguments: list[str], output: Path, world_size: int, before: Callable[[], None] | None = None
+    arguments: list[str],
+    output: Path,
+    world_size: int,
+    before: Callable[[], None] | None = None,
+    launcher: Literal["torchrun", "srun"] = "torchrun",
 ) -> list[Command]:
-    """The same command on several ranks, as torchrun would start them; on one, a plain process."""
+    """The same command on several ranks, as a launcher would start them; on one, a plain process."""
     if world_size == 1:
         return [Command(arguments, output, before=before)]
     shared = {"WORLD_SIZE": str(world_size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     ranks = [shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(world_size)]
-    return [Command(arguments, output.with_suffix(f".{each['RANK']}"), each, before) for each in ranks]
+    if launcher == "srun":
+        step = {"SLURM_STEP_NUM_TASKS": str(world_size), "SLURM_STEP_NODELIST": "localhost", "SLURM_JOB_ID": "1"}
+        step["MASTER_PORT"] = shared["MASTER_PORT"]
+        ranks = [step | {"SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)} for rank in range(world_size)]
+    return [Command(arguments, output.with_suffix(f".{rank}"), each, before) for rank, each in enumerate(ranks)]
 
 
-def call(arguments: list[str], output: str, environment: dict[str, str], before: Callable[[], None] | None) -> None:
+def start_torchrun(options: list[str], arguments: list[str], output: Path) -> Command:
+    """torchrun with these options, which forks its ranks where it would otherwise start interpreters."""
+    script = Path(sjepa.__file__).with_name("__main__.py")
+    fork = ["--run-path", "--start-method", "fork"]
+    return Command([*options, *fork, str(script), *arguments], output, main=run_torchrun)
+
+
+def call(
+    main: Callable[[list[str]], None],
+    arguments: list[str],
+    output: str,
+    environment: dict[str, str],
+    before: Callable[[], None] | None,
+) -> None:
     """In the new process: its own session, its output in a file, then the command."""
     os.setsid()
     os.environ.update(environment)
@@ -88,13 +129,11 @@ def call(arguments: list[str], output: str, environment: dict[str, str], before:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     import torch
 
-    from sjepa import cli
-
     torch.set_num_threads(1)
     if before is not None:
         before()
     try:
-        cli.main(arguments)
+        main(arguments)
     finally:
         sys.stdout.flush()
         sys.stderr.flush()

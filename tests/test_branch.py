@@ -1,14 +1,14 @@
 """Runs that start from others: a second phase from the first phase of another run, or another encoder."""
 
 import dataclasses
-import subprocess
 from pathlib import Path
 
 import pytest
 import safetensors.torch
 import torch
 from conftest import change
-from test_training import Make, command, environment, lines
+from processes import start_ranks
+from test_training import Make, arguments, lines
 
 from sjepa import UserError
 from sjepa.train.branch import branch
@@ -68,8 +68,8 @@ def test_a_branch_of_a_frozen_codebook_keeps_its_size(corpus: Path, tmp_path: Pa
 
 def test_ranks_branch_together(corpus: Path, tmp_path: Path, micro: Make, finished_run: Path) -> None:
     config = micro(phase2={"steps": 2, "visible_loss_until": 2})
-    start = [*command(config, corpus, tmp_path / "branch", tmp_path, world_size=2), "--branch-from", str(finished_run)]
-    done = subprocess.run(start, env=environment(), capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert f"branches from {finished_run} at the end of its first phase" in done.stdout
+    call = [*arguments(config, corpus, tmp_path / "branch", tmp_path), "--branch-from", str(finished_run)]
+    ranks = start_ranks(call, tmp_path / "output.txt", 2)
+    assert [rank.wait() for rank in ranks] == [0, 0], "".join(rank.text for rank in ranks)
+    assert f"branches from {finished_run} at the end of its first phase" in ranks[0].text
     assert lines(tmp_path / "branch", "train")[-1]["step"] == 8

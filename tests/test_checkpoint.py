@@ -135,6 +135,19 @@ def test_training_on_a_disk_that_fills_up_ends_with_one_line(
         subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
+def test_whatever_fails_in_the_background_is_raised_by_the_next_wait() -> None:
+    writer = checkpoint.Writer()
+    for failure in (UserError("no room"), MemoryError("no memory"), TypeError("a fault")):
+
+        def fail(failure: Exception = failure) -> None:
+            raise failure
+
+        writer.start(fail)
+        with pytest.raises(type(failure)):
+            writer.wait()
+        writer.wait()
+
+
 def test_nothing_in_the_package_unpickles() -> None:
     source = Path(checkpoint.__file__).parents[1]
     for path in source.rglob("*.py"):

@@ -1,11 +1,11 @@
 """Several ranks: the same data and results on any number of them, and nothing is lost if one dies."""
 
 import contextlib
+import json
 import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Callable
@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import NO_DROPOUT, micro_config
-from processes import start_ranks
+from processes import free_port, start_ranks, start_torchrun
 from test_training import arguments, command, environment, lines, one_batch
 
 from sjepa.config import Config
@@ -216,12 +216,13 @@ def test_schedulers_warning_to_all_ranks_or_one_stops_all_after_the_same_step(
     config = plain(micro, phase1={"steps": 400}, train={"checkpoint_every": 1000, "log_every": 5})
     run = tmp_path / "run"
     call = [*arguments(config, corpus, run, tmp_path), "--batches.cache", "none", "--batches.workers", "1"]
-    processes = start_ranks(call, tmp_path / "output.txt", 2)
+    processes = start_ranks(call, tmp_path / "output.txt", 2, launcher="srun")
     wait_for_line(run)
     for rank in ranks * 2:
         processes[rank].send(signal.SIGUSR1)
         time.sleep(0.02)
     assert [process.wait() for process in processes] == [0, 0]  # launchers take other codes for failures
+    assert json.loads(RunFolder(run).facts_file.read_text())["history"][0]["world_size"] == 2
     if 0 in ranks:
         assert_stopped_once(run, "".join(process.text for process in processes))
     assert lines(run, "stopped") == [{"event": "stopped", "step": RunFolder(run).step}]
@@ -234,17 +235,15 @@ def test_a_rank_killed_under_torchrun_restarts_and_ends_as_if_nothing_had_happen
     codes, output = train_in_ranks(2, config, corpus, tmp_path / "whole", tmp_path)
     assert codes == [0, 0], output
     run = tmp_path / "killed"
-    call = command(config, corpus, run, tmp_path, world_size=2)
-    call.insert(call.index("--nproc-per-node"), "--max-restarts=5")
-    log = tmp_path / "output.txt"
-    with log.open("w") as file:
-        process = subprocess.Popen(call, env=environment(), stdout=file, stderr=file)
+    options = ["--nproc-per-node", "2", "--max-restarts", "5", "--master-port", str(free_port())]
+    agent = start_torchrun(options, arguments(config, corpus, run, tmp_path), tmp_path / "output.txt")
     for after in (4, 13):
-        while RunFolder(run).step < after and process.poll() is None:
+        while RunFolder(run).step < after and agent.is_running:
             time.sleep(0.02)
-        ranks = subprocess.run(["ps", "-o", "pid=", "--ppid", str(process.pid)], capture_output=True, text=True).stdout
+        ranks = subprocess.run(["ps", "-o", "pid=", "--ppid", str(agent.pid)], capture_output=True, text=True).stdout
         os.kill(int(ranks.split()[after % 2]), signal.SIGKILL)
-    assert process.wait(timeout=300) == 0, log.read_text()
+    assert agent.wait(300) == 0, agent.text
+    assert agent.text.count("Continuing ") == 2  # twice from a checkpoint
     assert lines(run) == lines(tmp_path / "whole")
 
 
@@ -261,15 +260,12 @@ def test_a_restart_ignores_what_earlier_processes_left_in_the_store() -> None:
 
 def test_two_agents_with_a_rendezvous_are_one_run(corpus: Path, tmp_path: Path, micro: Make, one_rank: Path) -> None:
     config = plain(micro)
-    port = 20_000 + (os.getpid() + 7) % 20_000
-    rendezvous = ["--nnodes", "2", "--nproc-per-node", "1", "--rdzv-backend", "c10d", "--rdzv-id", "test"]
-    launch = ["-m", "torch.distributed.run", *rendezvous, "--rdzv-endpoint", f"localhost:{port}"]
-    call = command(config, corpus, tmp_path / "two", tmp_path)
-    call = [sys.executable, *launch, *call[1:]]
-    agents = [subprocess.Popen(call, env=environment(), stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    options = ["--nnodes", "2", "--nproc-per-node", "1", "--rdzv-backend", "c10d", "--rdzv-id", "test"]
+    options += ["--rdzv-endpoint", f"localhost:{free_port()}"]
+    call = arguments(config, corpus, tmp_path / "two", tmp_path)
+    agents = [start_torchrun(options, call, tmp_path / f"output{number}.txt") for number in range(2)]
     for agent in agents:
-        _, errors = agent.communicate(timeout=180)
-        assert agent.returncode == 0, errors
+        assert agent.wait(180) == 0, agent.text
     assert_same_curve(one_rank, tmp_path / "two")
 
 

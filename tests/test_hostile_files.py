@@ -1,6 +1,7 @@
 """Untrusted or damaged files of runs and encoders: the error is one line that names the file and the field."""
 
 import json
+import os
 import pickle
 import shutil
 from collections.abc import Callable
@@ -64,6 +65,23 @@ def test_a_damaged_state_falls_back_to_the_checkpoint_before(
     output = capsys.readouterr().out
     assert "step-00000012 is damaged" in output
     assert "Continuing" in output
+
+
+def test_pipes_among_the_files_of_a_run_are_not_waited_for(
+    run: Path, corpus: Path, micro: Callable[..., Config], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (run / "superb").mkdir()
+    (run / "superb" / "results.json").write_text(json.dumps(RESULT))
+    for name in ("results.json", "cost.json"):
+        os.mkfifo(run / name)
+        refused(sjepa("table", run), f"{name} is not a regular file")
+        (run / name).unlink()
+    for name in ("state.json", "model.safetensors"):
+        file = RunFolder(run).checkpoint(12) / name
+        file.unlink()
+        os.mkfifo(file)
+        assert pretrain(micro(), corpus, run, show=False)
+        assert "step-00000012 is damaged" in capsys.readouterr().out
 
 
 def test_a_state_nested_without_end_falls_back_too(run: Path, corpus: Path, micro: Callable[..., Config]) -> None:

@@ -20,7 +20,7 @@ from test_cli import sjepa
 from sjepa import UserError
 from sjepa.audio.io import read_audio
 from sjepa.data import build
-from sjepa.data.build import build_index, summarize
+from sjepa.data.build import build_index, summarise_index
 from sjepa.data.corpus import scan_folder
 from sjepa.data.index import open_index, read_labels
 from sjepa.data.layouts import Layout
@@ -59,7 +59,7 @@ def test_an_index_of_a_folder_reads_the_same_audio_as_the_folder(corpus: Path, t
         assert np.array_equal(indexed.read(utterance, 300, 4000), plain.read(utterance, 300, 4000))
         assert indexed.name(utterance) == plain.name(utterance)
     assert [row["id"] for row in labels(tmp_path / "index")] == [f"{number:02d}" for number in range(12)]
-    assert "12 utterances" in summarize(facts)[0]
+    assert "12 utterances" in summarise_index(facts)[0]
 
 
 def test_every_format_rate_and_channel_count_is_taken(tmp_path: Path) -> None:

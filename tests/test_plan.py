@@ -24,7 +24,7 @@ from sjepa.data.plan import (
 )
 from sjepa.settings_file import from_toml, load_preset
 from sjepa.speed.data import format_table, measure
-from sjepa.train.loop import pretrain
+from sjepa.train.loop import audio_left, pretrain
 
 
 def test_the_papers_run_by_hand() -> None:
@@ -59,7 +59,8 @@ def test_a_corpus_that_is_too_small_for_its_steps_is_named(capsys: pytest.Captur
     assert line.startswith("100 hours are few for 800,000 steps: each is used 6,400 times")
     assert "about 25,000 steps (200 epochs)" in line
     config = from_toml("[phase1]\nsteps = 10\nbatch_seconds = 60.0\n[phase2]\nsteps = 30\n", "test")
-    assert config.audio_seconds == 10 * 60 + 30 * 2880
+    assert config.audio_seconds == audio_left(config, 0) == 10 * 60 + 30 * 2880
+    assert [audio_left(config, step) for step in (4, 10, 25, 40)] == [6 * 60 + 30 * 2880, 30 * 2880, 15 * 2880, 0]
     assert describe_repetition(config.audio_seconds, config.steps, 1.0) == ""
 
 

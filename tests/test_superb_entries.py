@@ -77,19 +77,21 @@ def test_a_recipe_looks_at_dev_within_its_steps(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "steps"),
+    ("name", "steps", "lr", "batch", "accumulate", "evaluate_every"),
     [
-        ("asr", 2000),
-        ("pr", 1000),
-        ("sf", 2000),
-        ("er", 1000),
-        ("ks", 5000),
-        ("ic", 5000),
-        ("sid", 5000),
-        ("asv", 10_000),
-        ("sd", 500),
+        ("asr", 200_000, 1e-4, 16, 1, 2000),  # s3prl halves its batches of 32
+        ("pr", 100_000, 1e-2, 16, 2, 1000),
+        ("sf", 200_000, 1e-4, 32, 1, 2000),
+        ("er", 30_000, 1e-4, 4, 8, 1000),
+        ("ks", 200_000, 1e-4, 32, 1, 5000),
+        ("ic", 200_000, 1e-4, 32, 1, 5000),
+        ("sid", 200_000, 1e-4, 8, 4, 5000),
+        ("asv", 200_000, 1e-4, 10, 5, 10_000),
+        ("sd", 30_000, 1e-4, 8, 4, 500),
     ],
 )
-def test_dev_is_looked_at_as_often_as_in_s3prl(name: str, steps: int) -> None:
-    """`eval_step` in the configurations of s3prl 0.4.10 and the problem classes of 0.4.18."""
-    assert find_entry(name).recipe.evaluate_every == steps
+def test_recipes_and_looks_at_dev_are_those_of_s3prl(
+    name: str, steps: int, lr: float, batch: int, accumulate: int, evaluate_every: int
+) -> None:
+    """The configurations of s3prl 0.4.10 and the problem classes of 0.4.18."""
+    assert find_entry(name).recipe == Recipe(steps, lr, batch, accumulate, evaluate_every)

@@ -11,6 +11,7 @@ import pytest
 
 from sjepa.cli import dispatch
 from sjepa.errors import UserError
+from sjepa.evaluate import reported
 from sjepa.evaluate.metric import SectionKind
 from sjepa.evaluate.results import find_results
 from sjepa.evaluate.table import TITLES, build_sections
@@ -137,7 +138,7 @@ def test_size_classes_have_headings_as_in_the_paper() -> None:
     assert places[0] < lines.index("mine") < lines.index("DeCoAR 2.0 †") < places[1]
     assert places[1] < lines.index("big") < places[2] < lines.index("WavLM Large †")
     written = to_latex(sections)
-    assert written.count(r"\multicolumn{10}{l}{\textit{") == 3
+    assert written.count(r"\multicolumn{17}{l}{\textit{") == 3
     assert "Below 90M" not in to_markdown(build_sections([probe()]))
 
 
@@ -181,6 +182,22 @@ def test_only_seeds_are_averaged() -> None:
     swept = fast | {"dev": {"by_learning_rate": {"0.1": 80.0, "0.0001": 82.0}}}
     assert "Learning rates that differ from the protocol: mine asr 0.1." in to_markdown(build_sections([swept]))
     assert "differ from the protocol" not in to_markdown(build_sections([slow]))
+
+
+def test_every_task_of_the_leaderboard_has_reported_rows() -> None:
+    """Two rows of the leaderboard, in the order of its own page."""
+    columns = ["pr per", "ks accuracy", "ic accuracy", "sid accuracy", "er accuracy", "asr wer", "asr+lm (board) wer"]
+    columns += ["qbe mtwv", "sf slot_type_f1", "sf slot_value_cer", "asv eer", "sd der"]
+    expected = {
+        "HuBERT Base": [5.41, 96.30, 98.34, 81.42, 64.92, 6.42, 4.79, 7.36, 88.53, 25.20, 5.11, 5.88],
+        "DistilHuBERT": [16.27, 95.98, 94.99, 73.54, 63.02, 13.37, 9.22, 5.11, 82.57, 35.59, 8.55, 6.19],
+    }
+    rows = {row.name: row.scores for row in reported.SUPERB}
+    assert {name: [rows[name][column] for column in columns] for name in expected} == expected
+    assert sum("sid accuracy" in scores for scores in rows.values()) == 18
+    (section,) = build_sections([result("mine", "sid", {"accuracy": 70.0}, 94_000_000)])
+    assert section.best("sid accuracy", section.rows[-1].group) == 95.49  # WavLM Large
+    assert all(column in section.columns for column in columns)
 
 
 def test_a_learning_rate_that_was_not_swept_is_marked() -> None:

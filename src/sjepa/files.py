@@ -89,6 +89,8 @@ def write_whole(path: Path, text: str) -> None:
 
 def read_json(path: Path) -> dict[str, Any]:
     """Return the JSON object in a file, or an empty dict if the file holds something else."""
+    if path.exists() and not path.is_file():
+        raise UserError(f"{path} is not a regular file")  # reading a pipe would never end
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:  # RecursionError: brackets nested thousands deep

@@ -37,7 +37,7 @@ class Index:
 
 def run(arguments: list[str]) -> None:
     command = parse(Index, "sjepa index", arguments)
-    from sjepa.data.build import build_index, summarize
+    from sjepa.data.build import build_index, summarise_index
     from sjepa.errors import UserError
 
     if not command.sources:
@@ -50,7 +50,7 @@ def run(arguments: list[str]) -> None:
         cut_transcribed=command.cut_transcribed,
         languages=command.language,
     )
-    print("\n".join(summarize(facts)))
+    print("\n".join(summarise_index(facts)))
     if facts["refused"]:
         refused = command.out / "refused.txt"
         print(f"{facts['refused']:,} left out, listed in {refused}:")

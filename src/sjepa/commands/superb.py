@@ -99,7 +99,7 @@ def run(arguments: list[str]) -> None:
 
 
 def start(command: Superb) -> None:
-    """Load the encoder, on every rank, and evaluate one task or all of them."""
+    """Load the encoder on every rank and run the requested tasks."""
     from sjepa.evaluate.results import results_root
     from sjepa.evaluate.superb.tasks import find_entry
     from sjepa.evaluate.upstream import load_upstream
@@ -113,12 +113,12 @@ def start(command: Superb) -> None:
 
 
 def folder_name(command: Superb, task: str | None = None) -> str:
-    """The name of a task's results folder, which is also the name of its protocol."""
+    """Return the folder name of a task's results, which is also the name of its protocol."""
     return f"{task or command.task}-lite" if command.lite else task or command.task
 
 
 def evaluate(command: Superb, entry: "Entry", upstream: "Upstream", data: Path, place: Path) -> None:
-    """Train, select and test one task, and print its scores. Results go to a folder with the task's name in `place`."""
+    """Run one task: train, select, test, and print the scores. Results go below `place`."""
     from sjepa import distributed
     from sjepa.evaluate.superb.decode import BOARD, PAPER, BeamDecoder, LanguageModel
     from sjepa.evaluate.superb.feature_files import FeatureFiles
@@ -148,7 +148,7 @@ def evaluate(command: Superb, entry: "Entry", upstream: "Upstream", data: Path, 
     if command.language_model is not None and entry.language_model:
         language = LanguageModel(command.language_model, *command.lexicon)
         decoders = {"paper": BeamDecoder(language, PAPER), "board": BeamDecoder(language, BOARD)}
-    say(f"{protocol} ({entry.title}) on {upstream.name}; results go to {out}", aside=True)
+    say(f"{protocol} ({entry.title}) on {upstream.name}; training state and results are in {out}", aside=True)
     files = None
     if command.feature_cache is not None:
         files = FeatureFiles(command.feature_cache, int(command.feature_cache_gb * 2**30), upstream)
@@ -175,7 +175,7 @@ def report(text: str) -> None:
 
 
 def evaluate_all(command: Superb, upstream: "Upstream", out: Path) -> None:
-    """Evaluate every task whose corpus exists, then print the table and write the archive for SUPERB's leaderboard."""
+    """Run every task whose corpus exists. Then print the table and write the archive for the SUPERB leaderboard."""
     from sjepa import distributed
     from sjepa.evaluate.results import find_results
     from sjepa.evaluate.superb.submission import pack
@@ -213,7 +213,7 @@ def evaluate_all(command: Superb, upstream: "Upstream", out: Path) -> None:
 
 
 def training_hours(command: Superb) -> float | None:
-    """The requested hours of training speech, or None for all."""
+    """Return the requested hours of training speech, or None for all."""
     if command.hours is not None and command.minutes is not None:
         raise UserError("give --hours or --minutes, not both")
     hours = command.hours if command.minutes is None else command.minutes / 60

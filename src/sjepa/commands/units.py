@@ -60,7 +60,7 @@ def run(arguments: list[str]) -> None:
     from sjepa.evaluate.labelled import corpus_name, read_labelled
     from sjepa.evaluate.probing import extract_features, select_states, state_name
     from sjepa.evaluate.results import results_folder, write_results
-    from sjepa.evaluate.units import HeadUnits, PredictorUnits, clusters_of, kmeans_units, mixture_units
+    from sjepa.evaluate.units import HeadUnits, PredictorUnits, kmeans_units, mixture_units, require_clusters
     from sjepa.evaluate.upstream import check_frozen, load_upstream
     from sjepa.locks import lock_folder
     from sjepa.progress import track
@@ -80,7 +80,7 @@ def run(arguments: list[str]) -> None:
         if command.units == "mixture" and command.layer != "last":
             raise UserError("the mixture reads its own layer; --layer is for --units kmeans")
         head = HeadUnits(upstream) if command.units == "head" else None
-        clusters = clusters_of(upstream) if command.units == "mixture" else None
+        clusters = require_clusters(upstream) if command.units == "mixture" else None
         predictor = None
         if command.units == "predictor":
             predictor = PredictorUnits(Path(command.encoder), upstream, command.seed)

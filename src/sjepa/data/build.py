@@ -202,7 +202,7 @@ def cut_pieces(place: Place, stretch: Stretch, limit: int) -> list[Stretch]:
     return cut_at_silences(power, start, samples, limit)
 
 
-def summarize(facts: dict[str, Any]) -> list[str]:
+def summarise_index(facts: dict[str, Any]) -> list[str]:
     """Describe an index in a few lines: hours, speakers, durations."""
     sexes = ", ".join(f"{count:,} {sex}" for sex, count in facts["sexes"].items())
     lines = [f"{facts['hours']:,.2f} hours in {facts['utterances']:,} utterances of {facts['files']:,} files"]

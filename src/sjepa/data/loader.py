@@ -192,7 +192,7 @@ class BatchReader(torch.utils.data.Dataset):
         return ", ".join(names) or "the first file"
 
 
-class Messages(torch.utils.data.Dataset):
+class OrderDataset(torch.utils.data.Dataset):
     """Serves orders in a worker. Errors are returned as values, because torch would wrap them in a traceback."""
 
     def __init__(self, reader: BatchReader):
@@ -274,7 +274,7 @@ def load_from_workers(reader: BatchReader, specs: Iterator[BatchSpec], workers: 
     context, processes = record_processes()
     batches = iter(
         torch.utils.data.DataLoader(
-            Messages(reader),
+            OrderDataset(reader),
             sampler=place_orders(specs, workers),
             batch_size=None,
             num_workers=workers,

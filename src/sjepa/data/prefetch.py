@@ -14,7 +14,7 @@ from torch import Tensor
 
 from sjepa.audio.io import BadAudioError
 from sjepa.data.sampler import BatchSpec
-from sjepa.data.storage import CutShortError, Place, ahead, fetch, is_url
+from sjepa.data.storage import CutShortError, Place, fetch, fetched_ahead, is_url
 
 GAP = 65_536  # bytes: a smaller gap between two stretches is cheaper to fetch than a second request
 REQUESTS = 16  # concurrent requests per reading process
@@ -48,18 +48,18 @@ class Prefetch:
     def hold(self, key: Hashable, places: Iterable[Place]) -> Iterator[None]:
         """Wait for the places of `key`. Inside the block, `read_bytes` in this thread uses them."""
         self.start(key, places)
-        ahead.held = []
+        fetched_ahead.held = []
         for run, future in self.pending.pop(key, []):
             try:
-                ahead.held.append((run, future.result()))
+                fetched_ahead.held.append((run, future.result()))
             except CutShortError:
                 continue  # each place is then read, and refused, on its own
             except BadAudioError as error:
-                ahead.held.append((run, error))
+                fetched_ahead.held.append((run, error))
         try:
             yield
         finally:
-            ahead.held = []
+            fetched_ahead.held = []
 
     def keep_only(self, keys: set[Hashable]) -> None:
         """Forget what was fetched for other keys."""

@@ -21,7 +21,7 @@ PART = 8 * 2**20  # bytes per request when a whole file is downloaded
 DOWNLOADS = 4  # concurrent requests of a download
 FINAL = frozenset(range(400, 500)) - {408, 429}  # responses for which a retry does not help
 failing_urls: set[str] = set()  # URLs that failed every try: until one succeeds they get one try and no waits
-ahead = threading.local()  # .held: stretches of URLs that were fetched ahead, or why they failed
+fetched_ahead = threading.local()  # .held: stretches of URLs that were fetched ahead, or why they failed
 
 
 PROTOCOLS = frozenset({"http", "https", "s3"})
@@ -58,7 +58,7 @@ def read_bytes(place: Place) -> bytes:
     if not is_url(place.path):
         content = read_local(place)
     else:
-        for held, found in getattr(ahead, "held", []):
+        for held, found in getattr(fetched_ahead, "held", []):
             if held.holds(place):
                 if isinstance(found, BadAudioError):
                     raise found

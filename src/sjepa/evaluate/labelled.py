@@ -184,7 +184,7 @@ def read_librispeech(data: Path, subset: str) -> list[LabelledUtterance]:
         librispeech.find_subset_folder(data, subset)
     except UserError as error:
         raise UserError(
-            f"{error}, and no labels.jsonl: a labelled corpus is LibriSpeech, or runs/demo/corpus"
+            f"{error}, and no labels.jsonl: give LibriSpeech, or a corpus with labels.jsonl such as runs/demo/corpus"
         ) from None
     utterances = librispeech.read_subset(data, subset)
     genders, phones = librispeech.read_speaker_sexes(data), librispeech.read_aligned_phones(data)

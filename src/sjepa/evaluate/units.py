@@ -32,12 +32,12 @@ def kmeans_units(features: Sequence[np.ndarray], clusters: int, seed: int, devic
     return find_nearest(frames - offset, centres - offset).cpu().numpy()
 
 
-def clusters_of(upstream: Upstream) -> Clusters:
-    """The mixture and the cluster head that belong to an encoder of ours."""
+def require_clusters(upstream: Upstream) -> Clusters:
+    """Return the mixture and cluster head of an encoder of sjepa. Raise UserError for other encoders."""
     if not isinstance(upstream.network, Encoder):
         raise UserError(
             f"{upstream.name} is not an encoder of sjepa, and only those have a cluster head and a mixture: "
-            "take --units kmeans"
+            "use --units kmeans"
         )
     return upstream.network.clusters
 
@@ -47,13 +47,13 @@ class HeadUnits(nn.Module):
 
     def __init__(self, upstream: Upstream):
         super().__init__()
-        self.clusters = clusters_of(upstream)
+        self.clusters = require_clusters(upstream)
         self.to(upstream.device)
         self.device = upstream.device
 
     @torch.inference_mode()
     def forward(self, features: Sequence[np.ndarray]) -> np.ndarray:
-        """Units of all frames of the utterances, each (T, D)."""
+        """Return the units of all frames of utterances, given their features (T, D)."""
         frames = torch.cat([torch.from_numpy(each).float() for each in features])
         parts = (self.clusters.head_posteriors(part.to(self.device)) for part in frames.split(BATCH))
         return torch.cat([posteriors.argmax(-1).cpu() for posteriors in parts]).numpy()
@@ -69,13 +69,13 @@ class PredictorUnits(nn.Module):
             raise UserError(f"{run} is not a run: only those have a predictor")
         self.mask, self.seed = heads.run.config().mask, seed
         self.encoder, self.predictor = upstream.network, heads.predictor()
-        self.head = clusters_of(upstream).require_head()
+        self.head = require_clusters(upstream).require_head()
         self.predictor.to(upstream.device)
         self.head.to(upstream.device)
         self.device = upstream.device
 
     def forward(self, waveform: np.ndarray) -> np.ndarray:
-        """Units of all frames of an utterance (N,); one with more frames than the predictor has positions in pieces."""
+        """Return the units of all frames of an utterance (N,), in pieces if it is too long for the predictor."""
         total, longest = frame_count(len(waveform)), len(self.predictor.positions)
         units = []
         for frames in split_evenly(total, -(-total // longest)):
@@ -91,7 +91,7 @@ class PredictorUnits(nn.Module):
 def mixture_units(
     clusters: Clusters, utterances: Iterable[Utterance], features: Sequence[np.ndarray], device: torch.device
 ) -> np.ndarray:
-    """The mixture's most likely component at each frame of utterances, given their hidden states (T, D)."""
+    """Return the most likely component of the mixture at each frame, given the hidden states (T, D)."""
     found = []
     for utterance, states in zip(utterances, features, strict=True):
         samples = torch.from_numpy(utterance.read()).to(device) if clusters.state is None else None

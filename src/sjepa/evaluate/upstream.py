@@ -161,7 +161,7 @@ def load_upstream(
 
 
 def find_encoder_folder(path: Path) -> Path:
-    """The folder with config.json: the path itself, or the encoder of a run; or one of Whisper's weights.
+    """Return the folder with config.json or Whisper's weights: the path itself, or the encoder of a run.
 
     An encoder that ships with the package is found by its name.
     """

@@ -111,7 +111,7 @@ def load(folder: Path) -> tuple["Parts", dict[str, Any]]:
         state = read_state(folder)
         parts = {}
         for name, written in state["files"].items():
-            if hash_file(folder / name) != written:
+            if not (folder / name).is_file() or hash_file(folder / name) != written:
                 raise DamagedError(f"{name} is not what was written")
             parts[name.removesuffix(".safetensors")] = safetensors.torch.load_file(folder / name)
         return parts, state
@@ -168,7 +168,7 @@ class Writer:
 
     def __init__(self) -> None:
         self.thread: threading.Thread | None = None
-        self.failure: UserError | None = None
+        self.failure: Exception | None = None
 
     def start(self, task: Callable[[], None]) -> None:
         """Start a task after the previous one has ended. Raise the error of the previous one."""
@@ -177,7 +177,7 @@ class Writer:
         def work() -> None:
             try:
                 task()
-            except UserError as error:
+            except Exception as error:  # an exception that ends with its thread would lose checkpoints in silence
                 self.failure = error
 
         self.thread = threading.Thread(target=work, name="checkpoint")

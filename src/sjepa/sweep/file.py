@@ -125,7 +125,7 @@ def read_sweep(file: Path, commands: Container[str], out: Path | None = None, da
     where = f"{file}: sweep"
     check_keys(about, SWEEP_KEYS, where)
     if not given.get("runs"):
-        raise UserError(f"{file}: there is no run; a table [runs.NAME] makes one")
+        raise UserError(f"{file}: there is no run; add one as a table [runs.NAME]")
     data = data or expand(require(about, "data", TEXT, where), f"{where}.data")
     out = out or Path(expand(about.get("out", f"runs/{file.stem}"), f"{where}.out"))
     items = read_runs(given["runs"], about, file, out)
@@ -133,7 +133,7 @@ def read_sweep(file: Path, commands: Container[str], out: Path | None = None, da
     names = [item.name for item in items]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice:
-        raise UserError(f"{file}: there are two of the name {twice}")
+        raise UserError(f"{file}: the name {twice} is used twice")
     evaluations = tuple(
         read_evaluation(name, table, file, names, commands) for name, table in given.get("evaluate", {}).items()
     )
@@ -142,7 +142,7 @@ def read_sweep(file: Path, commands: Container[str], out: Path | None = None, da
 
 
 def read_runs(given: dict[str, Any], about: dict[str, Any], file: Path, out: Path) -> list[Item]:
-    """The runs of a sweep. Each takes its first phases from the earliest run of its seed that has the same."""
+    """Read the runs of a sweep. Each takes its first phases from the earliest run with its seed that shares them."""
     runs: list[Item] = []
     for name, table in given.items():
         where = f"{file}: runs.{name}"

@@ -156,7 +156,7 @@ def train_phase(training: Training, phase: Phase) -> bool:
     plan = plan_batches(corpus, config.batches_in(phase.config), config.seed, world_size, parts)
     if run.step <= run.data_since:
         describe_plan(corpus, plan, log, run.step)
-        if repeated := describe_repetition(config.audio_seconds, config.steps, corpus.hours):
+        if repeated := describe_repetition(audio_left(config, run.step), config.steps - run.step, corpus.hours):
             say(repeated)
     reader = BatchReader(
         corpus, config.mask, config.augment, seed=config.seed, rank=rank, world_size=world_size, accumulate=parts
@@ -208,6 +208,12 @@ def train_phase(training: Training, phase: Phase) -> bool:
                 say(f"Stopped at step {run.step:,} of {config.steps:,}; the same command continues")
                 return False
     return True
+
+
+def audio_left(config: Config, step: int) -> float:
+    """Seconds of audio that a run processes from a step on, repeated or not."""
+    steps = [(phase, phase.end - max(phase.start, step)) for phase in config.schedule()]
+    return sum(max(0, left) * config.batches_in(phase.config).seconds for phase, left in steps)
 
 
 def check_components(config: Config, hours: float) -> None:

@@ -31,13 +31,11 @@ class SpecAugment:
         return x.masked_fill(stretches.to(x.device).unsqueeze(2), 0.0)
 
     def warp_time(self, row: Tensor, count: int, generator: torch.Generator) -> Tensor:
-        """Move one frame by at most `warp` frames and resize both sides: (T, D)."""
+        """Move one frame by at most `warp` frames and resize both sides, which keep at least one frame: (T, D)."""
         if count <= 2 * self.warp:
             return row
         centre = int(torch.randint(self.warp, count - self.warp, (), generator=generator))
         moved = centre + int(torch.randint(1 - self.warp, self.warp + 1, (), generator=generator))
-        # Both sides keep at least one frame.
-        moved = min(max(moved, 1), count - 1)
         left, right = resize(row[:centre], moved), resize(row[centre:count], count - moved)
         return torch.cat([left, right, row[count:]])
 

@@ -24,6 +24,6 @@ ENTRY = Entry(
     corpus=Corpus(("Session1",), ("IEMOCAP", "IEMOCAP_full_release")),
     submission=Submission(
         {f"test_fold{fold}_predict.txt": f"er_fold{fold}_public/predict.txt" for fold in range(1, 6)},
-        lambda u, said: f"{u.path.stem} {said[0][:3]}",  # neu, hap, ang, sad
+        lambda u, predicted: f"{u.path.stem} {predicted[0][:3]}",  # neu, hap, ang, sad
     ),
 )

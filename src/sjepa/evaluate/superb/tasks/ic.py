@@ -23,6 +23,6 @@ ENTRY = Entry(
     build=build,
     corpus=Corpus(("fluent_speech_commands_dataset", "data/train_data.csv")),
     submission=Submission(
-        {"test_predict.csv": "ic_public/predict.csv"}, lambda u, said: ",".join((u.path.stem, *said))
+        {"test_predict.csv": "ic_public/predict.csv"}, lambda u, predicted: ",".join((u.path.stem, *predicted))
     ),
 )

@@ -26,6 +26,6 @@ ENTRY = Entry(
     build=build,
     corpus=Corpus(("speech_commands_v0.01",), ("speech_commands", "SpeechCommands")),
     submission=Submission(
-        {"test_predict.txt": "ks_public/predict.txt"}, lambda u, said: f"{join_path(u, 2)} {said[0]}"
+        {"test_predict.txt": "ks_public/predict.txt"}, lambda u, predicted: f"{join_path(u, 2)} {predicted[0]}"
     ),
 )

@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# A language without models: pre-train on untranscribed Iban, then train a recogniser on few transcripts.
+#
+#   bash recipes/iban.sh IBAN ENGLISH                     # from a bare machine with a GPU to the table
+#   STUDY=/large/disk bash recipes/iban.sh IBAN ENGLISH   # somewhere else than in runs/iban
+#
+# IBAN holds the Kaldi folders train and test of the Iban corpus. ENGLISH holds the audio of the English encoder, or is a
+# run that is complete already. Encoders hear the train speakers only. The same call again continues what was stopped.
+set -euo pipefail
+[ $# = 2 ] || { echo "usage: bash recipes/iban.sh IBAN ENGLISH" >&2; exit 2; }
+IBAN=$(realpath "$1") ENGLISH=$(realpath "$2") STUDY=$(realpath -m "${STUDY:-$(dirname "$0")/../runs/iban}")
+cd "$(dirname "$0")/.."
+if ! command -v sjepa > /dev/null; then
+  make setup
+  PATH=$PWD/.venv/bin:$PATH
+fi
+mkdir -p "$STUDY"
+
+shards() { # decode once: NAME SOURCE...
+  [ -f "$STUDY/$1/index.json" ] && return
+  sjepa index "${@:2}" --out "$STUDY/$1-index"
+  sjepa shard "$STUDY/$1-index" --encoding int16 --out "$STUDY/$1"
+}
+train() { # NAME OPTIONS...
+  sjepa pretrain --preset half-hour --out "$STUDY/$1" "${@:2}"
+}
+
+shards iban-train "$IBAN/train"
+train iban --data "$STUDY/iban-train"
+english=$ENGLISH
+if [ ! -f "$ENGLISH/run.json" ]; then
+  english=$STUDY/english
+  shards english-audio "$ENGLISH"
+  train english --data "$STUDY/english-audio"
+  train both --data "$STUDY/english-audio,$STUDY/iban-train"
+fi
+train continued --data "$STUDY/iban-train" --init-from "$english"
+
+encoders=(logmel "$english" "$STUDY/iban" "$STUDY/continued")
+[ -d "$STUDY/both" ] && encoders+=("$STUDY/both")
+[ -n "${WHISPER:-}" ] && encoders+=("$WHISPER") # a folder with the encoder of Whisper tiny.en, as a reference
+for encoder in "${encoders[@]}"; do
+  for minutes in all 60 10; do
+    amount=(); [ "$minutes" = all ] || amount=(--minutes "$minutes")
+    sjepa superb asr --lite --steps 3000 --encoder "$encoder" --data "$IBAN" "${amount[@]}" \
+      --out "$STUDY/results/$(basename "$encoder")-$minutes"
+  done
+done
+sjepa table "$STUDY/results"
