@@ -110,8 +110,15 @@ def examine(path: Path, corpora: Path) -> dict[str, Any]:
 
 def print_table() -> None:
     """Print the results as Markdown."""
-    columns = ("whole", "masked frames behind", "frames beside", "attention entropy", "on itself", "near")
-    print(f"| encoder | layer | {' | '.join(columns)} |\n|{' --- |' * (len(columns) + 2)}")
+    columns = {  # key in the JSON, title in the table
+        "whole": "speech alone",
+        "masked frames behind": "with masked frames",
+        "frames beside": "with neighbours",
+        "attention entropy": "attention entropy",
+        "on itself": "on itself",
+        "near": "near",
+    }
+    print(f"| encoder | layer | {' | '.join(columns.values())} |\n|{' --- |' * (len(columns) + 2)}")
     for name, found in json.loads(RESULTS.read_text()).items():
         for layer in found["layers"][1:]:
             cells = " | ".join(str(layer[column]) for column in columns)
