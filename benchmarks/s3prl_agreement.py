@@ -3,7 +3,7 @@
     python -m venv ENV
     ENV/bin/pip install -e '.[superb,demo]'
     ENV/bin/pip install --no-deps s3prl==0.4.18 'dtw-python>=1.5' h5py lxml editdistance pandas librosa lazy_loader \
-        omegaconf antlr4-python3-runtime==4.9.3 sox tqdm joblib platformdirs pooch
+        omegaconf antlr4-python3-runtime==4.9.3 sox tqdm joblib platformdirs pooch msgpack audioread decorator
     ENV/bin/python benchmarks/s3prl_agreement.py            # all ten tasks, into benchmarks/results
     ENV/bin/python benchmarks/s3prl_agreement.py er sd      # some tasks; keeps the results of the others
 

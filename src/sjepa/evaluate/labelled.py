@@ -186,7 +186,7 @@ def read_librispeech(data: Path, subset: str) -> list[LabelledUtterance]:
         raise UserError(
             f"{error}, and no labels.jsonl: give LibriSpeech, or a corpus with labels.jsonl such as runs/demo/corpus"
         ) from None
-    utterances = librispeech.read_subset(data, subset)
+    utterances = librispeech.read_subset(data, subset, need_text=False)
     genders, phones = librispeech.read_speaker_sexes(data), librispeech.read_aligned_phones(data)
     return [
         LabelledUtterance(u, genders.get(u.speaker, ""), f"{u.speaker}-{u.path.parent.name}", phones.get(u.name, ()))

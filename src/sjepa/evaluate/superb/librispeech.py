@@ -16,8 +16,11 @@ def find_subset_folder(root: Path, subset: str) -> Path:
     return find_folder(root, subset, f"LibriSpeech/{subset}")
 
 
-def read_subset(root: Path, subset: str) -> list[Utterance]:
-    """Read all utterances of a subset, labelled with their transcripts."""
+def read_subset(root: Path, subset: str, need_text: bool = True) -> list[Utterance]:
+    """Read all utterances of a subset, labelled with their transcripts.
+
+    Without `need_text`, an utterance without a transcript has an empty label. Otherwise it is an error.
+    """
     folder = find_subset_folder(root, subset)
     found: list[Utterance] = []
     unlabelled: list[Path] = []
@@ -34,11 +37,13 @@ def read_subset(root: Path, subset: str) -> list[Utterance]:
                 "add the audio, or remove its line from the transcript"
             )
         unlabelled += [path for name, path in audio.items() if name not in texts]
-        found += [Utterance(name, audio[name], texts[name], chapter.parent.name) for name in sorted(texts)]
-    if unlabelled:
+        names = sorted(texts if need_text else audio)
+        found += [Utterance(name, audio[name], texts.get(name, ""), chapter.parent.name) for name in names]
+    if unlabelled and need_text:
         raise UserError(f"audio without labels: {len(unlabelled)} of {subset}, first {unlabelled[0]}")
     if not found:
-        raise UserError(f"{folder} has no utterances: looked for SPEAKER/CHAPTER/*.trans.txt")
+        looked = "*.trans.txt" if need_text else "*.flac"
+        raise UserError(f"{folder} has no utterances: looked for SPEAKER/CHAPTER/{looked}")
     return found
 
 
