@@ -96,8 +96,8 @@ def test_speech_recognition_learns_and_a_language_model_decodes_it(numbers: Path
         "\\2-grams:\n-0.8\t<s> ONE\n\n\\end\\\n"
     )
     decoders = {"paper": BeamDecoder(LanguageModel(model), PAPER)}
-    task = shortened(make_task("asr", numbers, lite=True), 300)
-    results = run(task, tmp_path / "out", 1e-2, decoders=decoders)
+    task = shortened(make_task("asr", numbers, lite=True), 150)
+    results = run(task, tmp_path / "out", 1e-2, "mfcc", decoders=decoders)
     assert results["metrics"]["wer"] < 60  # 83 is naming one of the six words each time
     assert results["decoded"]["paper"]["wer"] <= results["metrics"]["wer"]
     assert results["decoders"]["paper"]["beam"] == 100
@@ -114,8 +114,8 @@ def test_phoneme_recognition_learns(numbers: Path, tmp_path: Path) -> None:
 
 
 def test_slot_filling_learns(tmp_path: Path) -> None:
-    task = shortened(make_task("sf", corpora.snips(tmp_path / "data"), lite=True), 300)
-    metrics = run(task, tmp_path / "out", 1e-2)["metrics"]
+    task = shortened(make_task("sf", corpora.snips(tmp_path / "data"), lite=True), 150)
+    metrics = run(task, tmp_path / "out", 1e-2, "mfcc")["metrics"]
     assert metrics["slot_type_f1"] > 70  # a guess is right half the time
     assert metrics["slot_value_cer"] < 80
 
