@@ -270,7 +270,7 @@ def test_two_agents_with_a_rendezvous_are_one_run(corpus: Path, tmp_path: Path, 
     call = [sys.executable, *launch, *call[1:]]
     agents = [subprocess.Popen(call, env=environment(), stderr=subprocess.PIPE, text=True) for _ in range(2)]
     for agent in agents:
-        _, errors = agent.communicate(timeout=180)
+        _, errors = agent.communicate(timeout=600)
         assert agent.returncode == 0, errors
     assert_same_curve(one_rank, tmp_path / "two")
 
