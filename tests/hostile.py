@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 import signal
+import time
 import typing
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -34,6 +35,7 @@ from sjepa.train.loop import pretrain
 # CPU time decides, because it does not depend on how busy the machine is. The wall limit finds waits that use no CPU.
 CPU_SECONDS = 120
 WALL_SECONDS = 1800
+IDLE = 0.5  # seconds of CPU time below which a process counts as waiting
 AUDIO = {
     "wav": {"format": "WAV"},
     "flac": {"format": "FLAC"},
@@ -149,25 +151,30 @@ class TooLongError(BaseException):
 
 @contextmanager
 def time_limit(cpu_seconds: float, wall_seconds: float) -> Iterator[None]:
-    """Raise `TooLongError` after so much CPU time of this process, or after so much wall time."""
-    timers = {
-        signal.ITIMER_PROF: (signal.SIGPROF, cpu_seconds, "of CPU time"),
-        signal.ITIMER_REAL: (signal.SIGALRM, wall_seconds, "by the clock"),
-    }
+    """Raise `TooLongError` after so much CPU time of this process, or after so much wall time almost without CPU."""
+    used = time.process_time()
 
-    def ring(number: int, _: object) -> None:
-        seconds, kind = next(rest for name, *rest in timers.values() if name == number)
-        raise TooLongError(f"it took more than {seconds:g} s {kind}")
+    def ring_cpu(*_: object) -> None:
+        raise TooLongError(f"it took more than {cpu_seconds:g} s of CPU time")
 
-    before = {name: signal.signal(name, ring) for name, *_ in timers.values()}
-    for timer, (_, seconds, _) in timers.items():
-        signal.setitimer(timer, seconds)
+    def ring_wall(*_: object) -> None:
+        nonlocal used
+        before, used = used, time.process_time()
+        if used - before < IDLE:
+            raise TooLongError(f"it waited for more than {wall_seconds:g} s by the clock")
+        signal.setitimer(signal.ITIMER_REAL, wall_seconds)  # it works, on a machine that is busy
+
+    handlers = {signal.SIGPROF: ring_cpu, signal.SIGALRM: ring_wall}
+    old = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    signal.setitimer(signal.ITIMER_PROF, cpu_seconds)
+    signal.setitimer(signal.ITIMER_REAL, wall_seconds)
     try:
         yield
     finally:
-        for timer, (name, *_) in timers.items():
+        for timer in (signal.ITIMER_PROF, signal.ITIMER_REAL):
             signal.setitimer(timer, 0)
-            signal.signal(name, before[name])
+        for number, handler in old.items():
+            signal.signal(number, handler)
 
 
 def attempt(attack: Attack, workspace: Workspace) -> str:

@@ -265,7 +265,7 @@ def test_two_agents_with_a_rendezvous_are_one_run(corpus: Path, tmp_path: Path, 
     call = arguments(config, corpus, tmp_path / "two", tmp_path)
     agents = [start_torchrun(options, call, tmp_path / f"output{number}.txt") for number in range(2)]
     for agent in agents:
-        assert agent.wait(180) == 0, agent.text
+        assert agent.wait(600) == 0, agent.text
     assert_same_curve(one_rank, tmp_path / "two")
 
 

@@ -170,6 +170,19 @@ def test_the_model_card_has_the_facts_of_the_run(finished_run: Path, tmp_path: P
     assert 'license: "unknown"' in card
 
 
+def test_names_in_the_model_card_are_text(finished_run: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(finished_run, tmp_path / "run")
+    facts = json.loads((run / "run.json").read_text())
+    hostile = "a|b <script>x</script> [d](javascript:e)\n---\n# heading"
+    (run / "run.json").write_text(json.dumps(facts | {"data": hostile}))
+    export(run, tmp_path / "card", "--to", "hf")
+    card = (tmp_path / "card" / "README.md").read_text(encoding="utf-8")
+    assert "<script" not in card
+    assert "\n# heading" not in card
+    assert r"a\|b &lt;script&gt;" in card
+    assert r"\[d\](javascript:e)" in card
+
+
 def test_the_model_card_of_an_older_run_has_its_processes(finished_run: Path, tmp_path: Path) -> None:
     older = shutil.copytree(finished_run, tmp_path / "older")
     facts = json.loads((older / "run.json").read_text())

@@ -6,6 +6,7 @@
 import time
 from pathlib import Path
 
+import hostile
 import pytest
 from hostile import ATTACKS, TooLongError, Workspace, attempt, time_limit
 from hypothesis import HealthCheck, Phase, given, settings
@@ -56,7 +57,7 @@ def test_the_fuzzer_notices_what_it_looks_for(workspace: Workspace, tmp_path: Pa
     (workspace.scratch / "elsewhere.txt").unlink()
 
 
-def test_the_time_limit_counts_cpu_time_and_finds_waits_too() -> None:
+def test_the_time_limit_counts_cpu_time_and_finds_waits_too(monkeypatch: pytest.MonkeyPatch) -> None:
     def spin() -> None:
         while True:
             pass
@@ -67,3 +68,6 @@ def test_the_time_limit_counts_cpu_time_and_finds_waits_too() -> None:
         spin()
     with pytest.raises(TooLongError, match="clock"), time_limit(cpu_seconds=60, wall_seconds=0.1):
         time.sleep(60)
+    monkeypatch.setattr(hostile, "IDLE", 0.0)
+    with pytest.raises(TooLongError, match="CPU"), time_limit(cpu_seconds=0.2, wall_seconds=0.05):
+        spin()  # slow, but at work
