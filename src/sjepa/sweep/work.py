@@ -119,7 +119,8 @@ def is_measured(evaluation: Evaluation, item: Item) -> bool:
 
 
 def measure(sweep: Sweep, item: Item) -> None:
-    """Run the evaluations of a run or an encoder that were not run yet."""
+    """Run the evaluations of a run or an encoder that were not run yet; one that fails does not hold up the others."""
+    failed = False
     for evaluation in sweep.evaluations:
         if not evaluation.is_for(item) or is_measured(evaluation, item):
             continue
@@ -128,12 +129,16 @@ def measure(sweep: Sweep, item: Item) -> None:
             continue
         print(f"{item.name}: {evaluation.name}", flush=True)
         if launch(evaluation.arguments(item)):
-            raise FailedError
-        if not evaluation.result(item).is_file():
-            raise UserError(
+            failed = True
+        elif not evaluation.result(item).is_file():
+            print(
                 f"{sweep.file}: evaluate.{evaluation.name}.makes: the command has ended, and there is no "
-                f"{evaluation.result(item)}; give the path of the file that it writes"
+                f"{evaluation.result(item)}; give the path of the file that it writes",
+                flush=True,
             )
+            failed = True
+    if failed:
+        raise FailedError
 
 
 def do_item(sweep: Sweep, item: Item) -> None:
@@ -148,7 +153,7 @@ def do_all(sweep: Sweep, items: Sequence[Item]) -> None:
     """Train and measure one after another. What fails is left, and what does not need it goes on."""
     failed: dict[str, Item] = {}
     for item in items:
-        if item.parent is not None and item.parent.name in failed:
+        if item.parent is not None and item.parent.name in failed and not has_ended(item.parent, item.shared):
             print(f"{item.name}: left out, because {item.parent.name} failed", flush=True)
             failed[item.name] = item
             continue
