@@ -243,6 +243,7 @@ def test_a_silent_crop_of_an_utterance_with_sound_is_no_damage(tmp_path: Path, c
     for longest in (2.0, 20.0):
         corpus = scan_folder(tmp_path, longest, show=False)
         corpus = decode(corpus, show=False) if cached else corpus
+        assert corpus.refused == []
         reader = BatchReader(corpus, MaskConfig(), AugmentConfig(), seed=5)
         plan = BatchPlan(corpus.length, seconds=4.0, buckets=(1.0,), seed=0)
         for epoch in range(3):
@@ -251,3 +252,7 @@ def test_a_silent_crop_of_an_utterance_with_sound_is_no_damage(tmp_path: Path, c
             assert batch.waveforms.shape == (4, 16_000)
             assert batch.waveforms.any(1).all()
             assert torch.equal(batch.waveforms, reader[plan.epoch(epoch)[0]].waveforms)
+    soundfile.write(tmp_path / "silent.wav", np.zeros(10 * 16_000), 16_000)
+    if cached:  # a recording without any sound is named once
+        (reason,) = decode(scan_folder(tmp_path, 2.0, show=False), show=False).refused
+        assert reason.endswith("silent.wav: silence, every sample is zero")

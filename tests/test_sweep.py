@@ -233,6 +233,27 @@ def test_what_fails_does_not_hold_up_the_rest(
     assert RunFolder(read(file).out / "hard-0").is_complete
 
 
+def test_an_evaluation_that_fails_does_not_hold_up_training_or_other_evaluations(
+    file: Path, calls: list[list[str]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    launch = work.launch
+
+    def fail(arguments: Sequence[str], program: Sequence[str] = ()) -> int:
+        return 2 if arguments[0] == "cost" and "soft-0" in arguments[2] else launch(arguments, program)
+
+    monkeypatch.setattr(work, "launch", fail)
+    file.write_text(file.read_text().replace('makes = "results/units/results.json"', 'makes = "results/other.json"'))
+    with pytest.raises(UserError, match="soft-0 failed, as said above"):
+        dispatch(["sweep", str(file), "--only", "soft-0", "frozen-0"])
+    out = read(file).out
+    assert [call[0] for call in calls] == ["pretrain", "units", "pretrain", "cost"]
+    assert RunFolder(out / "frozen-0").is_complete  # it needs soft-0's first phase alone
+    missing = (
+        f"evaluate.units.makes: the command has ended, and there is no {out / 'soft-0' / 'results' / 'other.json'}"
+    )
+    assert missing in capsys.readouterr().out
+
+
 HARD = "phase1.hard = true"
 
 

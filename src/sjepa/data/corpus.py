@@ -217,7 +217,14 @@ def decode(corpus: Corpus, show: bool = True) -> Corpus:
     remote = is_url(corpus.paths[0])
     with ThreadPoolExecutor(REQUESTS if remote else os.cpu_count()) as pool:
         found = list(track(pool.map(attempt, range(len(corpus))), "Decoding audio", len(corpus), show))
-    refused = list(dict.fromkeys(reason for _, reason in found if reason))  # pieces of a file share its reason
+    # A silent piece is not listed if another piece of its recording has sound.
+    sound = {corpus.place(utterance) for utterance, (_, reason) in enumerate(found) if not reason}
+    reasons = [
+        reason
+        for utterance, (samples, reason) in enumerate(found)
+        if reason and (isinstance(samples, str) or corpus.place(utterance) not in sound)
+    ]
+    refused = list(dict.fromkeys(reasons))  # pieces of a file share its reason
     if all(reason for _, reason in found):
         raise UserError(f"no usable audio: {describe_refused(refused)}")
     return replace(corpus, refused=corpus.refused + refused, audio=[samples for samples, _ in found])

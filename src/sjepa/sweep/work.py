@@ -120,7 +120,8 @@ def is_measured(evaluation: Evaluation, item: Item) -> bool:
 
 
 def measure(sweep: Sweep, item: Item) -> None:
-    """Run the evaluations of an item that have no result yet."""
+    """Run the evaluations of an item that have no result yet. One that fails does not stop the others."""
+    failed = False
     for evaluation in sweep.evaluations:
         if not evaluation.is_for(item) or is_measured(evaluation, item):
             continue
@@ -129,12 +130,16 @@ def measure(sweep: Sweep, item: Item) -> None:
             continue
         print(f"{item.name}: {evaluation.name}", flush=True)
         if launch(evaluation.arguments(item)):
-            raise FailedError
-        if not evaluation.result(item).is_file():
-            raise UserError(
+            failed = True
+        elif not evaluation.result(item).is_file():
+            print(
                 f"{sweep.file}: evaluate.{evaluation.name}.makes: the command did not write "
-                f"{evaluation.result(item)}; give the path of the file that it writes"
+                f"{evaluation.result(item)}; give the path of the file that it writes",
+                flush=True,
             )
+            failed = True
+    if failed:
+        raise FailedError
 
 
 def run_item(sweep: Sweep, item: Item) -> None:
@@ -149,7 +154,7 @@ def run_all(sweep: Sweep, items: Sequence[Item]) -> None:
     """Train and evaluate the items in order. If one fails, continue with those that do not need it."""
     failed: dict[str, Item] = {}
     for item in items:
-        if item.parent is not None and item.parent.name in failed:
+        if item.parent is not None and item.parent.name in failed and not has_ended(item.parent, item.shared):
             print(f"{item.name}: left out, because {item.parent.name} failed", flush=True)
             failed[item.name] = item
             continue
