@@ -248,9 +248,7 @@ def test_an_evaluation_that_fails_does_not_hold_up_training_or_other_evaluations
     out = read(file).out
     assert [call[0] for call in calls] == ["pretrain", "units", "pretrain", "cost"]
     assert RunFolder(out / "frozen-0").is_complete  # it needs soft-0's first phase alone
-    missing = (
-        f"evaluate.units.makes: the command has ended, and there is no {out / 'soft-0' / 'results' / 'other.json'}"
-    )
+    missing = f"evaluate.units.makes: the command did not write {out / 'soft-0' / 'results' / 'other.json'}"
     assert missing in capsys.readouterr().out
 
 

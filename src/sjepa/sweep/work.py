@@ -154,7 +154,7 @@ def run_all(sweep: Sweep, items: Sequence[Item]) -> None:
     """Train and evaluate the items in order. If one fails, continue with those that do not need it."""
     failed: dict[str, Item] = {}
     for item in items:
-        if item.parent is not None and item.parent.name in failed and not has_ended(item.parent, item.shared):
+        if item.parent is not None and item.parent.name in failed and not has_finished(item.parent, item.shared):
             print(f"{item.name}: left out, because {item.parent.name} failed", flush=True)
             failed[item.name] = item
             continue
