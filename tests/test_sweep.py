@@ -243,7 +243,7 @@ def test_an_evaluation_that_fails_does_not_hold_up_training_or_other_evaluations
 
     monkeypatch.setattr(work, "launch", fail)
     file.write_text(file.read_text().replace('makes = "results/units/results.json"', 'makes = "results/other.json"'))
-    with pytest.raises(UserError, match="soft-0 failed, as said above"):
+    with pytest.raises(UserError, match=r"soft-0 failed \(see above\)"):
         dispatch(["sweep", str(file), "--only", "soft-0", "frozen-0"])
     out = read(file).out
     assert [call[0] for call in calls] == ["pretrain", "units", "pretrain", "cost"]
