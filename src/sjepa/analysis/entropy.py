@@ -130,8 +130,8 @@ def describe_softness(path: str, both: dict[str, Any]) -> str:
         else "the target shares a part of the softness"
     )
     return (
-        f"{who} is above 1 bit at {soft:.1%} of the frames and its target at {target:.1%}; where the first is, the "
-        f"target is too at {shared:.1%}: {where}."
+        f"{who} is above 1 bit at {soft:.1%} of the frames, its target at {target:.1%}. Among the frames with a soft "
+        f"prediction, {shared:.1%} also have a soft target: {where}."
     )
 
 
