@@ -62,9 +62,9 @@ def effective_ranks(events: Sequence[Event]) -> Chart:
     layout["yaxis2"] = {"domain": [0, 0.09], "range": [0, 1], "showgrid": False, "zeroline": False, "fixedrange": True}
     layout["yaxis2"] |= {"tickvals": [0.5], "ticktext": ["active"], "tickfont": {"color": MUTED, "size": 12}}
     layout["xaxis"]["anchor"] = "y2"
-    for place, (step, decay) in enumerate(decay_switches(events)):
+    for number, (step, decay) in enumerate(decay_switches(events)):
         layout["shapes"].append(vertical_line(step, "dot"))
-        height = 0.05 * (place % 3)  # labels of neighbouring lines do not collide on a narrow screen
+        height = 0.05 * (number % 3)  # labels of neighbouring lines do not collide on a narrow screen
         layout["annotations"].append(note(step, f"{decay:g}", y=height) | {"font": {"size": 10, "color": MUTED}})
     for start, end, layer, used in active_layers(events):
         strip: dict[str, Any] = {"type": "rect", "xref": "x", "yref": "y2", "x0": start, "x1": end, "y0": 0, "y1": 1}
