@@ -43,8 +43,8 @@ PAPER = {
 # What the paper leaves open, or what it does not have at all.
 OURS = {
     "mask.method": "distinct", "mask.lowest": None, "mask.views": 1, "mfcc.mels": 23,
-    "gmm.relative_variance_floor": 1e-3, "gmm.minimum_count": 0.01, "gmm.reservoir": 200_000, "gmm.fit_hours": 100.0, "layer.smoothing": 0.5,
-    "layer.utterances": 64, "layer.hysteresis": 0.0,
+    "gmm.relative_variance_floor": 1e-3, "gmm.minimum_count": 0.01, "gmm.reservoir": 200_000, "gmm.fit_hours": 100.0,
+    "layer.smoothing": 0.5, "layer.utterances": 64, "layer.hysteresis": 0.0,
     "phase1.steps": 400_000, "phase2.steps": 400_000, "phase1.warmup": 20_000, "phase2.warmup": 0,
     "phase1.schedule": "constant", "phase2.schedule": "constant", "phase1.layer_check_every": 10_000,
     "phase2.visible_loss_until": 0.5, "phase2.augment_until": 0.5, "train.clip": 1.0, "train.precision": "bf16",
