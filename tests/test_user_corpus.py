@@ -112,19 +112,19 @@ def test_an_index_serves_as_the_corpus_does(tmp_path: Path) -> None:
 
 def test_classes_are_columns_of_any_corpus(tmp_path: Path) -> None:
     data = spoken(tmp_path / "tones")
-    task = make_task("classify", data, lite=True, steps=40, own=CorpusOptions(("mood",)))
+    task = make_task("classify", data, lite=True, steps=40, options=CorpusOptions(("mood",)))
     results = Evaluation(task, load_upstream("logmel"), tmp_path / "out").run([1e-2])
     assert results["metrics"]["accuracy"] > results["chance"]["accuracy"] + 20
-    both = make_task("classify", data, lite=True, own=CorpusOptions(("mood", "text")))
+    both = make_task("classify", data, lite=True, options=CorpusOptions(("mood", "text")))
     assert len(both.folds[0].train[0].label) == 2
-    speakers = make_task("classify", data / "train", lite=True, own=CorpusOptions(("speaker",)))
+    speakers = make_task("classify", data / "train", lite=True, options=CorpusOptions(("speaker",)))
     assert speakers.folds[0].name == "train split by utterance"
     with pytest.raises(UserError, match=r"no utterance has a value of age .*; its columns are mood, speaker, text"):
-        make_task("classify", data, own=CorpusOptions(("age",)))
+        make_task("classify", data, options=CorpusOptions(("age",)))
 
 
 def test_classes_inside_a_dataset_are_read_from_its_bytes(tmp_path: Path) -> None:
-    task = make_task("classify", as_dataset(tmp_path, "abcfg"), lite=True, steps=2, own=CorpusOptions(("intent",)))
+    task = make_task("classify", as_dataset(tmp_path, "abcfg"), lite=True, steps=2, options=CorpusOptions(("intent",)))
     (fold,) = task.folds
     assert {u.label for u in fold.train} == {("no",), ("yes",)}
     assert [u.label for u in fold.test] == [("no",), ("yes",)]

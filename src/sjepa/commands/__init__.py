@@ -4,7 +4,7 @@
 COMMANDS = {
     "demo": "run the whole pipeline on a small synthetic corpus, in a few minutes",
     "pretrain": "train an encoder on a folder of audio, or continue a run",
-    "sweep": "train many runs from one file of variations, and compare them on one page",
+    "sweep": "train the runs that one file describes, and compare them on one page",
     "index": "scan folders, known corpora or manifests once, so that they open fast at any size",
     "shard": "pack an index into tar shards for sequential reading, from disk or a URL",
     "plan": "estimate a run: steps, days, storage, network, and the bottleneck",
@@ -18,7 +18,7 @@ COMMANDS = {
     "export": "export a run's encoder for Hugging Face, ONNX or torch.export, with a model card",
     "embed": "write features, posteriors or units of audio files of any length",
     "analyze": "draw a figure of a run: entropy, utterance, effective rank, Pareto front, progress, clusters",
-    "figures": "draw the paper's figures and tables from the results at hand, as PDF and SVG",
+    "figures": "draw the paper's figures and tables from existing results, as PDF and SVG",
     "report": "write one page about a run, or about several, with an utterance explorer",
     "watch": "show a live view of a run in progress",
     "runs": "list runs with their state, step, loss and results, or show the history of one",

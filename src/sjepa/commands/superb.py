@@ -135,7 +135,7 @@ def evaluate(command: Superb, entry: "Entry", upstream: "Upstream", data: Path, 
         steps=command.steps,
         lexicons=command.lexicon,
         subset=command.subset,
-        own=CorpusOptions(command.label),
+        options=CorpusOptions(command.label),
     )
     task = entry.build(entry, request)
     protocol = folder_name(command, task.name)

@@ -44,7 +44,7 @@ class Request:
     lexicons: tuple[Path, ...] = ()
     subset: str = DEV_CLEAN
     """Subset of LibriSpeech, for the lite protocol."""
-    own: CorpusOptions = field(default_factory=CorpusOptions)
+    options: CorpusOptions = field(default_factory=CorpusOptions)
     """Options for a user's corpus."""
 
 
@@ -71,7 +71,7 @@ class Entry:
     """The prediction files that the SUPERB leaderboard expects."""
     language_model: bool = False
     """Whether a language model can decode the test part."""
-    own: bool = False
+    reads_user_corpora: bool = False
     """Whether it accepts any labelled corpus, including a single file."""
 
     def for_corpus(self, data: Path) -> "Entry":
@@ -88,10 +88,10 @@ class Entry:
         steps: int | None = None,
         lexicons: Sequence[Path] = (),
         subset: str = DEV_CLEAN,
-        own: CorpusOptions | None = None,
+        options: CorpusOptions | None = None,
     ) -> Request:
         """Make a request with the full or lite protocol. `steps` applies to the lite protocol only."""
-        if not data.is_dir() and not (self.own and data.is_file()):
+        if not data.is_dir() and not (self.reads_user_corpora and data.is_file()):
             raise UserError(f"there is no folder {data}")
         if steps is not None and not lite:
             raise UserError("--steps is for --lite; the full protocol has its own number of steps")
@@ -100,7 +100,7 @@ class Entry:
         if steps is not None and steps < 1:
             raise UserError(f"--steps {steps}: at least one step is needed")
         recipe = self.recipe.lite(steps or self.lite_steps) if lite else self.recipe
-        return Request(data, recipe, lite, tuple(lexicons), subset, own or CorpusOptions())
+        return Request(data, recipe, lite, tuple(lexicons), subset, options or CorpusOptions())
 
     def task(self, kind: type[T], request: Request, folds: list[Fold], **more: Any) -> T:
         """Make a task of the given class from this entry."""

@@ -27,8 +27,10 @@ def make_task(
     steps: int | None = None,
     lexicons: Sequence[Path] = (),
     subset: str = DEV_CLEAN,
-    own: CorpusOptions | None = None,
+    options: CorpusOptions | None = None,
 ) -> Task:
     """Read a task's corpus and make the task. `steps` and `subset` apply to the lite protocol only."""
     entry = find_entry(name)
-    return entry.build(entry, entry.request(data, lite=lite, steps=steps, lexicons=lexicons, subset=subset, own=own))
+    return entry.build(
+        entry, entry.request(data, lite=lite, steps=steps, lexicons=lexicons, subset=subset, options=options)
+    )

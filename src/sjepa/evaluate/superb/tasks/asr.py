@@ -55,5 +55,5 @@ ENTRY = Entry(
         decoded="test-clean-LM-hyp.ark",
     ),
     language_model=True,
-    own=True,
+    reads_user_corpora=True,
 )

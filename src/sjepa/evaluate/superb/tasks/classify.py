@@ -12,7 +12,7 @@ from sjepa.evaluate.superb.user_corpus import column_value, label_items, read_it
 
 
 def build(entry: Entry, request: Request) -> ClassTask:
-    columns = request.own.columns or ("label",)
+    columns = request.options.columns or ("label",)
     items = read_items(request.data)
 
     def label(item: Item) -> Label | None:
@@ -34,5 +34,5 @@ ENTRY = Entry(
     lite_steps=1000,
     metrics=(ACCURACY, BALANCED_ACCURACY),
     build=build,
-    own=True,
+    reads_user_corpora=True,
 )

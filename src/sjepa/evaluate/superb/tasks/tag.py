@@ -20,7 +20,7 @@ MARK = re.compile(r"[BE]-(\S+)")
 
 
 def build(entry: Entry, request: Request) -> SequenceTask:
-    (column,) = request.own.columns or ("tags",)
+    (column,) = request.options.columns or ("tags",)
     labelled = label_items(
         request.data,
         read_items(request.data),
@@ -31,8 +31,8 @@ def build(entry: Entry, request: Request) -> SequenceTask:
     symbols = TaggedCharacters(find_slot_names(fold), collect_letters(remove_marks(str(u.label)) for u in fold.train))
     width = LITE_WIDTH if request.lite else WIDTH
     augment = SpecAugment()
-    own = entry.for_corpus(request.data)
-    return own.task(SequenceTask, request, [fold], symbols=symbols, recurrent=width, augment=augment)
+    renamed = entry.for_corpus(request.data)
+    return renamed.task(SequenceTask, request, [fold], symbols=symbols, recurrent=width, augment=augment)
 
 
 def make_tagged_sentence(data: Path, item: Item, column: str) -> str | None:
@@ -67,5 +67,5 @@ ENTRY = Entry(
     lite_steps=2000,
     metrics=(SLOT_TYPE_F1, SLOT_VALUE_CER),
     build=build,
-    own=True,
+    reads_user_corpora=True,
 )
