@@ -29,7 +29,8 @@ from sjepa.runs.folder import RunFolder
 from sjepa.settings_file import load_preset
 from sjepa.train.boundary import begin_phase
 from sjepa.train.metrics import Log
-from sjepa.train.run import Run, make_optimizer
+from sjepa.train.optimizer import make_optimizers
+from sjepa.train.run import Run
 from sjepa.train.step import train_step
 
 
@@ -61,7 +62,7 @@ def train_curve(
     run = Run.start(config, device)
     if plain:
         run.model.encoder = PlainEncoder(run.model.encoder).to(device)  # type: ignore[assignment]
-        run.optimizer = make_optimizer(config, run.model, device)
+        run.optimizers = make_optimizers(config, run.model, device)
     corpus = open_corpus(data, config.batches.max_seconds, "memory", 0.0, False)
     plan = plan_batches(corpus, config.batches, config.seed, 1)
     reader = BatchReader(corpus, config.mask, config.augment, seed=config.seed, rank=0, world_size=1)

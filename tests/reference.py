@@ -239,6 +239,26 @@ class AdamW:
             p.data -= rate * (m / (1 - b1**n)) / ((v / (1 - b2**n)).sqrt() + self.epsilon)
 
 
+class Muon:
+    """By singular values: u = U S V', and the polynomial of Newton and Schulz moves each s on its own."""
+
+    def __init__(self, beta: float, decay: float):
+        self.beta, self.decay, self.momenta = beta, decay, {}
+
+    def step(self, parameters: dict[str, Tensor], rate: float) -> None:
+        for name, p in parameters.items():
+            if p.grad is None:
+                continue
+            m = self.beta * self.momenta.get(name, torch.zeros_like(p)) + (1 - self.beta) * p.grad
+            self.momenta[name] = m
+            u, s, v = torch.linalg.svd(((1 - self.beta) * p.grad + self.beta * m).double(), full_matrices=False)
+            s = s / s.square().sum().sqrt()
+            for _ in range(5):
+                s = 3.4445 * s - 4.7750 * s**3 + 2.0315 * s**5
+            p.data -= rate * self.decay * p.data
+            p.data -= rate * 0.2 * math.sqrt(max(p.shape)) * ((u * s) @ v).to(p.dtype)
+
+
 class Reference:
     def __init__(self, config, weights: dict[str, Tensor], precision: torch.dtype = torch.float32):
         """`weights`: encoder.* (names of HubertModel), predictor.*, head.*, all at their start."""
@@ -255,6 +275,7 @@ class Reference:
         self.target: HubertModel | None = None
         self.mixture: Mixture | None = None
         self.optimizer = AdamW((config.train.beta1, config.train.beta2), config.train.weight_decay)
+        self.muon = Muon(config.train.muon_momentum, config.train.muon_weight_decay)
         self.ranks: list[float] | None = None  # smoothed
         self.reference_set: Tensor | None = None  # clean audio (B, N)
         self.fitted_layer = 0  # of offline codebooks
@@ -352,7 +373,12 @@ class Reference:
             if p.grad is not None:
                 p.grad *= min(1.0, c.train.clip / (norm + 1e-6))
         rate = learning_rate(s, self.done, self.before)
-        self.optimizer.step(parameters, rate)
+        matrices = {}
+        if c.train.optimizer == "muon":
+            inside = ("encoder.encoder.layers.", "predictor.layer.")
+            matrices = {n: p for n, p in parameters.items() if n.startswith(inside) and p.ndim == 2}
+        self.muon.step(matrices, rate)
+        self.optimizer.step({n: p for n, p in parameters.items() if n not in matrices}, rate)
 
         decay = None
         if self.target is not None and self.kind == "online-gmm":

@@ -90,7 +90,7 @@ def test_accumulated_parts_equal_the_whole_batch(corpus: Path, micro: Make, phas
         train_step(run, config.schedule()[phase - 1], batch, None)
         # A tenth of the gradients. Softmax does not see a key's bias: its gradient is rounding.
         moments = {
-            n: run.optimizer.state[p]["exp_avg"] for n, p in run.model.named_parameters() if "k_proj.bias" not in n
+            n: run.optimizers[0].state[p]["exp_avg"] for n, p in run.model.named_parameters() if "k_proj.bias" not in n
         }
         found[parts] = moments | run.targets.codebook.state_dict() | {"loss": torch.tensor(run.meter.read()["loss"])}
     for parts in (3, 4):

@@ -202,7 +202,7 @@ def test_recomputed_layers_give_the_same_gradients_with_dropout(corpus: Path, mi
         config = micro(train={"recompute": recompute})
         run, batch = one_batch(config, corpus)
         train_step(run, config.schedule()[0], batch, None)
-        moments.append({n: run.optimizer.state[p]["exp_avg"] for n, p in run.model.named_parameters()})
+        moments.append({n: run.optimizers[0].state[p]["exp_avg"] for n, p in run.model.named_parameters()})
     for name, value in moments[0].items():
         torch.testing.assert_close(moments[1][name], value, rtol=1e-5, atol=1e-10, msg=name)
 
@@ -241,7 +241,7 @@ def test_a_few_seconds_are_learned_down_to_the_targets_entropy(corpus: Path, mic
 def test_a_run_killed_at_any_step_and_continued_equals_an_uninterrupted_one(
     corpus: Path, tmp_path: Path, micro: Make
 ) -> None:
-    config = micro(train={"checkpoint_every": 2}, phase1={"steps": 9}, phase2={"steps": 30})
+    config = micro(train={"checkpoint_every": 2, "optimizer": "muon"}, phase1={"steps": 9}, phase2={"steps": 30})
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     assert pretrain(config, corpus, whole, show=False)
     kill_and_finish(arguments(config, corpus, killed, tmp_path), killed, kills=(3, 11, 13))
@@ -438,7 +438,7 @@ def test_steps_without_a_finite_gradient_are_skipped_counted_and_end_the_run(
         run.step = step
         train_step(run, config.schedule()[0], batch, None)
     before = {name: p.clone() for name, p in run.model.named_parameters()}
-    steps = [state["step"].clone() for state in run.optimizer.state.values()]
+    steps = [state["step"].clone() for state in run.optimizers[0].state.values()]
     with torch.no_grad():
         run.model.predictor.mask_token[0] = float("inf")
     for step in range(2, 5):
@@ -447,7 +447,7 @@ def test_steps_without_a_finite_gradient_are_skipped_counted_and_end_the_run(
     for name, p in run.model.named_parameters():
         if name != "predictor.mask_token":
             assert torch.equal(p, before[name])
-    assert [state["step"].item() for state in run.optimizer.state.values()] == [s.item() for s in steps]
+    assert [state["step"].item() for state in run.optimizers[0].state.values()] == [s.item() for s in steps]
     values = run.meter.read()
     assert values["skipped_steps"] == 3
     assert values["bad_in_row"] == 3

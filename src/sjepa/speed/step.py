@@ -28,7 +28,7 @@ from sjepa.speed.peers import PEERS
 from sjepa.speed.timing import capture_graph, count_operations, measure_matmul_rate, time_call
 from sjepa.subcommands import parse
 from sjepa.targets.targets import Targets
-from sjepa.torch_private import count_compiled_graphs
+from sjepa.torch_private import count_compiled_graphs, prepare_step
 from sjepa.train.compute import autocast
 from sjepa.train.run import Run
 from sjepa.train.step import train_step
@@ -244,7 +244,13 @@ def time_parts(config: Config, batch: Batch, device: torch.device) -> dict[str, 
     }
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
-    return parts | {"optimizer": time_work(run.optimizer.step)}
+
+    def step() -> None:
+        for optimizer in run.optimizers:
+            prepare_step(optimizer, torch.ones((), device=run.device), torch.zeros((), device=run.device))
+            optimizer.step()
+
+    return parts | {"optimizer": time_work(step)}
 
 
 def print_results(results: dict[str, Any]) -> None:

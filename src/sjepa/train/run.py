@@ -38,6 +38,7 @@ from sjepa.targets.targets import Targets
 from sjepa.train.compute import SideStream, compile_parts, should_compile
 from sjepa.train.loss import frame_sums, masked_kl
 from sjepa.train.metrics import Meter
+from sjepa.train.optimizer import keep_state, make_optimizers, named_state
 from sjepa.train.reduce import StepSum
 
 
@@ -49,7 +50,7 @@ class Run:
     model: SJEPA
     layer: LayerChoice
     device: torch.device
-    optimizer: torch.optim.AdamW
+    optimizers: list[torch.optim.Optimizer]
     frame_sums: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]] = frame_sums
     masked_kl: Callable[[Tensor, Tensor, Tensor], Tensor] = masked_kl
     augment: Callable[[Tensor, Tensor, Tensor | None, int, bool], Tensor] = augment
@@ -81,7 +82,7 @@ class Run:
         torch.manual_seed(config.seed)
         model = SJEPA(config.encoder, config.predictor, 1, config.train.visible_path).to(device)
         distributed.broadcast_module(model)
-        run = Run(config, model, LayerChoice(config.layer), device, make_optimizer(config, model, device))
+        run = Run(config, model, LayerChoice(config.layer), device, make_optimizers(config, model, device))
         for layer in model.encoder.encoder.layers:
             layer.recompute = config.train.recompute  # type: ignore[assignment]
         run.side_stream = SideStream(device)
@@ -141,9 +142,9 @@ class Run:
             torch.manual_seed(seed_from(self.config.seed, targets.components))
             self.model.replace_output(targets.components)
             distributed.broadcast_module(self.model.head.output)
-            past = self.optimizer
-            self.optimizer = make_optimizer(self.config, self.model, self.device)
-            self.optimizer.state.update({p: state for p, state in past.state.items() if p in self.optimizer.state})
+            past = self.optimizers
+            self.optimizers = make_optimizers(self.config, self.model, self.device)
+            keep_state(past, self.optimizers)
         self.meter = Meter(targets.components, self.device)
         front = list(self.model.encoder.feature_extractor.parameters())
         behind = [p for p in self.model.parameters() if p not in set(front)]
@@ -159,14 +160,6 @@ class Run:
         self.data_since = step
         if 0 < self.step <= step:
             self.position, self.bad_utterances = (self.position[0] + 1, 0), 0
-
-    def set_learning_rate(self, rate: float) -> None:
-        """Set the learning rate. On a GPU it is changed in place, because a captured step reads it there."""
-        group = self.optimizer.param_groups[0]
-        if isinstance(group["lr"], Tensor):
-            group["lr"].fill_(rate)
-        else:
-            group["lr"] = rate
 
     def save_is_due(self) -> bool:
         """Return whether a checkpoint is due by the clock of the main rank. All ranks get the same answer."""
@@ -185,15 +178,10 @@ class Run:
         self.saved_at = time.monotonic()
         meter = self.meter.state()  # summed over ranks
         if distributed.is_main():
-            moments = {
-                f"{name}/{key}": value
-                for name, p in self.model.named_parameters()
-                for key, value in self.optimizer.state[p].items()
-            }
             parts = {
                 "model": self.model.state_dict(),
                 "targets": self.targets.state_dict(),
-                "optimizer": moments,
+                "optimizer": named_state(self.model, self.optimizers),
                 "meter": meter,
             }
             if self.reference_set is not None:
@@ -291,25 +279,5 @@ class Run:
         self.model.load_state_dict(parts["model"])
         self.targets.load_state_dict(parts["targets"])
         self.meter.load(parts["meter"])
-        for name, p in self.model.named_parameters():
-            for key, value in self.optimizer.state[p].items():
-                value.copy_(parts["optimizer"][f"{name}/{key}"])
-
-
-def make_optimizer(config: Config, model: SJEPA, device: torch.device) -> torch.optim.AdamW:
-    """Make AdamW with its state, so that a captured step finds all tensors in place."""
-    train = config.train
-    lr = torch.zeros((), device=device) if device.type == "cuda" else 0.0
-    optimizer = torch.optim.AdamW(
-        model.parameters(),
-        lr=lr,
-        betas=(train.beta1, train.beta2),
-        weight_decay=train.weight_decay,
-        fused=True,
-        capturable=device.type == "cuda",
-    )
-    # Create the state now. LayerDrop may delay the first update of a parameter into a captured step.
-    for p in model.parameters():
-        zeros = {key: torch.zeros_like(p, requires_grad=False) for key in ("exp_avg", "exp_avg_sq")}
-        optimizer.state[p] = {"step": torch.zeros((), device=p.device), **zeros}
-    return optimizer
+        for name, tensor in named_state(self.model, self.optimizers).items():
+            tensor.copy_(parts["optimizer"][name])

@@ -16,6 +16,7 @@ from sjepa.phases import Phase
 from sjepa.seeds import seed_from
 from sjepa.torch_private import prepare_step
 from sjepa.train.compute import autocast
+from sjepa.train.optimizer import set_learning_rate
 from sjepa.train.run import Run
 
 PATTERNS = 64  # of LayerDrop: all patterns of six layers. Each needs its own CUDA graphs
@@ -64,7 +65,7 @@ def draw_kept_layers(config: Config, step: int) -> tuple[bool, ...]:
 def train_step(run: Run, phase: Phase, batch: Batch, noise: Tensor | None) -> None:
     """Run one step on a batch, as a CUDA graph if the run uses graphs."""
     kind = find_step_kind(run, phase)
-    run.set_learning_rate(phase.lr(run.step))
+    set_learning_rate(run.optimizers, phase.lr(run.step))
     torch.manual_seed(seed_from(run.config.seed, run.step, distributed.rank()))  # dropout
 
     def work(waveforms: Tensor, masks: Tensor, draws: Tensor) -> None:
@@ -162,9 +163,10 @@ def update(run: Run, kind: StepKind, total: PartSums) -> None:
     norm = torch.nn.utils.get_total_norm(gradients) / frames
     finite = torch.isfinite(norm)
     clip = (run.config.train.clip / (norm + 1e-6)).clamp(max=1.0)
-    prepare_step(run.optimizer, frames / clip, ~finite)
-    run.optimizer.step()
-    run.optimizer.zero_grad(set_to_none=True)
+    for optimizer in run.optimizers:
+        prepare_step(optimizer, frames / clip, ~finite)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
     run.targets.follow(run.model.encoder, kind.decay)
     if run.targets.online:
         run.update_targets(statistics)

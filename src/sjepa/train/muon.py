@@ -1,0 +1,88 @@
+"""Muon: momentum whose matrices are made orthogonal before each update (Jordan and others, 2024)."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import Tensor, nn
+
+ITERATIONS = 5
+A, B, C = 3.4445, -4.7750, 2.0315  # Jordan's polynomial. After five iterations, singular values lie near 1.
+ADAM_RMS = 0.2  # usual root mean square of AdamW's updates, so that both can use the same learning rate
+
+
+class Muon(torch.optim.Optimizer):
+    """Muon with Nesterov momentum, for weight matrices. Updates have the size of AdamW's (Liu and others, 2025).
+
+    `torch.optim.Muon` computes the same. This class also works in a captured CUDA graph, and updates all matrices of
+    one shape together. Like the fused AdamW, `step` divides gradients by `grad_scale`, and does nothing if `found_inf`
+    is 1.
+    """
+
+    grad_scale: Tensor
+    found_inf: Tensor
+
+    def __init__(self, matrices: Iterable[nn.Parameter], lr: float | Tensor, momentum: float, weight_decay: float):
+        super().__init__(matrices, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
+        self.update: Callable[..., None] = update
+        for p in self.param_groups[0]["params"]:
+            self.state[p] = {"momentum": torch.zeros_like(p, requires_grad=False)}
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Update all matrices that have a gradient."""
+        group = self.param_groups[0]
+        shapes: dict[torch.Size, list[nn.Parameter]] = defaultdict(list)
+        for p in group["params"]:
+            if p.grad is not None:
+                shapes[p.shape].append(p)
+        for matrices in shapes.values():
+            self.update(
+                matrices,
+                [p.grad for p in matrices],
+                [self.state[p]["momentum"] for p in matrices],
+                group["lr"],
+                group["momentum"],
+                group["weight_decay"],
+                self.grad_scale,
+                self.found_inf > 0,
+            )
+
+
+def update(
+    matrices: list[Tensor],
+    gradients: list[Tensor],
+    momenta: list[Tensor],
+    lr: float | Tensor,
+    beta: float,
+    weight_decay: float,
+    divisor: Tensor,
+    skip: Tensor,
+) -> None:
+    """Update matrices of one shape and their momenta in place. If `skip` is true, change nothing."""
+    gradient = torch.stack(gradients) / divisor
+    past = torch.stack(momenta)
+    momentum = torch.where(skip, past, past.lerp(gradient, 1 - beta))
+    ahead = torch.where(skip, 0.0, gradient.lerp(momentum, beta))
+    rows, columns = ahead.shape[1:]
+    directions = orthogonalise(ahead) * (ADAM_RMS * max(rows, columns) ** 0.5)
+    rate = torch.where(skip, 0.0, lr)
+    for matrix, direction, own, new in zip(matrices, directions, momenta, momentum, strict=True):
+        matrix.mul_(1 - rate * weight_decay).sub_(rate * direction)
+        own.copy_(new)
+
+
+def orthogonalise(x: Tensor) -> Tensor:
+    """Bring all singular values of each matrix of a batch close to 1, by Newton-Schulz iterations.
+
+    Computes in bf16 on a GPU, which is precise enough: the iterations do not converge to 1 but end between 0.7 and 1.2.
+    """
+    if x.shape[1] > x.shape[2]:
+        return orthogonalise(x.mT).mT
+    y = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)
+    if x.is_cuda:
+        y = y.bfloat16()
+    for _ in range(ITERATIONS):
+        gram = y @ y.mT
+        y = torch.baddbmm(y, torch.baddbmm(gram, gram, gram, beta=B, alpha=C), y, beta=A)
+    return y.float()
