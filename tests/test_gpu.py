@@ -100,18 +100,22 @@ def test_phase_2_gives_the_same_on_a_cpu_and_in_plain_and_captured_steps(corpus:
                 assert key.endswith("k_proj.bias") or (found - expected).norm() <= 1e-3 * expected.norm(), (name, key)
 
 
-def test_steps_on_a_gpu_train_as_on_a_cpu(corpus: Path, tmp_path: Path) -> None:
-    """Thirty large steps: a learning rate that is a tenth off changes a loss by 3 %, rounding by less than 0.01 %."""
+@pytest.mark.parametrize(("optimizer", "tolerance"), [("adamw", 1e-3), ("muon", 1e-2)])
+def test_steps_on_a_gpu_train_as_on_a_cpu(corpus: Path, tmp_path: Path, optimizer: str, tolerance: float) -> None:
+    """Thirty large steps: a learning rate that is a tenth off changes a loss by 3 %, rounding by less than 0.01 %.
+
+    Muon rounds more on a GPU, where its iterations are in bf16.
+    """
     from test_training import lines
 
     losses = {}
     for name, device, compiled in (("cpu", "cpu", False), ("plain", "cuda", False), ("captured", "cuda", True)):
-        config = on_gpu(precision="fp32", device=device, compile=compiled, masked_path="both")
+        config = on_gpu(precision="fp32", device=device, compile=compiled, masked_path="both", optimizer=optimizer)
         config = change(config, phase1={"steps": 30, "lr": 4e-3, "warmup": 0})
         assert pretrain(config, corpus, tmp_path / name, show=False)
         losses[name] = [line["loss"] for line in lines(tmp_path / name, "train") if line["phase"] == 1]
-    assert losses["plain"] == pytest.approx(losses["cpu"], rel=1e-3)
-    assert losses["captured"] == pytest.approx(losses["cpu"], rel=1e-3)
+    assert losses["plain"] == pytest.approx(losses["cpu"], rel=tolerance)
+    assert losses["captured"] == pytest.approx(losses["cpu"], rel=tolerance)
 
 
 def test_waiting_counts_only_where_the_gpu_has_nothing_to_do() -> None:

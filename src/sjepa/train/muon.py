@@ -25,27 +25,30 @@ class Muon(torch.optim.Optimizer):
     def __init__(self, matrices: Iterable[nn.Parameter], lr: float | Tensor, momentum: float, weight_decay: float):
         super().__init__(matrices, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
         self.update: Callable[..., None] = update
+        self.shapes: dict[torch.Size, list[nn.Parameter]] = defaultdict(list)
         for p in self.param_groups[0]["params"]:
             self.state[p] = {"momentum": torch.zeros_like(p, requires_grad=False)}
+            self.shapes[p.shape].append(p)
+        self.always = torch.ones((), device=self.param_groups[0]["params"][0].device)
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Update all matrices that have a gradient."""
+        """Update all matrices that have a gradient.
+
+        The others go through the same computation and are skipped in it. So LayerDrop does not change its shape, and
+        it is compiled once.
+        """
         group = self.param_groups[0]
-        shapes: dict[torch.Size, list[nn.Parameter]] = defaultdict(list)
-        for p in group["params"]:
-            if p.grad is not None:
-                shapes[p.shape].append(p)
-        for matrices in shapes.values():
+        for matrices in self.shapes.values():
             self.update(
                 matrices,
-                [p.grad for p in matrices],
+                [torch.zeros_like(p) if p.grad is None else p.grad for p in matrices],
                 [self.state[p]["momentum"] for p in matrices],
+                [self.always if p.grad is None else self.found_inf for p in matrices],
                 group["lr"],
                 group["momentum"],
                 group["weight_decay"],
                 self.grad_scale,
-                self.found_inf > 0,
             )
 
 
@@ -53,21 +56,22 @@ def update(
     matrices: list[Tensor],
     gradients: list[Tensor],
     momenta: list[Tensor],
+    skips: list[Tensor],
     lr: float | Tensor,
     beta: float,
     weight_decay: float,
     divisor: Tensor,
-    skip: Tensor,
 ) -> None:
-    """Update matrices of one shape and their momenta in place. If `skip` is true, change nothing."""
+    """Update matrices of one shape and their momenta in place. A matrix with `skip` 1 is not changed."""
+    skip = torch.stack(skips)[:, None, None] > 0
     gradient = torch.stack(gradients) / divisor
     past = torch.stack(momenta)
     momentum = torch.where(skip, past, past.lerp(gradient, 1 - beta))
     ahead = torch.where(skip, 0.0, gradient.lerp(momentum, beta))
     rows, columns = ahead.shape[1:]
     directions = orthogonalise(ahead) * (ADAM_RMS * max(rows, columns) ** 0.5)
-    rate = torch.where(skip, 0.0, lr)
-    for matrix, direction, own, new in zip(matrices, directions, momenta, momentum, strict=True):
+    rates = torch.where(skip, 0.0, lr)
+    for matrix, direction, rate, own, new in zip(matrices, directions, rates, momenta, momentum, strict=True):
         matrix.mul_(1 - rate * weight_decay).sub_(rate * direction)
         own.copy_(new)
 
