@@ -81,7 +81,7 @@ def check_same_audio(out: Path) -> None:
 
 def summarize_run(run: RunFolder) -> Found:
     """Return settings that differ from the preset, curves and timings of a run."""
-    preset, config = flatten(load_preset("half-hour")), flatten(run.config())
+    preset, config = flatten(load_preset(str(DOCS.parent / "recipes" / "half-hour-adamw.toml"))), flatten(run.config())
     events = run.events()
     lines = select_events(events, "train")
     entropy = run.analysis / "entropy.json"

@@ -32,7 +32,8 @@ PAPER = {
     "gmm.kmeans_iterations": 5, "gmm.em_iterations": 20, "gmm.decay": 0.999, "gmm.variance_floor": 1e-6,
     "gmm.update": "parameters", "gmm.reseed": False,
     "phase2.layer_check_every": 10_000, "layer.choice": None, "layer.frames": 2000, "layer.on_change": "carry",
-    "train.beta1": 0.9, "train.beta2": 0.99, "train.weight_decay": 1e-3, "phase1.lr": 1e-4, "phase2.lr": 2.5e-5,
+    "train.optimizer": "adamw", "train.beta1": 0.9, "train.beta2": 0.99, "train.weight_decay": 1e-3,
+    "phase1.lr": 1e-4, "phase2.lr": 2.5e-5,
     "batches.seconds": 192 * 15.0, "batches.max_seconds": 15.0,
     "ema.slow": 0.9999, "ema.fast": 0.999, "phase2.ema_switch_every": 20_000,
     "mask.ratio": 0.65, "mask.span": 10,
@@ -59,7 +60,7 @@ OURS = {
 LEFT_OUT = {
     "seed", "init_from", "augment.noise", "batches.bad_share", "batches.cache", "train.device", "train.bad_steps",
     "train.log_every", "phase1.ema_switch_every", "phase1.final_lr", "phase2.final_lr", "phase1.batch_seconds",
-    "phase2.batch_seconds", "phase1.buckets", "phase2.buckets",
+    "phase2.batch_seconds", "phase1.buckets", "phase2.buckets", "train.muon_momentum", "train.muon_weight_decay",
 } | FREE  # fmt: skip
 
 

@@ -42,6 +42,11 @@ def test_the_papers_run_by_hand() -> None:
     assert work.checkpoint_bytes == 3 * work.gradient_bytes + 4 * 51_843_712
 
 
+def test_more_masks_per_utterance_take_more_time() -> None:
+    one, four = (step_cost(work(), PhaseWork(8, 360, False, views), machine(1)).compute for views in (1, 4))
+    assert four == pytest.approx(2.5 * one)
+
+
 @pytest.mark.parametrize("preset", ["half-hour", "tiny"])
 def test_the_other_presets_are_planned_too(preset: str) -> None:
     config = load_preset(preset)

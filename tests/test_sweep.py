@@ -328,7 +328,7 @@ def test_the_half_hour_study_is_a_sweep_of_the_runs_that_were_kept(monkeypatch: 
     kept = {path.stem: json.loads(path.read_text()) for path in (ROOT / "benchmarks/results/study").glob("*.json")}
     items = {item.name: item for item in sweep.items}
     assert set(kept) <= set(items)
-    preset, compared = flatten(load_preset("half-hour")), 0
+    preset, compared = flatten(load_preset(str(ROOT / "recipes" / "half-hour-adamw.toml"))), 0
     for name, found in kept.items():
         config = items[name].config
         if config is not None:

@@ -88,7 +88,7 @@ def planned_work(config: Config, hours: float) -> Work:
     for phase in config.phases:
         if phase.targets != "same":
             reads_encoder = KINDS[phase.targets].reads_encoder
-        phases.append(PhaseWork(phase.steps, config.batches_in(phase).seconds, reads_encoder))
+        phases.append(PhaseWork(phase.steps, config.batches_in(phase).seconds, reads_encoder, config.mask.views))
     batches = [config.batches_in(phase) for phase in config.phases]
     return Work(
         hours,

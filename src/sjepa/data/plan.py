@@ -10,6 +10,7 @@ NVLINK = 315e9  # bytes per second in one direction within a node: rings reach 7
 CARD_SHARE = 0.9  # share of a network card's rate that rings reach
 COLLECTIVE = 50e-6  # seconds before a collective's first byte; a step has two
 EARLY = 0.93  # share of the gradients that are reduced during the backward pass of the front end
+VIEW = 0.5  # share of a step's time that another mask per utterance adds
 OVERLAP = 0.26  # share of a step's computation that this pass takes: 9 of 34 ms
 HOST_COPY = 10e9  # bytes per second from a GPU to host memory
 HELPS = 1.4  # more GPUs help if twice as many are at least this many times as fast
@@ -80,6 +81,7 @@ class PhaseWork:
     steps: int
     batch_seconds: float  # global
     reads_encoder: bool  # its targets come from a target encoder
+    views: int = 1  # masks per utterance
 
 
 @dataclass(frozen=True)
@@ -146,6 +148,7 @@ class StepCost:
 
 def step_cost(work: Work, phase: PhaseWork, machine: Machine) -> StepCost:
     compute = compute_seconds(machine.times, phase.batch_seconds / machine.gpus, phase.reads_encoder)
+    compute *= 1 + VIEW * (phase.views - 1)
     early = all_reduce_seconds(EARLY * work.gradient_bytes, machine)
     statistics = work.statistics_bytes if phase.reads_encoder else 0
     late = all_reduce_seconds((1 - EARLY) * work.gradient_bytes + statistics, machine)

@@ -87,6 +87,6 @@ def orthogonalise(x: Tensor) -> Tensor:
     if x.is_cuda:
         y = y.bfloat16()
     for _ in range(ITERATIONS):
-        gram = y @ y.mT
+        gram = y @ (y.mT if y.is_cuda else y.mT.contiguous())  # ARM takes three times as long for a transposed one
         y = torch.baddbmm(y, torch.baddbmm(gram, gram, gram, beta=B, alpha=C), y, beta=A)
     return y.float()
