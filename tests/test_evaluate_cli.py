@@ -56,7 +56,14 @@ def test_one_encoder_goes_through_every_verb_into_one_table(
         assert f"small-run, {kind} on" in capsys.readouterr().out
     kmeans = ["units", "--encoder", "mfcc", "--data", str(spoken), "--units", "kmeans", "--clusters", "20"]
     dispatch([*kmeans, "--out", str(out / "kmeans")])
-    assert json.loads((out / "kmeans" / "results.json").read_text())["metrics"]["pnmi"] > 0.2
+    same = json.loads((out / "kmeans" / "results.json").read_text())["metrics"]["pnmi"]
+    assert same > 0.2
+    dispatch([*kmeans, "--codebook", str(data), "--out", str(out / "other")])
+    other = json.loads((out / "other" / "results.json").read_text())
+    assert other["units"]["codebook"] == data.name
+    assert other["metrics"]["pnmi"] != same
+    with pytest.raises(UserError, match="--codebook is for --units kmeans"):
+        dispatch(["units", "--encoder", str(run), "--data", str(spoken), "--codebook", str(data)])
 
     capsys.readouterr()
     dispatch(["table", str(out)])

@@ -41,7 +41,7 @@ FRAMES, VOICES_HELD_OUT = 15_000, 2  # of the phone probe: frames, and splits wi
 MOMENTS = 6  # checkpoints at which masked prediction is shown
 ABOUT = {
     "phone": f"Logistic regression on {FRAMES:,} single frames, tested on voices that it was not trained on. Error "
-    f"bars: standard deviation over {VOICES_HELD_OUT} splits with other voices held out; `sjepa probe` takes more.",
+    f"bars: standard deviation over {VOICES_HELD_OUT} splits with other voices held out; sjepa probe has more.",
     "speaker": "Logistic regression on utterance means, random 80/20 splits. Error bars: standard deviation over 3 "
     "splits.",
 }

@@ -33,8 +33,10 @@ class Units:
     """Layer for k-means and ABX: a number from 0, or last."""
     clusters: Annotated[int, SIZE] = 100
     """Number of clusters of k-means."""
+    codebook: Path | None = None
+    """Folder of audio from which k-means learns its clusters. Default: the audio that is scored."""
     frames: Annotated[int, INDEX] = 250_000
-    """Number of frames, from random whole utterances; 0 uses all."""
+    """Number of frames, from random whole utterances; 0 uses all. Also the number of frames of --codebook."""
     abx: bool = False
     """Also measure the ABX error of the layer, with fastabx."""
     items: Path | None = None
@@ -57,7 +59,7 @@ def run(arguments: list[str]) -> None:
     from sjepa.errors import UserError
     from sjepa.evaluate.abx import abx_errors, import_fastabx
     from sjepa.evaluate.agreement import measure_agreement
-    from sjepa.evaluate.labelled import corpus_name, read_labelled
+    from sjepa.evaluate.labelled import corpus_name, read_labelled, read_unlabelled
     from sjepa.evaluate.probing import extract_features, select_states, state_name
     from sjepa.evaluate.results import results_folder, write_results
     from sjepa.evaluate.units import HeadUnits, PredictorUnits, kmeans_units, mixture_units, require_clusters
@@ -79,6 +81,8 @@ def run(arguments: list[str]) -> None:
             raise UserError("the cluster head reads the last layer; --layer is for --units kmeans")
         if command.units == "mixture" and command.layer != "last":
             raise UserError("the mixture reads its own layer; --layer is for --units kmeans")
+        if command.units != "kmeans" and command.codebook is not None:
+            raise UserError("--codebook is for --units kmeans: other units have their own clusters")
         head = HeadUnits(upstream) if command.units == "head" else None
         clusters = require_clusters(upstream) if command.units == "mixture" else None
         predictor = None
@@ -88,8 +92,13 @@ def run(arguments: list[str]) -> None:
         states = select_states(upstream, command.layer)
         if clusters is not None and clusters.state is not None:
             states = [clusters.state]
+        others = None
         with check_frozen(upstream) as encoder:
             found = extract_features(upstream, corpus, states, command.frames, command.seed, means=False)
+            if command.codebook is not None:
+                unlabelled = read_unlabelled(command.codebook)
+                heard = extract_features(upstream, unlabelled, states, command.frames, command.seed, means=False)
+                others = [x[0] for x in heard.frames]
         features = [x[0] for x in found.frames]
         phones = [
             corpus[i].frame_phones(len(x), upstream.frame_centres(len(x)))
@@ -103,7 +112,7 @@ def run(arguments: list[str]) -> None:
         elif clusters is not None:
             units = mixture_units(clusters, (corpus[i].utterance for i in found.framed), features, upstream.device)
         else:
-            units = kmeans_units(features, command.clusters, command.seed, upstream.device)
+            units = kmeans_units(features, command.clusters, command.seed, upstream.device, others)
         scores = measure_agreement(units, np.concatenate(phones))
         if command.abx:
             scores |= abx_errors(
@@ -121,6 +130,7 @@ def run(arguments: list[str]) -> None:
                 if clusters and clusters.state is None
                 else state_name(upstream, states[0]),
                 "clusters": command.clusters if command.units == "kmeans" else None,
+                "codebook": command.codebook.name if command.codebook is not None else None,
             },
             "metrics": scores,
             "data": {"utterances": len(features), "of_utterances": len(corpus), "frames": total},
@@ -135,21 +145,17 @@ def run(arguments: list[str]) -> None:
 def run_items(command: Units) -> None:
     """Measure triphone ABX on a ZeroSpeech item file."""
     from sjepa.audio.io import SAMPLE_RATE
-    from sjepa.data.corpus import audio_files
     from sjepa.errors import UserError
     from sjepa.evaluate.abx import import_fastabx, item_errors, read_item_files
-    from sjepa.evaluate.labelled import LabelledUtterance
+    from sjepa.evaluate.labelled import read_unlabelled
     from sjepa.evaluate.probing import extract_features, select_states, state_name
     from sjepa.evaluate.results import results_folder, write_results
-    from sjepa.evaluate.superb.records import Utterance
     from sjepa.evaluate.upstream import check_frozen, load_upstream
     from sjepa.locks import lock_folder
 
     assert command.items is not None
     names = read_item_files(command.items)
-    if not command.data.is_dir():
-        raise UserError(f"there is no folder {command.data}")
-    audio = {Path(path).stem: Path(path) for path in audio_files(command.data, [])}
+    audio = {found.utterance.name: found for found in read_unlabelled(command.data)}
     missing = [name for name in names if name not in audio]
     if missing:
         raise UserError(
@@ -161,7 +167,7 @@ def run_items(command: Units) -> None:
     states = select_states(upstream, command.layer)
     if len(states) != 1:
         raise UserError("--layer all: ABX is measured on one layer")
-    corpus = [LabelledUtterance(Utterance(name, audio[name], "")) for name in names]
+    corpus = [audio[name] for name in names]
     with check_frozen(upstream) as encoder:
         found = extract_features(upstream, corpus, states, 0, command.seed, means=False)
     features = {names[i]: x[0] for i, x in zip(found.framed, found.frames, strict=True)}

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from sjepa.audio.io import SAMPLE_RATE
+from sjepa.data.corpus import audio_files
 from sjepa.data.layouts import Item
 from sjepa.errors import UserError
 from sjepa.evaluate.alignments import Alignment, cut_segments, find_alignment, read_alignments
@@ -114,6 +115,13 @@ def read_labelled(
         list_missing = f"{data / LABELS} has no phones: a list of [start, end, phone] in seconds for each utterance"
         raise UserError(list_missing if listed else librispeech.describe_missing_phones(data, subset))
     return corpus
+
+
+def read_unlabelled(folder: Path) -> list[LabelledUtterance]:
+    """Read the audio files of a folder. All labels are empty."""
+    if not folder.is_dir():
+        raise UserError(f"there is no folder {folder}")
+    return [LabelledUtterance(Utterance(Path(path).stem, Path(path), "")) for path in audio_files(folder, [])]
 
 
 def read_item(item: Item) -> LabelledUtterance:

@@ -22,12 +22,19 @@ KMEANS_PASSES = 20
 BATCH = 65_536  # frames per forward pass of the head
 
 
-def kmeans_units(features: Sequence[np.ndarray], clusters: int, seed: int, device: torch.device) -> np.ndarray:
-    """Fit k-means on all frames and return the nearest centre of each frame."""
+def kmeans_units(
+    features: Sequence[np.ndarray],
+    clusters: int,
+    seed: int,
+    device: torch.device,
+    others: Sequence[np.ndarray] | None = None,
+) -> np.ndarray:
+    """Fit k-means on all frames, or on those of `others`, and return the nearest centre of each frame."""
     frames = torch.from_numpy(np.concatenate(features)).float().to(device)
-    if not 1 <= clusters <= len(frames):
-        raise UserError(f"--clusters {clusters}: must be between 1 and the {len(frames):,} frames")
-    centres = kmeans(frames, clusters, KMEANS_PASSES, torch.Generator().manual_seed(seed))
+    learned = frames if others is None else torch.from_numpy(np.concatenate(others)).float().to(device)
+    if not 1 <= clusters <= len(learned):
+        raise UserError(f"--clusters {clusters}: must be between 1 and the {len(learned):,} frames")
+    centres = kmeans(learned, clusters, KMEANS_PASSES, torch.Generator().manual_seed(seed))
     offset = frames.mean(0)  # avoids cancellation in norms
     return find_nearest(frames - offset, centres - offset).cpu().numpy()
 
