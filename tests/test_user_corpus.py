@@ -121,6 +121,8 @@ def test_classes_are_columns_of_any_corpus(tmp_path: Path) -> None:
     assert speakers.folds[0].name == "train split by utterance"
     with pytest.raises(UserError, match=r"no utterance has a value of age .*; its columns are mood, speaker, text"):
         make_task("classify", data, options=CorpusOptions(("age",)))
+    with pytest.raises(UserError, match="no class of speaker is in both the training and the test part"):
+        make_task("classify", data, lite=True, options=CorpusOptions(("speaker",)))
 
 
 def test_classes_inside_a_dataset_are_read_from_its_bytes(tmp_path: Path) -> None:

@@ -6,9 +6,10 @@ from sjepa.evaluate.metric import SectionKind
 from sjepa.evaluate.superb.classes import ClassTask, make_class_task
 from sjepa.evaluate.superb.entry import Entry, Request
 from sjepa.evaluate.superb.metrics import ACCURACY, BALANCED_ACCURACY
-from sjepa.evaluate.superb.records import Label, sample_each_label
+from sjepa.evaluate.superb.records import Fold, Label, sample_each_label
 from sjepa.evaluate.superb.task import Recipe
 from sjepa.evaluate.superb.user_corpus import column_value, label_items, read_items, split_corpus
+from sjepa.progress import say
 
 
 def build(entry: Entry, request: Request) -> ClassTask:
@@ -23,7 +24,21 @@ def build(entry: Entry, request: Request) -> ClassTask:
 
     labelled = label_items(request.data, items, label, f"a value of {', '.join(columns)} (--label COLUMN)")
     fold = split_corpus(request.data, labelled, by_speaker="speaker" not in columns)
+    check_classes(fold, ", ".join(columns))
     return make_class_task(entry.for_corpus(request.data), request, [fold], choose=sample_each_label)
+
+
+def check_classes(fold: Fold, columns: str) -> None:
+    """Refuse a test part without any class of training. Mention test utterances whose class training lacks."""
+    known = {u.label for u in fold.train}
+    unknown = sum(u.label not in known for u in fold.test)
+    if unknown == len(fold.test):
+        raise UserError(
+            f"{fold.name}: no class of {columns} is in both the training and the test part, so nothing can be tested: "
+            "give another --label, or a corpus without splits"
+        )
+    if unknown:
+        say(f"{fold.name}: {unknown:,} of {len(fold.test):,} test utterances have a class that training lacks: errors")
 
 
 ENTRY = Entry(
