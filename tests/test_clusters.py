@@ -203,7 +203,7 @@ def test_units_compares_the_mixture_with_phones_from_an_exported_folder(
         call = ["--encoder", tmp_path / "encoder", "--units", units, "--data", data, "--out", tmp_path / units]
         dispatch(["units", *map(str, call)])
     result = json.loads((tmp_path / "mixture" / "results.json").read_text())
-    assert result["units"] == {"kind": "mixture", "layer": "layer 1", "clusters": None}
+    assert result["units"] == {"kind": "mixture", "layer": "layer 1", "clusters": None, "codebook": None}
     assert 0 <= result["metrics"]["pnmi"] <= 1
 
 
