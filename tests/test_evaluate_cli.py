@@ -62,6 +62,9 @@ def test_one_encoder_goes_through_every_verb_into_one_table(
     other = json.loads((out / "other" / "results.json").read_text())
     assert other["units"]["codebook"] == data.name
     assert other["metrics"]["pnmi"] != same
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match="there is no audio in"):
+        dispatch([*kmeans, "--codebook", str(tmp_path / "empty"), "--out", str(out / "empty")])
     with pytest.raises(UserError, match="--codebook is for --units kmeans"):
         dispatch(["units", "--encoder", str(run), "--data", str(spoken), "--codebook", str(data)])
 

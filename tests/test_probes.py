@@ -176,9 +176,9 @@ def test_kmeans_units_follow_clear_clusters() -> None:
     truth = [generator.integers(0, 4, 50) for _ in range(10)]
     features = [centres[t] + generator.normal(size=(50, 8)) for t in truth]
     units = kmeans_units(features, 8, 0, torch.device("cpu"))
-    halves = kmeans_units(features[:5], 8, 0, torch.device("cpu"), others=features[5:])
+    halves = kmeans_units(features[:5], 8, 0, torch.device("cpu"), codebook_features=features[5:])
     assert measure_agreement(halves, np.concatenate(truth[:5]).astype(str))["pnmi"] > 0.8
-    two = kmeans_units(features, 2, 0, torch.device("cpu"), others=[centres[[0]], centres[[1]]])
+    two = kmeans_units(features, 2, 0, torch.device("cpu"), codebook_features=[centres[[0]], centres[[1]]])
     assert (two == two[np.concatenate(truth) == 0][0])[np.concatenate(truth) == 0].all()
     assert not (two == two[np.concatenate(truth) == 0][0])[np.concatenate(truth) == 1].any()
     assert measure_agreement(units, np.concatenate(truth).astype(str))["pnmi"] > 0.8

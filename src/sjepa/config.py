@@ -31,7 +31,7 @@ class TrainConfig:
     beta2: Annotated[float, SHARE] = 0.99
     """Beta 2 of AdamW."""
     weight_decay: Annotated[float, SHARE] = 1e-3
-    """Weight decay of AdamW, on all parameters."""
+    """Weight decay of AdamW, on all parameters that it moves."""
     muon_momentum: Annotated[float, SHARE] = 0.95
     """Momentum of Muon."""
     muon_weight_decay: Annotated[float, SHARE] = 0.1

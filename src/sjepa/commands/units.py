@@ -53,6 +53,8 @@ class Units:
 
 def run(arguments: list[str]) -> None:
     command = parse(Units, "sjepa units", arguments)
+    from functools import partial
+
     import numpy as np
 
     from sjepa.audio.io import SAMPLE_RATE
@@ -89,16 +91,18 @@ def run(arguments: list[str]) -> None:
         if command.units == "predictor":
             predictor = PredictorUnits(Path(command.encoder), upstream, command.seed)
         corpus = read_labelled(command.data, command.subset, alignments=command.alignments)
+        codebook_corpus = None if command.codebook is None else read_unlabelled(command.codebook)
+        if codebook_corpus == []:
+            raise UserError(f"there is no audio in {command.codebook}")
         states = select_states(upstream, command.layer)
         if clusters is not None and clusters.state is not None:
             states = [clusters.state]
-        others = None
+        extract = partial(
+            extract_features, upstream, states=states, frames=command.frames, seed=command.seed, means=False
+        )
         with check_frozen(upstream) as encoder:
-            found = extract_features(upstream, corpus, states, command.frames, command.seed, means=False)
-            if command.codebook is not None:
-                unlabelled = read_unlabelled(command.codebook)
-                heard = extract_features(upstream, unlabelled, states, command.frames, command.seed, means=False)
-                others = [x[0] for x in heard.frames]
+            found = extract(corpus)
+            learned = None if codebook_corpus is None else [x[0] for x in extract(codebook_corpus).frames]
         features = [x[0] for x in found.frames]
         phones = [
             corpus[i].frame_phones(len(x), upstream.frame_centres(len(x)))
@@ -112,7 +116,7 @@ def run(arguments: list[str]) -> None:
         elif clusters is not None:
             units = mixture_units(clusters, (corpus[i].utterance for i in found.framed), features, upstream.device)
         else:
-            units = kmeans_units(features, command.clusters, command.seed, upstream.device, others)
+            units = kmeans_units(features, command.clusters, command.seed, upstream.device, learned)
         scores = measure_agreement(units, np.concatenate(phones))
         if command.abx:
             scores |= abx_errors(

@@ -27,11 +27,16 @@ def kmeans_units(
     clusters: int,
     seed: int,
     device: torch.device,
-    others: Sequence[np.ndarray] | None = None,
+    codebook_features: Sequence[np.ndarray] | None = None,
 ) -> np.ndarray:
-    """Fit k-means on all frames, or on those of `others`, and return the nearest centre of each frame."""
+    """Return the nearest centre of k-means for each frame.
+
+    It is fitted on the frames of `codebook_features`, or on all of these frames.
+    """
     frames = torch.from_numpy(np.concatenate(features)).float().to(device)
-    learned = frames if others is None else torch.from_numpy(np.concatenate(others)).float().to(device)
+    learned = frames
+    if codebook_features is not None:
+        learned = torch.from_numpy(np.concatenate(codebook_features)).float().to(device)
     if not 1 <= clusters <= len(learned):
         raise UserError(f"--clusters {clusters}: must be between 1 and the {len(learned):,} frames")
     centres = kmeans(learned, clusters, KMEANS_PASSES, torch.Generator().manual_seed(seed))

@@ -244,10 +244,11 @@ def time_parts(config: Config, batch: Batch, device: torch.device) -> dict[str, 
     }
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
+    for optimizer in run.optimizers:
+        prepare_step(optimizer, torch.ones((), device=run.device), torch.zeros((), device=run.device))
 
     def step() -> None:
         for optimizer in run.optimizers:
-            prepare_step(optimizer, torch.ones((), device=run.device), torch.zeros((), device=run.device))
             optimizer.step()
 
     return parts | {"optimizer": time_work(step)}

@@ -14,7 +14,8 @@ def make_optimizers(config: Config, model: SJEPA, device: torch.device) -> list[
     train = config.train
     lr = torch.zeros((), device=device) if device.type == "cuda" else 0.0
     matrices = transformer_matrices(model) if train.optimizer == "muon" else []
-    others = [p for p in model.parameters() if p not in set(matrices)]
+    moved = set(matrices)
+    others = [p for p in model.parameters() if p not in moved]
     adam = torch.optim.AdamW(
         others,
         lr=lr,

@@ -147,7 +147,8 @@ class Run:
             keep_state(past, self.optimizers)
         self.meter = Meter(targets.components, self.device)
         front = list(self.model.encoder.feature_extractor.parameters())
-        behind = [p for p in self.model.parameters() if p not in set(front)]
+        in_front = set(front)
+        behind = [p for p in self.model.parameters() if p not in in_front]
         self.step_sum = StepSum(behind, front, 2 + targets.statistics_size, self.device)
         self.update_targets = targets.update
         # Captured graphs hold the addresses of the old tensors.

@@ -38,7 +38,10 @@ def check_classes(fold: Fold, columns: str) -> None:
             "give another --label, or a corpus without splits"
         )
     if unknown:
-        say(f"{fold.name}: {unknown:,} of {len(fold.test):,} test utterances have a class that training lacks: errors")
+        say(
+            f"{fold.name}: training lacks the class of {unknown:,} of {len(fold.test):,} test utterances, "
+            "which count as errors"
+        )
 
 
 ENTRY = Entry(
