@@ -12,6 +12,7 @@ from conftest import NO_DROPOUT, change, micro_config
 from sjepa.audio.mfcc import MfccConfig, mfcc
 from sjepa.config import Config
 from sjepa.evaluate.probes import linear_probe, mlp_probe
+from sjepa.model import abilities
 from sjepa.model.encoder_config import EncoderConfig
 from sjepa.model.sjepa import SJEPA
 from sjepa.runs import checkpoint
@@ -139,3 +140,9 @@ def test_probes_on_a_gpu_read_what_they_read_on_a_cpu() -> None:
         )
         assert on_cpu > 0.95
         assert abs(on_gpu - on_cpu) < margin
+
+
+def test_kernels_are_found_where_gradients_are_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(abilities, "_kernels", None)
+    with torch.inference_mode():
+        assert abilities.kernels_work()

@@ -71,3 +71,19 @@ def test_a_matrix_without_gradient_stays() -> None:
     prepare_step(muon, torch.tensor(1.0), torch.tensor(False))
     muon.step()
     assert [torch.equal(p, b) for p, b in zip(matrices, before, strict=True)] == [True, False, False, False]
+
+
+def test_layerdrop_does_not_compile_the_update_again() -> None:
+    """A second compilation would end a CUDA graph's capture."""
+    matrices = make(4)
+    muon = Muon(matrices, torch.tensor(0.01), momentum=0.9, weight_decay=0.1)
+    muon.update = torch.compile(muon.update, dynamic=False, backend="eager")
+    prepare_step(muon, torch.tensor(1.0), torch.tensor(False))
+    give_gradients(matrices, 0)
+    muon.step()
+    with torch.compiler.set_stance("fail_on_recompile"):
+        for dropped in ([], [0], [1], [0, 1], [3]):
+            give_gradients(matrices, 1)
+            for i in dropped:
+                matrices[i].grad = None
+            muon.step()

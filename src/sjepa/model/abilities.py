@@ -32,8 +32,10 @@ def kernels_work() -> bool:
     return _kernels is not False
 
 
+@torch.inference_mode(False)
+@torch.enable_grad()
 def run_kernels() -> None:
-    """Run each kernel once, forward and backward, on small tensors."""
+    """Run each kernel once, forward and backward, on small tensors. The caller may have gradients turned off."""
     from sjepa.model import kernels
 
     for dtype in (torch.float32, *([torch.bfloat16] if has_bf16() else [])):

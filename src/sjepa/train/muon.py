@@ -40,11 +40,13 @@ class Muon(torch.optim.Optimizer):
         """
         group = self.param_groups[0]
         for matrices in self.shapes.values():
+            # Stacked here, because compiled code depends on which tensors of a list are the same one.
+            skips = [self.always if p.grad is None else self.found_inf for p in matrices]
             self.update(
                 matrices,
                 [torch.zeros_like(p) if p.grad is None else p.grad for p in matrices],
                 [self.state[p]["momentum"] for p in matrices],
-                [self.always if p.grad is None else self.found_inf for p in matrices],
+                torch.stack(skips) > 0,
                 group["lr"],
                 group["momentum"],
                 group["weight_decay"],
@@ -56,14 +58,14 @@ def update(
     matrices: list[Tensor],
     gradients: list[Tensor],
     momenta: list[Tensor],
-    skips: list[Tensor],
+    skips: Tensor,
     lr: float | Tensor,
     beta: float,
     weight_decay: float,
     divisor: Tensor,
 ) -> None:
-    """Update matrices of one shape and their momenta in place. A matrix with `skip` 1 is not changed."""
-    skip = torch.stack(skips)[:, None, None] > 0
+    """Update matrices of one shape and their momenta in place. A matrix whose entry of `skips` is true is not changed."""
+    skip = skips[:, None, None]
     gradient = torch.stack(gradients) / divisor
     past = torch.stack(momenta)
     momentum = torch.where(skip, past, past.lerp(gradient, 1 - beta))
