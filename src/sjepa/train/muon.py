@@ -64,7 +64,7 @@ def update(
     weight_decay: float,
     divisor: Tensor,
 ) -> None:
-    """Update matrices of one shape and their momenta in place. A matrix whose entry of `skips` is true is not changed."""
+    """Update matrices of one shape and their momenta in place. A true entry of `skips` leaves a matrix as it is."""
     skip = skips[:, None, None]
     gradient = torch.stack(gradients) / divisor
     past = torch.stack(momenta)
