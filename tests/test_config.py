@@ -35,7 +35,7 @@ PAPER = {
     "train.optimizer": "adamw", "train.beta1": 0.9, "train.beta2": 0.99, "train.weight_decay": 1e-3,
     "phase1.lr": 1e-4, "phase2.lr": 2.5e-5,
     "batches.seconds": 192 * 15.0, "batches.max_seconds": 15.0,
-    "ema.slow": 0.9999, "ema.fast": 0.999, "phase2.ema_switch_every": 20_000,
+    "ema.slow": 0.9999, "ema.fast": 0.999, "ema.schedule": "switched", "phase2.ema_switch_every": 20_000,
     "mask.ratio": 0.65, "mask.span": 10,
     "phase1.visible_loss_until": 1.0, "phase1.augment_until": 1.0, "train.visible_path": "encoder",
     "augment.p_noise": 0.25, "augment.p_mix": 0.25, "augment.snr_low": -5.0, "augment.snr_high": 20.0,

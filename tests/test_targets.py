@@ -253,7 +253,19 @@ def test_the_target_encoder_follows_for_many_steps_as_in_double_precision() -> N
 
 def test_the_decay_starts_fast_and_flips_at_the_cadence() -> None:
     config = ema.EmaConfig(fast=0.9, slow=0.99)
-    assert [ema.decay_at(step, 3, config) for step in range(8)] == [0.9] * 3 + [0.99] * 3 + [0.9] * 2
+    assert [ema.decay_at(step, 8, 3, config) for step in range(8)] == [0.9] * 3 + [0.99] * 3 + [0.9] * 2
+
+
+def test_the_decay_moves_from_fast_to_slow_evenly_or_by_a_half_cosine() -> None:
+    """Nine steps in intervals of two, of which the last is cut short."""
+    linear = ema.EmaConfig(fast=0.9, slow=0.98, schedule="linear")
+    found = [ema.decay_at(step, 9, 2, linear) for step in range(9)]
+    assert found == pytest.approx([0.9, 0.9, 0.92, 0.92, 0.94, 0.94, 0.96, 0.96, 0.98])
+    cosine = ema.EmaConfig(fast=0.9, slow=0.98, schedule="cosine")
+    found = [ema.decay_at(step, 9, 2, cosine) for step in range(0, 9, 2)]
+    root = 0.04 / 2**0.5
+    assert found == pytest.approx([0.9, 0.94 - root, 0.94, 0.94 + root, 0.98])
+    assert ema.decay_at(0, 1, 1, linear) == 0.9  # a phase of one interval stays fast
 
 
 def test_effective_rank_has_its_closed_forms() -> None:

@@ -49,7 +49,7 @@ class PhaseConfig:
     layer_check_every: Cadence = 0.025
     """Steps between checks of the effective rank."""
     ema_switch_every: Cadence = 0.05
-    """Steps between switches of the target encoder's decay."""
+    """Steps between changes of the target encoder's decay."""
     batch_seconds: Annotated[float, NOT_NEGATIVE] = 0.0
     """Seconds of audio in a global batch of this phase; 0 uses `batches.seconds`."""
     buckets: Annotated[tuple[float, ...], POSITIVE] = ()
@@ -102,4 +102,5 @@ class Phase:
         return (step - self.start + 1) % every == 0 or step + 1 == self.end
 
     def decay(self, step: int) -> float:
-        return decay_at(step - self.start, max(1, self.steps(self.config.ema_switch_every)), self.ema)
+        every = max(1, self.steps(self.config.ema_switch_every))
+        return decay_at(step - self.start, self.config.steps, every, self.ema)

@@ -78,11 +78,13 @@ def planned_work(config: Config, hours: float) -> Work:
 
     from sjepa.model.sjepa import SJEPA
     from sjepa.targets.kinds import KINDS
+    from sjepa.train.optimizer import transformer_matrices
 
     components = config.phases[-1].k
     with torch.device("meta"):
         model = SJEPA(config.encoder, config.predictor, components, config.train.visible_path)
     parameters, encoder = (sum(p.numel() for p in part.parameters()) for part in (model, model.encoder))
+    matrices = sum(p.numel() for p in transformer_matrices(model)) if config.train.optimizer == "muon" else 0
     statistics = components * (1 + 2 * config.encoder.hidden_size)  # counts, sums and squares of each component
     phases, reads_encoder = [], False
     for phase in config.phases:
@@ -95,7 +97,7 @@ def planned_work(config: Config, hours: float) -> Work:
         tuple(phases),
         4 * parameters,
         4 * statistics,
-        4 * (3 * parameters + encoder),  # weights, the optimizer's two moments, the target encoder
+        4 * (3 * parameters - matrices + encoder),  # weights, two moments (Muon: one), the target encoder
         config.train.checkpoint_every,
         min(max(1, int(batch.seconds / max(batch.buckets))) for batch in batches),
     )

@@ -1,8 +1,9 @@
-"""The target encoder: a moving average of the encoder, with a decay that switches between two values."""
+"""The target encoder: a moving average of the encoder, with a decay that changes during the phase."""
 
 import copy
+import math
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
@@ -15,14 +16,23 @@ class EmaConfig:
     """Decay of the target encoder in phase 2."""
 
     fast: Annotated[float, SHARE] = 0.999
-    """Decay in the first, third, ... interval."""
+    """Decay at the start of a phase."""
     slow: Annotated[float, SHARE] = 0.9999
-    """Decay in the second, fourth, ... interval. Set it equal to `fast` for a fixed decay."""
+    """The other decay. Set it equal to `fast` for a fixed decay."""
+    schedule: Literal["switched", "linear", "cosine"] = "switched"
+    """How the decay changes, once per `ema_switch_every`: switched between `fast` and `slow` (paper), or from `fast` at
+    the start of the phase to `slow` at its end, evenly (linear) or by a half cosine."""
 
 
-def decay_at(step: int, every: int, config: EmaConfig) -> float:
-    """Return the decay at a step of the phase. It switches every `every` steps and starts fast."""
-    return config.slow if (step // every) % 2 else config.fast
+def decay_at(step: int, steps: int, every: int, config: EmaConfig) -> float:
+    """Return the decay at a step of a phase of `steps` steps. It changes every `every` steps and starts fast."""
+    interval, last = step // every, (steps - 1) // every
+    if config.schedule == "switched":
+        return config.slow if interval % 2 else config.fast
+    progress = interval / max(1, last)
+    if config.schedule == "cosine":
+        progress = (1 - math.cos(math.pi * progress)) / 2
+    return config.fast + progress * (config.slow - config.fast)
 
 
 def copy_encoder(encoder: EncoderNetwork) -> EncoderNetwork:

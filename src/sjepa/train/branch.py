@@ -23,6 +23,7 @@ OF_TARGET_ENCODER = frozenset(
     {
         "ema.fast",
         "ema.slow",
+        "ema.schedule",
         "layer.choice",
         "layer.hysteresis",
         "layer.on_change",
