@@ -1,8 +1,8 @@
-"""Numbers of the half-hour study: collect the results of its runs, and make the tables of its pages.
+"""Numbers of the studies: collect the results of their runs, and make the tables of their pages.
 
-python benchmarks/study.py collect runs/study     # runs of recipes/half-hour.sh -> benchmarks/results/study/*.json
-python benchmarks/study.py tables                 # update the tables of docs/study.md and docs/study-trials.md
-python benchmarks/study_figures.py                # draw docs/study*.png
+python benchmarks/study.py collect study runs/study   # runs of recipes/study.sh -> benchmarks/results/study/*.json
+python benchmarks/study.py tables                     # update the tables of docs/study*.md
+python benchmarks/study_figures.py                    # draw docs/study*.png
 """
 
 import json
@@ -10,6 +10,7 @@ import re
 import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,8 @@ from sjepa.runs.events import select_events
 from sjepa.runs.folder import RunFolder
 from sjepa.settings_file import load_preset
 
-RESULTS = Path(__file__).parent / "results" / "study"
-TRIALS = RESULTS.parent / "study-trials.json"
-DOCS = Path(__file__).parents[1] / "docs"
+ROOT = Path(__file__).parents[1]
+DOCS, RESULTS = ROOT / "docs", ROOT / "benchmarks" / "results"
 CURVE = (
     "step", "phase", "loss", "kl_masked", "kl_visible", "accuracy_masked", "accuracy_visible", "target_entropy",
     "predictor_entropy", "target_perplexity", "dead_components", "active_layer", "decay",
@@ -31,45 +31,95 @@ CURVE = (
 FACTS = ("corpus", "sjepa", "torch", "python", "world_size", "ranks")  # ranks: world_size in older runs
 POINTS = 100  # points per curve
 MARKS = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)  # a table in a page
-ORDER = (
-    "headline", "soft", "softened", "hard", "hubert", "frozen", "best-rq", "fixed-layer", "hard-fixed-layer",
-    "last-layer", "fixed-decay", "papers-decays", "masked-only", "long", "frozen-long", "regularised",
-    "headline.phase1", "soft.phase1", "hard.phase1", "hubert.phase1", "mfcc+context", "mfcc", "logmel", "untrained",
-)  # fmt: skip
-PAIRS = (
-    ("soft", "hard"), ("fixed-layer", "hard-fixed-layer"), ("soft.phase1", "hard.phase1"), ("softened", "soft"),
-    ("soft", "hubert"), ("hard", "hubert"), ("fixed-layer", "hubert"), ("hard-fixed-layer", "hubert"),
-    ("soft.phase1", "hubert.phase1"), ("hard.phase1", "hubert.phase1"), ("soft", "best-rq"),
-    ("soft", "soft.phase1"), ("fixed-layer", "soft.phase1"), ("frozen", "soft.phase1"), ("hard", "hard.phase1"),
-    ("hard-fixed-layer", "hard.phase1"), ("hubert", "hubert.phase1"), ("long", "soft.phase1"),
-    ("frozen-long", "soft.phase1"), ("headline", "headline.phase1"),
-    ("soft", "frozen"), ("fixed-layer", "frozen"), ("long", "frozen-long"), ("regularised", "long"),
-    ("fixed-layer", "soft"), ("last-layer", "soft"), ("fixed-decay", "soft"),
-    ("papers-decays", "soft"), ("masked-only", "soft"),
-)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Study:
+    """A study. Its name is that of its recipe, its page and its results."""
+
+    name: str
+    preset: str
+    order: tuple[str, ...]
+    """Order of the systems in tables."""
+    pairs: tuple[tuple[str, str], ...]
+    """Systems that are compared seed by seed."""
+
+    @property
+    def results(self) -> Path:
+        return RESULTS / self.name
+
+
+STUDIES = {
+    study.name: study
+    for study in (
+        Study(
+            "study",
+            "half-hour",
+            (
+                "headline", "soft", "hard", "soft-16", "hard-16", "soft-768", "hard-768", "frozen", "fixed-decay",
+                "slow-decay", "linear-decay", "cosine-decay", "rank-layer", "first-layer", "middle-layer", "last-layer",
+                "visible", "augmented", "visible-augmented", "paper", "paper-centred", "paper-masks", "paper-likeness",
+                "paper-both-paths", "paper-muon", "paper-undropped", "headline.phase1", "soft.phase1", "paper.phase1",
+                "whisper-tiny", "mfcc+context", "mfcc", "logmel", "untrained",
+            ),
+            (
+                ("soft", "hard"), ("soft-16", "hard-16"), ("soft-768", "hard-768"), ("soft", "frozen"),
+                ("soft", "soft.phase1"), ("frozen", "soft.phase1"), ("headline", "headline.phase1"),
+                ("soft-16", "soft"), ("soft-768", "soft"), ("fixed-decay", "soft"), ("slow-decay", "soft"),
+                ("linear-decay", "soft"), ("cosine-decay", "soft"), ("rank-layer", "soft"), ("first-layer", "soft"),
+                ("middle-layer", "soft"), ("last-layer", "soft"), ("visible", "soft"), ("augmented", "soft"),
+                ("visible-augmented", "soft"), ("paper-centred", "paper"), ("paper-masks", "paper"),
+                ("paper-likeness", "paper"), ("paper-both-paths", "paper"), ("paper-muon", "paper"),
+                ("paper-undropped", "paper"),
+            ),
+        ),
+        Study(
+            "study-adamw",
+            str(ROOT / "recipes" / "half-hour-adamw.toml"),
+            (
+                "headline", "soft", "softened", "hard", "hubert", "frozen", "best-rq", "fixed-layer",
+                "hard-fixed-layer", "last-layer", "fixed-decay", "papers-decays", "masked-only", "long", "frozen-long",
+                "regularised", "headline.phase1", "soft.phase1", "hard.phase1", "hubert.phase1", "mfcc+context", "mfcc",
+                "logmel", "untrained",
+            ),
+            (
+                ("soft", "hard"), ("fixed-layer", "hard-fixed-layer"), ("soft.phase1", "hard.phase1"),
+                ("softened", "soft"), ("soft", "hubert"), ("hard", "hubert"), ("fixed-layer", "hubert"),
+                ("hard-fixed-layer", "hubert"), ("soft.phase1", "hubert.phase1"), ("hard.phase1", "hubert.phase1"),
+                ("soft", "best-rq"), ("soft", "soft.phase1"), ("fixed-layer", "soft.phase1"), ("frozen", "soft.phase1"),
+                ("hard", "hard.phase1"), ("hard-fixed-layer", "hard.phase1"), ("hubert", "hubert.phase1"),
+                ("long", "soft.phase1"), ("frozen-long", "soft.phase1"), ("headline", "headline.phase1"),
+                ("soft", "frozen"), ("fixed-layer", "frozen"), ("long", "frozen-long"), ("regularised", "long"),
+                ("fixed-layer", "soft"), ("last-layer", "soft"), ("fixed-decay", "soft"), ("papers-decays", "soft"),
+                ("masked-only", "soft"),
+            ),
+        ),
+    )
+}  # fmt: skip
 Found = dict[str, Any]
 """Collected results of a run, or of features without one."""
 Row = Callable[[Found], float | None]
 
 
-def collect(out: Path) -> None:
+def collect(study: Study, out: Path) -> None:
     if not out.is_dir():
-        raise SystemExit(f"there is no {out}: run recipes/half-hour.sh first")
-    check_same_audio(out)
+        raise SystemExit(f"there is no {out}: run recipes/study.sh first")
+    check_same_audio(study, out)
+    study.results.mkdir(exist_ok=True)
     for folder in sorted(path for path in out.iterdir() if path.is_dir()):
         results = {path.parent.name: read_json(path) for path in folder.glob("results/*/results.json")}
         found: Found = {"name": folder.name, "results": results}
         if RunFolder(folder).exists:
-            found |= summarize_run(RunFolder(folder))
+            found |= summarize_run(RunFolder(folder), study.preset)
         if results or "curve" in found:
             lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in found.items())
-            (RESULTS / f"{folder.name}.json").write_text(f"{{{lines}}}\n")
+            (study.results / f"{folder.name}.json").write_text(f"{{{lines}}}\n")
             print(f"{folder.name}: {', '.join(results) or 'no results'}")
 
 
-def check_same_audio(out: Path) -> None:
+def check_same_audio(study: Study, out: Path) -> None:
     """Exit if runs used different audio. Seeds are averaged, so all must use the same."""
-    corpora = {read_json(path).get("facts", {}).get("corpus"): path for path in RESULTS.glob("*.json")}
+    corpora = {read_json(path).get("facts", {}).get("corpus"): path for path in study.results.glob("*.json")}
     for run in map(RunFolder, sorted(out.iterdir())):
         corpora.setdefault(run.facts.get("corpus"), run.facts_file)
     corpora.pop(None, None)
@@ -79,9 +129,9 @@ def check_same_audio(out: Path) -> None:
         )
 
 
-def summarize_run(run: RunFolder) -> Found:
+def summarize_run(run: RunFolder, preset_name: str) -> Found:
     """Return settings that differ from the preset, curves and timings of a run."""
-    preset, config = flatten(load_preset(str(DOCS.parent / "recipes" / "half-hour-adamw.toml"))), flatten(run.config())
+    preset, config = flatten(load_preset(preset_name)), flatten(run.config())
     events = run.events()
     lines = select_events(events, "train")
     entropy = run.analysis / "entropy.json"
@@ -181,13 +231,14 @@ TABLES: dict[str, dict[str, Row]] = {
 }
 
 
-def load_systems() -> dict[str, list[Found]]:
-    """Load all collected results, with the seeds of a system grouped."""
+def load_systems(study: Study) -> dict[str, list[Found]]:
+    """Load all collected results of a study, with the seeds of a system grouped."""
     found: dict[str, list[Found]] = {}
-    for path in sorted(RESULTS.glob("*.json")):
+    for path in sorted(study.results.glob("*.json")):
         kept = read_json(path)
         found.setdefault(parse_seed(kept)[0], []).append(kept)
-    return {name: found[name] for name in sorted(found, key=lambda n: ORDER.index(n) if n in ORDER else len(ORDER))}
+    order = study.order
+    return {name: found[name] for name in sorted(found, key=lambda n: order.index(n) if n in order else len(order))}
 
 
 def parse_seed(found: Found) -> tuple[str, int | None]:
@@ -195,14 +246,14 @@ def parse_seed(found: Found) -> tuple[str, int | None]:
     return (stem, int(seed)) if seed.isdigit() else (found["name"], None)
 
 
-def make_tables() -> dict[str, str]:
-    """Make all tables in Markdown, by name."""
-    kept = load_systems()
+def make_tables(study: Study) -> dict[str, str]:
+    """Make all tables of a study in Markdown, by name."""
+    kept = load_systems(study)
     made = {}
     for name, columns in TABLES.items():
         rows = {system: [format_cell(read, found) for read in columns.values()] for system, found in kept.items()}
         made[name] = to_markdown(list(columns), {system: cells for system, cells in rows.items() if any(cells)})
-    return made | {"differences": compare_pairs(kept), "trials": make_trials_table()}
+    return made | {"differences": compare_pairs(kept, study.pairs)}
 
 
 def to_markdown(columns: Sequence[str], rows: Mapping[str, Sequence[str]]) -> str:
@@ -211,17 +262,17 @@ def to_markdown(columns: Sequence[str], rows: Mapping[str, Sequence[str]]) -> st
     return "\n".join(lines)
 
 
-def fill_tables(page: str) -> str:
-    """Replace the tables between the marks of a page."""
-    made = make_tables()
+def fill_tables(name: str, page: str) -> str:
+    """Replace the tables between the marks of a page, by the name of the page."""
+    made = make_tables(STUDIES[name]) if name in STUDIES else {"trials": make_trials_table()}
     return MARKS.sub(lambda mark: f"{mark[1]}\n{made[mark[2]]}\n\n{mark[3]}", page)
 
 
-def compare_pairs(kept: dict[str, list[Found]]) -> str:
+def compare_pairs(kept: dict[str, list[Found]], compared: Sequence[tuple[str, str]]) -> str:
     """Compare pairs of systems by seed: same initial weights, batches and probe splits."""
     columns = {"linear": phones, "MLP": read_probe("phoneme mlp, held-out speakers")}
     rows = {}
-    for one, other in PAIRS:
+    for one, other in compared:
         pairs = [(a, b) for a in kept.get(one, []) for b in kept.get(other, []) if parse_seed(a)[1] == parse_seed(b)[1]]
         values = [[(read(a), read(b)) for a, b in pairs] for read in columns.values()]
         cells = [
@@ -251,7 +302,7 @@ def format_number(value: float, digits: int = 1, sign: str = "") -> str:
 
 def make_trials_table() -> str:
     """Make the table of trials before the study, in order."""
-    kept = read_json(TRIALS)
+    kept = read_json(RESULTS / "study-trials.json")
     columns = ("settings", "after phase 1, last layer", "layer below", "at the end, last layer", "layer below")
     rows = {}
     for run in kept["all_frames"]["runs"] + kept["context"]["runs"]:
@@ -264,11 +315,11 @@ def make_trials_table() -> str:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["collect"]:
-        collect(Path(sys.argv[2]))
+    if sys.argv[1:2] == ["collect"] and sys.argv[2] in STUDIES:
+        collect(STUDIES[sys.argv[2]], Path(sys.argv[3]))
     elif sys.argv[1:] == ["tables"]:
         for page in sorted(DOCS.glob("study*.md")):
-            page.write_text(fill_tables(page.read_text()))
-            print(f"{page}: updated its tables from {RESULTS}")
+            page.write_text(fill_tables(page.stem, page.read_text()))
+            print(f"{page}: updated its tables")
     else:
         raise SystemExit(__doc__)

@@ -1,9 +1,9 @@
-"""Draw the figures of the half-hour study: python benchmarks/study_figures.py -> docs/study*.png"""
+"""Draw the figures of the studies: python benchmarks/study_figures.py -> docs/study*.png"""
 
 import statistics
 from pathlib import Path
 
-from study import DOCS, Found, format_number, load_systems, phones
+from study import DOCS, STUDIES, Found, format_number, load_systems, phones
 
 from sjepa.analysis.style import GRID, INK, MASKED, MUTED, PREDICTOR, RULE, TARGET, VISIBLE, WARNING, figure, ramp
 
@@ -34,7 +34,7 @@ def draw_dots(kept: dict[str, list[Found]], stem: Path) -> None:
 
 def draw_curves(kept: dict[str, list[Found]], stem: Path) -> None:
     """Draw masked accuracy and target perplexity over training, and the effective ranks of the layers."""
-    trained = {name: kept[name][0] for name in COLOURS if name in kept}
+    trained = {name: kept[name][0] for name in COLOURS if "curve" in kept.get(name, [{}])[0]}
     with figure(11, 3.4, stem) as fig:
         accuracy, perplexity, ranks = fig.subplots(1, 3)
         for name, run in trained.items():
@@ -47,14 +47,15 @@ def draw_curves(kept: dict[str, list[Found]], stem: Path) -> None:
         accuracy.set(title="Masked frames predicted (%)", xlabel="share of the run")
         accuracy.legend(fontsize=7.5)
         perplexity.set(title="Perplexity of the targets", xlabel="share of the run")
-        run = trained["soft"]
+        shown = "soft" if "soft" in trained else "headline"
+        run = trained[shown]
         steps = [check["step"] for check in run["ranks"]]
         nearest = [min(run["curve"], key=lambda point, at=at: abs(point["step"] - at)) for at in steps]
         for layer, colour in enumerate(ramp(len(run["ranks"][0]["ranks"]))):
             values = [check["ranks"][layer] for check in run["ranks"]]
             active = [place for place, point in enumerate(nearest) if point["active_layer"] == layer]
             ranks.plot(steps, values, marker="o", ms=4, markevery=active, color=colour, label=f"layer {layer}")
-        ranks.set(title="Effective rank, soft (dots: active)", xlabel="step")
+        ranks.set(title=f"Effective rank, {shown} (dots: active)", xlabel="step")
         ranks.legend(fontsize=7.5)
         for axes in (accuracy, perplexity, ranks):
             axes.grid(color=GRID)
@@ -67,6 +68,8 @@ def draw_entropies(kept: dict[str, list[Found]], stem: Path) -> None:
     """
     measured = {name: [run["entropy"] for run in runs if run.get("entropy")] for name, runs in kept.items()}
     parts = [(name, found[0]) for name, found in measured.items() if found]
+    if not parts:
+        return
     rows = -(-len(parts) // 3)
     with figure(9.0, 2.6 * rows, stem) as fig:
         panels = fig.subplots(rows, 3, squeeze=False, sharex=True, sharey=True)
@@ -88,10 +91,11 @@ def draw_entropies(kept: dict[str, list[Found]], stem: Path) -> None:
 
 
 def main() -> None:
-    kept = load_systems()
-    draw_dots(kept, DOCS / "study")
-    draw_curves(kept, DOCS / "study-curves")
-    draw_entropies(kept, DOCS / "study-entropy")
+    for study in STUDIES.values():
+        kept = load_systems(study)
+        draw_dots(kept, DOCS / study.name)
+        draw_curves(kept, DOCS / f"{study.name}-curves")
+        draw_entropies(kept, DOCS / f"{study.name}-entropy")
     for drawn in DOCS.glob("study*.svg"):
         drawn.unlink()  # Markdown shows the PNG
 

@@ -321,11 +321,12 @@ def test_commands_run_in_processes_of_their_own(capfd: pytest.CaptureFixture[str
 ROOT = Path(__file__).parents[1]
 
 
-def test_the_half_hour_study_is_a_sweep_of_the_runs_that_were_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_study_is_a_sweep_of_the_runs_that_were_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"STUDY": "/study", "CORPORA": "/corpora", "NOISE": ""}.items():
         monkeypatch.setenv(name, value)
-    sweep = read(ROOT / "recipes" / "half-hour.toml")
-    kept = {path.stem: json.loads(path.read_text()) for path in (ROOT / "benchmarks/results/study").glob("*.json")}
+    sweep = read(ROOT / "recipes" / "study-adamw.toml")
+    results = ROOT / "benchmarks" / "results" / "study-adamw"
+    kept = {path.stem: json.loads(path.read_text()) for path in results.glob("*.json")}
     items = {item.name: item for item in sweep.items}
     assert set(kept) <= set(items)
     preset, compared = flatten(load_preset(str(ROOT / "recipes" / "half-hour-adamw.toml"))), 0
@@ -355,3 +356,15 @@ def test_the_half_hour_study_is_a_sweep_of_the_runs_that_were_kept(monkeypatch: 
         "--out", "/study/soft.phase1-1/results/probe",
     ]  # fmt: skip
     assert not entries["entropy"].is_for(items["soft.phase1-1"])
+
+
+def test_the_study_is_a_sweep_whose_variants_share_the_first_phase(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"STUDY": "/study", "CORPORA": "/corpora", "NOISE": ""}.items():
+        monkeypatch.setenv(name, value)
+    items = {item.name: item for item in read(ROOT / "recipes" / "study.toml").items}
+    kept = {path.stem for path in (ROOT / "benchmarks" / "results" / "study").glob("*.json")}
+    assert kept <= set(items)
+    for name, item in items.items():
+        stem, _, seed = name.rpartition("-")
+        if item.config is not None and stem not in ("headline", "soft") and not stem.startswith("paper"):
+            assert (item.parent, item.shared) == (items[f"soft-{seed}"], 1), name

@@ -17,8 +17,8 @@ HELPS = 1.4  # more GPUs help if twice as many are at least this many times as f
 FLAC_BYTES, INT16_BYTES = 17_000, 32_000  # per second of 16 kHz speech; flac measured on LibriSpeech
 
 # Mention the repetition above this many epochs. It is twice our longest run: 101 epochs of 13.2 hours, which still
-# improved with more steps (docs/study.md). The paper's run has 7.7 epochs. HuBERT and wav2vec 2.0 repeat 960 hours
-# several hundred times, so such a run is not a mistake, but we have not measured what later epochs gain.
+# improved with more steps (docs/study-adamw.md). The paper's run has 7.7 epochs. HuBERT and wav2vec 2.0 repeat 960
+# hours several hundred times, so such a run is not a mistake, but we have not measured what later epochs gain.
 MANY_EPOCHS = 200
 
 

@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# The study, from a bare machine with a GPU to its tables. Its runs are in study.toml.
+#
+#   bash recipes/study.sh CORPORA                                      # everything, one after the other
+#   bash recipes/study.sh CORPORA --only soft-0 soft.phase1-0 logmel   # parts; several calls can share a GPU
+#   bash recipes/study.sh CORPORA --list                               # all parts and their state
+#   STUDY=/large/disk bash recipes/study.sh CORPORA                    # somewhere else than in runs/study
+#   RECIPE=study-adamw bash recipes/study.sh CORPORA                   # the first study, in runs/study-adamw
+#
+# CORPORA holds LibriSpeech/dev-clean with phones-dev-clean.jsonl.gz beside LibriSpeech, and any of: extra/ (more
+# LibriSpeech), speechocean762/, noise/, whisper-tiny.en-encoder/; for the first study also ravdess/ and coffee/. The
+# same call again continues what was stopped.
+set -euo pipefail
+refuse() {
+  echo "$*" >&2
+  exit 2
+}
+case ${1:-} in '' | -*) refuse "usage: bash recipes/study.sh CORPORA [options of sjepa sweep]" ;; esac
+RECIPE=${RECIPE:-study}
+CORPORA=$(realpath -m "$1") STUDY=$(realpath -m "${STUDY:-$(dirname "$0")/../runs/$RECIPE}")
+NOISE=$(find "$CORPORA" -maxdepth 1 -name noise 2> /dev/null || true)
+export CORPORA STUDY NOISE
+shift
+cd "$(dirname "$0")/.."
+
+compgen -G "$CORPORA/LibriSpeech/dev-clean/*/*/*.trans.txt" > /dev/null && compgen -G "$CORPORA/phones-*.jsonl*" > /dev/null ||
+  refuse "$CORPORA must hold LibriSpeech/dev-clean, with its transcripts, and phones-dev-clean.jsonl.gz beside LibriSpeech"
+sources=("$CORPORA/LibriSpeech/dev-clean")
+for more in extra speechocean762; do if [ -d "$CORPORA/$more" ]; then sources+=("$CORPORA/$more"); fi; done
+for more in extra speechocean762 noise; do
+  test -d "$CORPORA/$more" || echo "without $CORPORA/$more, which is not there"
+done
+if ! command -v sjepa > /dev/null; then
+  make setup # nothing, where all of it is there
+  PATH=$PWD/.venv/bin:$PATH
+fi
+for needed in pyarrow sklearn transformers matplotlib; do
+  python -c "import $needed" 2> /dev/null || refuse "$needed is missing: pip install -e '.[dev]' has all that this needs"
+done
+
+mkdir -p "$STUDY"
+exec 9> "$STUDY/.shards.lock"
+flock 9 # a second call waits until the shards are there
+if [ ! -f "$STUDY/shards/index.json" ]; then # all audio of pre-training, decoded once
+  sjepa index "${sources[@]}" --out "$STUDY/corpus"
+  sjepa shard "$STUDY/corpus" --encoding int16 --out "$STUDY/shards"
+fi
+exec 9>&-
+if [ ! -d "$STUDY/other" ]; then # all of it but dev-clean, for codebooks
+  mkdir -p "$STUDY/other.new"
+  for source in "${sources[@]:1}"; do ln -sfn "$source" "$STUDY/other.new/"; done
+  mv "$STUDY/other.new" "$STUDY/other"
+fi
+sjepa sweep "recipes/$RECIPE.toml" "$@"
+if [ $# = 0 ]; then
+  whisper=$CORPORA/whisper-tiny.en-encoder # trained with transcripts: a reference
+  if [ -d "$whisper" ]; then
+    sjepa probe --encoder "$whisper" --data "$CORPORA" --frames 0 --out "$STUDY/whisper-tiny/results/probe"
+  fi
+  python benchmarks/study.py collect "$RECIPE" "$STUDY"
+  python benchmarks/study.py tables
+  python benchmarks/study_figures.py
+fi
