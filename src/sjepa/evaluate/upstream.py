@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from sjepa.audio.io import SAMPLE_RATE
-from sjepa.audio.mfcc import MfccConfig, log_mel, mfcc
 from sjepa.device import Device, choose_device
 from sjepa.errors import UserError
 from sjepa.evaluate.adapters import (
@@ -26,6 +25,7 @@ from sjepa.evaluate.adapters import (
     load_s3prl,
     run_by_length,
 )
+from sjepa.evaluate.baselines import BASELINES, compute_baseline
 from sjepa.evaluate.whisper import WEIGHTS, extract_states, load_whisper
 from sjepa.files import read_json
 from sjepa.model.encoder_config import EncoderConfig
@@ -41,13 +41,6 @@ from sjepa.runs.steps import load_encoder_at
 # Hugging Face model types from waveforms to hidden states.
 ARCHITECTURES = ("hubert", "wavlm", "wav2vec2", "data2vec-audio", "unispeech", "unispeech-sat", "wav2vec2-conformer")
 WHISPER = "whisper"
-CONTEXT = 5  # frames on each side of `mfcc+context`
-MELS = 80
-BASELINES = ("mfcc", "mfcc+context", "logmel")
-# Rounded means and deviations of the baseline features on LibriSpeech dev-clean. With unit variance, all encoders can
-# use the same learning rate. Centring each utterance would remove all information from an average over its frames.
-LOG_MEL_MEAN, LOG_MEL_DEVIATION = 13.7, 4.0
-CEPSTRUM_0_MEAN, CEPSTRA_DEVIATIONS = 74.0, (16.0, 4.5, 2.0)  # cepstra, differences, second differences
 NO_WEIGHTS = hashlib.sha256().hexdigest()[:16]  # fingerprint of no weights
 
 Precision = Literal["fp32", "bf16"]
@@ -139,7 +132,7 @@ def load_upstream(
     if step is not None:
         return load_checkpoint_encoder(Path(source), step, place, precision)
     if source in BASELINES:
-        return make_baseline(source, place)
+        return wrap_baseline(source, place)
     if source.startswith(S3PRL) or is_function(source):
         return wrap_network(
             load_s3prl(source, place) if source.startswith(S3PRL) else load_function(source, place), place
@@ -315,32 +308,11 @@ def normalize_waveform(samples: np.ndarray) -> np.ndarray:
     return scaled
 
 
-def make_baseline(name: str, device: torch.device) -> Upstream:
-    """Make baseline features without a network: one state with about unit variance on read speech."""
-    config = MfccConfig()
-    deviations = torch.tensor(CEPSTRA_DEVIATIONS, device=device).repeat_interleave(config.cepstra)
-
+def wrap_baseline(name: str, device: torch.device) -> Upstream:
     def run(utterances: Sequence[np.ndarray]) -> list[Tensor]:
-        found = []
-        for samples in utterances:
-            waveform = torch.from_numpy(samples)[None].to(device)
-            if name == "logmel":
-                x = (log_mel(waveform, MELS, STRIDE) - LOG_MEL_MEAN) / LOG_MEL_DEVIATION
-            else:
-                x = mfcc(waveform, config)
-                x[..., 0] -= CEPSTRUM_0_MEAN
-                x = x / deviations
-            found.append(add_context(x) if name == "mfcc+context" else x)
-        return found
+        return [compute_baseline(name, torch.from_numpy(samples)[None].to(device)) for samples in utterances]
 
-    dimension = MELS if name == "logmel" else config.dimension
-    return Upstream(name, 1, dimension * (2 * CONTEXT + 1 if "context" in name else 1), 0, device, run)
-
-
-def add_context(x: Tensor) -> Tensor:
-    """Concatenate each frame with its neighbours, repeating the edges: (1, T, D) -> (1, T, 11 D)."""
-    padded = torch.cat([x[:, :1].expand(-1, CONTEXT, -1), x, x[:, -1:].expand(-1, CONTEXT, -1)], dim=1)
-    return padded.unfold(1, 2 * CONTEXT + 1, 1).transpose(2, 3).flatten(2)
+    return Upstream(name, 1, BASELINES[name], 0, device, run)
 
 
 def stack_states(states: Sequence[Tensor], precision: Precision) -> Tensor:

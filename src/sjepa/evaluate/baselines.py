@@ -1,0 +1,37 @@
+"""Features without a network, for comparison: MFCC, MFCC with its neighbours, and log-mel energies."""
+
+import torch
+from torch import Tensor
+
+from sjepa.audio.mfcc import MfccConfig, log_mel, mfcc
+from sjepa.model.frontend import STRIDE
+
+CONTEXT = 5  # frames on each side of `mfcc+context`
+MELS = 80
+BASELINES = {
+    "mfcc": MfccConfig().dimension,
+    "mfcc+context": MfccConfig().dimension * (2 * CONTEXT + 1),
+    "logmel": MELS,
+}
+"""Names and dimensions."""
+# Rounded means and deviations of the features on LibriSpeech dev-clean. With unit variance, all encoders can use the
+# same learning rate. Centring each utterance would remove all information from an average over its frames.
+LOG_MEL_MEAN, LOG_MEL_DEVIATION = 13.7, 4.0
+CEPSTRUM_0_MEAN, CEPSTRA_DEVIATIONS = 74.0, (16.0, 4.5, 2.0)  # cepstra, differences, second differences
+
+
+def compute_baseline(name: str, waveform: Tensor) -> Tensor:
+    """Return features with about unit variance on read speech: (1, samples) -> (1, T, D), a frame every 20 ms."""
+    if name == "logmel":
+        return (log_mel(waveform, MELS, STRIDE) - LOG_MEL_MEAN) / LOG_MEL_DEVIATION
+    config = MfccConfig()
+    x = mfcc(waveform, config)
+    x[..., 0] -= CEPSTRUM_0_MEAN
+    x = x / torch.tensor(CEPSTRA_DEVIATIONS, device=x.device).repeat_interleave(config.cepstra)
+    return add_context(x) if name == "mfcc+context" else x
+
+
+def add_context(x: Tensor) -> Tensor:
+    """Concatenate each frame with its neighbours, repeating the edges: (1, T, D) -> (1, T, 11 D)."""
+    padded = torch.cat([x[:, :1].expand(-1, CONTEXT, -1), x, x[:, -1:].expand(-1, CONTEXT, -1)], dim=1)
+    return padded.unfold(1, 2 * CONTEXT + 1, 1).transpose(2, 3).flatten(2)
