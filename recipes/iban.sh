@@ -3,6 +3,7 @@
 #
 #   bash recipes/iban.sh IBAN ENGLISH                     # from a bare machine with a GPU to the table
 #   STUDY=/large/disk bash recipes/iban.sh IBAN ENGLISH   # somewhere else than in runs/iban
+#   WHISPER=FOLDER bash recipes/iban.sh IBAN ENGLISH      # also the encoder of Whisper tiny.en, as a reference
 #
 # IBAN holds the Kaldi folders train and test of the Iban corpus. ENGLISH holds the audio of the English encoder, or is a
 # run that is complete already. Encoders hear the train speakers only. The same call again continues what was stopped.
@@ -34,16 +35,20 @@ if [ ! -f "$ENGLISH/run.json" ]; then
   train english --data "$STUDY/english-audio"
   train both --data "$STUDY/english-audio,$STUDY/iban-train"
 fi
-train continued --data "$STUDY/iban-train" --init-from "$english"
+# An encoder that is trained already needs fewer steps.
+train continued --data "$STUDY/iban-train" --init-from "$english" --phase1.steps 4000 --phase2.steps 16000
 
-encoders=(logmel "$english" "$STUDY/iban" "$STUDY/continued")
-[ -d "$STUDY/both" ] && encoders+=("$STUDY/both")
-[ -n "${WHISPER:-}" ] && encoders+=("$WHISPER") # a folder with the encoder of Whisper tiny.en, as a reference
-for encoder in "${encoders[@]}"; do
+measure() { # NAME ENCODER
   for minutes in all 60 10; do
     amount=(); [ "$minutes" = all ] || amount=(--minutes "$minutes")
-    sjepa superb asr --lite --steps 3000 --encoder "$encoder" --data "$IBAN" "${amount[@]}" \
-      --out "$STUDY/results/$(basename "$encoder")-$minutes"
+    sjepa superb asr --lite --steps 3000 --encoder "$2" --data "$IBAN" "${amount[@]}" --out "$STUDY/results/$1-$minutes"
   done
-done
+}
+measure logmel logmel
+measure english "$english"
+measure iban "$STUDY/iban"
+measure continued "$STUDY/continued"
+if [ -d "$STUDY/both" ]; then measure both "$STUDY/both"; fi
+if [ -n "${WHISPER:-}" ]; then measure whisper-tiny "$WHISPER"; fi # its encoder's folder, as a reference
+python benchmarks/iban.py "$STUDY"
 sjepa table "$STUDY/results"

@@ -1,0 +1,61 @@
+"""Numbers of the Iban study: collect the results of recipes/iban.sh, and make the table of docs/study.md.
+
+python benchmarks/iban.py runs/iban    # -> benchmarks/results/iban.json
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from sjepa.files import read_json
+
+RESULTS = Path(__file__).parent / "results" / "iban.json"
+AMOUNTS = {"all": "all transcripts", "60": "1 hour", "10": "10 minutes"}
+ROWS = {
+    "logmel": "log-mel",
+    "english": "English",
+    "iban": "Iban",
+    "continued": "English, continued on Iban",
+    "both": "English and Iban",
+    "english-compact": "English, compact (11.2M)",
+    "compact-continued": "English, compact, continued on Iban",
+    "whisper-tiny": "*Whisper tiny.en (7.6M), trained with transcripts*",
+}
+KEPT = ("encoder", "metrics", "protocol", "data", "learning_rate", "versions")
+
+
+def collect(out: Path) -> None:
+    """Store the results of all encoders and amounts, as ENCODER-AMOUNT."""
+    found = {path.parent.name: read_json(path) for path in sorted(out.glob("results/*/results.json"))}
+    if not found:
+        raise SystemExit(f"there are no results in {out}: run recipes/iban.sh first")
+    kept = {name: {key: results[key] for key in KEPT} for name, results in found.items()}
+    lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(results)}" for name, results in kept.items())
+    RESULTS.write_text(f"{{{lines}}}\n")
+    print(f"{RESULTS}: {', '.join(kept)}")
+
+
+def make_table() -> str:
+    """Make the table of character and word error rates, and of character errors relative to log-mel's."""
+    kept: dict[str, Any] = read_json(RESULTS)
+    columns = [f"{shown}: {measure}" for shown in AMOUNTS.values() for measure in ("CER", "WER", "CER / log-mel's")]
+    lines = [f"| pre-trained on | {' | '.join(columns)} |", "|" + " --- |" * (len(columns) + 1)]
+    for row, shown in ROWS.items():
+        cells = []
+        for amount in AMOUNTS:
+            results, baseline = kept.get(f"{row}-{amount}"), kept.get(f"logmel-{amount}")
+            if results is None:
+                cells += ["–"] * 3
+                continue
+            cer, wer = (results["metrics"][name] for name in ("cer", "wer"))
+            cells += [f"{cer:.1f}", f"{wer:.1f}", f"{cer / baseline['metrics']['cer']:.2f}" if baseline else "–"]
+        if any(cell != "–" for cell in cells):
+            lines.append(f"| {shown} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        raise SystemExit(__doc__)
+    collect(Path(sys.argv[1]))
