@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -84,7 +85,9 @@ def numbers(pattern: str, printed: str) -> list[float]:
         (["continue_pretraining.sh", "encoder", "corpus"], "continue_pretraining.sh ENCODER AUDIO OUT [PRESET]"),
     ],
 )
-def test_wrong_arguments_get_a_line_and_the_usage(call: list[str], words: str, tmp_path: Path) -> None:
+def test_wrong_arguments_get_a_line_and_the_usage(
+    call: list[str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "corpus").mkdir()
     np.savez(tmp_path / "corpus" / "a.wav.npz", features=np.zeros((1, 3)))
     rows = [{"path": name, "speaker": "amy"} for name in ("a.wav", "b.wav")]
@@ -98,15 +101,20 @@ def test_wrong_arguments_get_a_line_and_the_usage(call: list[str], words: str, t
     np.savez(tmp_path / "units" / "a.wav.npz", units=np.zeros(3, np.int32))
     table = pyarrow.table({"file": ["a.wav", "b.wav"], "features": [[0.0], [1.0]]})
     pyarrow.parquet.write_table(table, tmp_path / "features")
-    script = ROOT / "examples" / call[0]
-    program = "sh" if script.suffix == ".sh" else sys.executable
-    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
-    call = [program, str(script), *call[1:]]
-    done = subprocess.run(call, cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert done.returncode == 2
-    assert done.stderr.startswith("usage: ")
-    assert words in done.stderr
-    assert "Traceback" not in done.stderr
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [str(ROOT / "examples" / call[0]), *call[1:]])
+    if call[0].endswith(".sh"):
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        code = subprocess.run(["sh", *sys.argv], env=os.environ | {"PATH": path}).returncode
+    else:  # in this process, which has imported torch and transformers
+        with pytest.raises(SystemExit) as ended:
+            runpy.run_path(sys.argv[0], run_name="__main__")
+        code = ended.value.code
+    errors = capfd.readouterr().err
+    assert code == 2
+    assert errors.startswith("usage: ")
+    assert words in errors
+    assert "Traceback" not in errors
 
 
 def test_ctc_fine_tuning_lowers_the_loss_on_held_out_recordings(kitchen: Path) -> None:
