@@ -5,7 +5,7 @@
 #   STUDY=/large/disk bash recipes/iban.sh IBAN ENGLISH   # somewhere else than in runs/iban
 #
 # IBAN holds the Kaldi folders train and test of the Iban corpus. ENGLISH holds the audio of the English encoder, or is a
-# run that is complete already. Encoders hear the train speakers only. The same call again continues what was stopped.
+# run that is complete already. Encoders are trained on the train speakers only. The same call again continues what was stopped.
 set -euo pipefail
 [ $# = 2 ] || { echo "usage: bash recipes/iban.sh IBAN ENGLISH" >&2; exit 2; }
 IBAN=$(realpath "$1") ENGLISH=$(realpath "$2") STUDY=$(realpath -m "${STUDY:-$(dirname "$0")/../runs/iban}")
