@@ -6,7 +6,7 @@
 #   WHISPER=FOLDER bash recipes/iban.sh IBAN ENGLISH      # also the encoder of Whisper tiny.en, as a reference
 #
 # IBAN holds the Kaldi folders train and test of the Iban corpus. ENGLISH holds the audio of the English encoder, or is a
-# run that is complete already. Encoders hear the train speakers only. The same call again continues what was stopped.
+# run that is complete already. Encoders are trained on the train speakers only. The same call again continues what was stopped.
 set -euo pipefail
 [ $# = 2 ] || { echo "usage: bash recipes/iban.sh IBAN ENGLISH" >&2; exit 2; }
 IBAN=$(realpath "$1") ENGLISH=$(realpath "$2") STUDY=$(realpath -m "${STUDY:-$(dirname "$0")/../runs/iban}")

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# The study, from a bare machine with a GPU to its tables. Its runs are in study.toml.
+# A study, from a bare machine with a GPU to its tables. study.toml describes its runs.
 #
 #   bash recipes/study.sh CORPORA                                      # everything, one after the other
-#   bash recipes/study.sh CORPORA --only soft-0 soft.phase1-0 logmel   # parts; several calls can share a GPU
-#   bash recipes/study.sh CORPORA --list                               # all parts and their state
-#   STUDY=/large/disk bash recipes/study.sh CORPORA                    # somewhere else than in runs/study
+#   bash recipes/study.sh CORPORA --only soft-0 soft.phase1-0 logmel   # some runs; several calls can share a GPU
+#   bash recipes/study.sh CORPORA --list                               # all runs and their state
+#   STUDY=/large/disk bash recipes/study.sh CORPORA                    # another folder than runs/study
 #   RECIPE=study-adamw bash recipes/study.sh CORPORA                   # the first study, in runs/study-adamw
 #
 # CORPORA holds LibriSpeech/dev-clean with phones-dev-clean.jsonl.gz beside LibriSpeech, and any of: extra/ (more
@@ -28,10 +28,10 @@ compgen -G "$CORPORA/LibriSpeech/dev-clean/*/*/*.trans.txt" > /dev/null && compg
 sources=("$CORPORA/LibriSpeech/dev-clean")
 for more in extra speechocean762; do if [ -d "$CORPORA/$more" ]; then sources+=("$CORPORA/$more"); fi; done
 for more in extra speechocean762 noise; do
-  test -d "$CORPORA/$more" || echo "without $CORPORA/$more, which is not there"
+  test -d "$CORPORA/$more" || echo "$CORPORA/$more does not exist; the study continues without it"
 done
 if ! command -v sjepa > /dev/null; then
-  make setup # nothing, where all of it is there
+  make setup # does nothing if everything is installed
   PATH=$PWD/.venv/bin:$PATH
 fi
 for needed in pyarrow sklearn transformers matplotlib; do

@@ -37,7 +37,7 @@ class Plan:
     """Seconds of audio per second that one GPU trains on: one number for steps of any size, or JSON files of
     `sjepa bench step` for steps of several sizes. The default was measured on an H200."""
     preset: str = "paper"
-    """Steps, batch size and model: tiny, half-hour, base, paper, or a TOML file."""
+    """Steps, batch size and model: tiny, compact, half-hour, base, paper, or a TOML file."""
     cores: Annotated[int, AMOUNT] = 16
     """CPU cores per node for decoding."""
     decode: str = "3000"
