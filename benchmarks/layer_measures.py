@@ -56,12 +56,14 @@ def measure_layer(utterances: list[Tensor], phones: list[np.ndarray]) -> dict[st
     }
 
 
-def print_table() -> None:
-    """Print the results as Markdown."""
-    print("| encoder | layer | PNMI | effective rank | coherence |\n| --- | --- | --- | --- | --- |")
+def make_table() -> str:
+    """Make the table of docs/study.md."""
+    lines = ["| encoder | layer | PNMI | effective rank | coherence |", "| --- | --- | --- | --- | --- |"]
     for name, layers in read_json(RESULTS).items():
         for number, layer in enumerate(layers):
-            print(f"| {name} | {number} | {layer['pnmi']} | {layer['effective_rank']:.0f} | {layer['coherence']} |")
+            cells = f"{layer['pnmi']:.3f} | {layer['effective_rank']:.0f} | {layer['coherence']:.3f}"
+            lines.append(f"| {name} | {number} | {cells} |")
+    return "\n".join(lines)
 
 
 def main() -> None:
@@ -69,7 +71,7 @@ def main() -> None:
         kept = read_json(RESULTS) if RESULTS.is_file() else {}
         kept |= {Path(encoder).name: examine(encoder, Path(sys.argv[1])) for encoder in sys.argv[2:]}
         RESULTS.write_text(json.dumps(kept, indent=1) + "\n")
-    print_table()
+    print(make_table())
 
 
 if __name__ == "__main__":

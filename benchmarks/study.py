@@ -15,6 +15,8 @@ from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
 from typing import Any
 
+import layer_measures
+
 from sjepa.analysis.style import read_findings
 from sjepa.config import flatten
 from sjepa.files import read_json
@@ -265,6 +267,8 @@ def to_markdown(columns: Sequence[str], rows: Mapping[str, Sequence[str]]) -> st
 def fill_tables(name: str, page: str) -> str:
     """Replace the tables between the marks of a page, by the name of the page."""
     made = make_tables(STUDIES[name]) if name in STUDIES else {"trials": make_trials_table()}
+    if name == "study":
+        made["layers"] = layer_measures.make_table()
     return MARKS.sub(lambda mark: f"{mark[1]}\n{made[mark[2]]}\n\n{mark[3]}", page)
 
 
