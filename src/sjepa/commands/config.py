@@ -12,7 +12,7 @@ class ShowConfig:
     """Print the settings that a run would use, as TOML."""
 
     preset: str = "paper"
-    """Settings to start from: tiny, half-hour, base, paper, or a TOML file."""
+    """Settings to start from: tiny, compact, half-hour, base, paper, or a TOML file."""
 
 
 def run(arguments: list[str]) -> None:

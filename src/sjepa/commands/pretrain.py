@@ -1,4 +1,4 @@
-"""`sjepa pretrain`: train an encoder, or continue."""
+"""`sjepa pretrain`: train an encoder, or continue a run."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +28,7 @@ class Pretrain:
     """Audio to train on: a folder (wav, flac, ogg, opus or mp3 of any rate), an index, or shards (folder or URL).
     Several corpora: a,b mixes them by size, a=0.7,b=0.3 by weight. A run that continues remembers its data."""
     preset: str = ""
-    """Settings to start from: tiny, half-hour, base, paper, or a TOML file (docs/runs.md)."""
+    """Settings to start from: tiny, compact, half-hour, base, paper, or a TOML file (docs/runs.md)."""
     branch_from: Path | None = None
     """Share the first phases of another run: the new run starts from the last checkpoint that both have in common."""
     replace_data: bool = False
@@ -38,7 +38,7 @@ class Pretrain:
 
 
 def starting_config(arguments: list[str]) -> Config:
-    """The config that options override: the preset's, or that of the run to continue or to branch from."""
+    """Return the config that options override: of the preset, or of the run to continue or to branch from."""
     preset = option(arguments, "--preset")
     if preset:
         return load_preset(preset)

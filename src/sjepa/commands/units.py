@@ -38,7 +38,7 @@ class Units:
     frames: Annotated[int, INDEX] = 250_000
     """Number of frames to score, from random whole utterances; 0 uses all. --codebook uses as many."""
     abx: bool = False
-    """Also measure the ABX error of the features that the units are computed from, with fastabx."""
+    """Also measure the ABX error of the layer that the units read, with fastabx."""
     items: Path | None = None
     """A ZeroSpeech item file. Only its triphone ABX error is measured; --data is the folder of its audio files."""
     step: Annotated[int | None, INDEX] = None
