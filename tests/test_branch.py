@@ -32,7 +32,7 @@ def test_a_branch_shares_phase_1_and_goes_its_own_way_in_phase_2(
     corpus: Path, tmp_path: Path, micro: Make, finished_run: Path
 ) -> None:
     config = micro(phase2={"hard": True, "steps": 4, "k": 9})
-    branch(finished_run, tmp_path / "branch", config)
+    assert branch(finished_run, tmp_path / "branch", config) == 1
     assert pretrain(config, corpus, tmp_path / "branch", show=False)
     first = [line for line in lines(finished_run, "train") if line["phase"] == 1]
     assert lines(tmp_path / "branch", "train")[: len(first)] == first

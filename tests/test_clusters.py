@@ -20,8 +20,9 @@ from sjepa.audio.io import read_audio
 from sjepa.audio.mfcc import mfcc
 from sjepa.cli import dispatch
 from sjepa.config import Config
-from sjepa.runs.checkpoint import load_latest
+from sjepa.runs.checkpoint import load_latest, state_file
 from sjepa.runs.folder import RunFolder
+from sjepa.runs.steps import load_encoder_at
 from sjepa.targets.clusters import Clusters
 from sjepa.train.loop import pretrain
 
@@ -175,6 +176,21 @@ def test_an_older_run_finds_its_layer_in_the_checkpoint_or_in_config_and_log(
     torch.testing.assert_close(encoder.posteriors(waveforms), wanted.posteriors(waveforms))
     with pytest.raises(UserError, match="there is no cluster head with this mixture"):
         encoder.head_posteriors(waveforms)
+
+
+@pytest.mark.parametrize("layer", [0, 1])
+def test_the_mixture_of_a_checkpoint_reads_the_active_layer_of_that_step(
+    layer: int, finished_run: Path, tmp_path: Path
+) -> None:
+    run = RunFolder(shutil.copytree(finished_run, tmp_path / "run"))
+    assert run.config().layer.choice is None
+    file = state_file(run.checkpoint(run.step))
+    state = json.loads(file.read_text())
+    # Hysteresis can keep a layer active although another one has a higher rank.
+    file.write_text(json.dumps(state | {"active_layer": layer, "ranks": [2.0, 1.0]}))
+    assert load_encoder_at(run.path, run.step).clusters.info.layer == layer
+    (run.encoder / "clusters.safetensors").unlink()
+    assert Encoder.from_pretrained(run.path).clusters.info.layer == layer
 
 
 def test_clusters_of_other_weights_are_refused(exported: Path, finished_run: Path, tmp_path: Path) -> None:

@@ -384,9 +384,10 @@ def test_mistakes_get_one_line(finished_run: Path, corpus: Path, tmp_path: Path)
         ("bert", r"other holds a 'bert' network: embed accepts sjepa's own encoders"),
         (
             "wavlm",
-            r"other holds a 'wavlm' network, which only superb, probe and units accept: embed accepts",
+            r"other holds a 'wavlm' network, which only superb, probe, units and cost accept: embed accepts",
         ),
-        ("wav2vec2", r"'wav2vec2' network, which only superb, probe and units accept"),
+        ("whisper", r"'whisper' network, which only superb, probe, units and cost accept"),
+        ("wav2vec2", r"'wav2vec2' network, which only superb, probe, units and cost accept"),
     ],
 )
 def test_another_network_is_named_with_what_takes_it(kind: str, words: str, corpus: Path, tmp_path: Path) -> None:

@@ -65,6 +65,9 @@ def test_one_encoder_goes_through_every_verb_into_one_table(
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match="there is no audio in"):
         dispatch([*kmeans, "--codebook", str(tmp_path / "empty"), "--out", str(out / "empty")])
+    for kind, words in (("mixture", "the mixture reads its own layer"), ("head", "the cluster head reads the last")):
+        with pytest.raises(UserError, match=words):
+            dispatch(["units", "--encoder", str(run), "--data", str(spoken), "--units", kind, "--layer", "0"])
     with pytest.raises(UserError, match="--codebook is for --units kmeans"):
         dispatch(["units", "--encoder", str(run), "--data", str(spoken), "--codebook", str(data)])
 
@@ -106,6 +109,8 @@ def test_another_measurement_has_another_folder() -> None:
     assert results_folder(usual, "units", "untrained e") == Path("runs/units/untrained-e")
     other = replace(usual, units="kmeans", layer="2", abx=True, device="cpu")
     assert results_folder(other, "units", "e") == Path("runs/units/e-units-kmeans-layer-2-abx")
+    learned = replace(usual, units="kmeans", codebook=Path("/speech/train"))
+    assert results_folder(learned, "units", "e") == Path("runs/units/e-units-kmeans-codebook-train")
     assert results_folder(replace(usual, out=Path("x")), "units", "e") == Path("x")
 
 

@@ -122,7 +122,7 @@ def test_a_phase_is_added_to_a_run_that_was_complete(
     assert same(run.phase_encoder(2), finished_run / "encoder")
     # A branch that shares both phases is the same run.
     config = micro(phase3={"steps": 3, "k": 9})
-    branch(finished_run, tmp_path / "branch", config)
+    assert branch(finished_run, tmp_path / "branch", config) == 2
     assert RunFolder(tmp_path / "branch").step == 12
     assert pretrain(config, corpus, tmp_path / "branch", show=False)
     assert same(tmp_path / "branch" / "encoder", run.encoder)

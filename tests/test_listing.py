@@ -13,7 +13,7 @@ import pytest
 from sjepa import Encoder, UserError
 from sjepa.cli import dispatch
 from sjepa.model.formats import fingerprint
-from sjepa.report.listing import describe_age, find_runs, list_runs, state_of, unusual
+from sjepa.report.listing import describe_age, find_runs, list_runs, state_of, unusual_settings
 from sjepa.runs.events import last_event
 from sjepa.runs.folder import RunFolder
 from sjepa.runs.history import record_start
@@ -68,7 +68,7 @@ def test_runs_are_listed_with_what_differs(study: Path, capsys: pytest.CaptureFi
     assert [row["phase1.steps"] for row in rows] == ["60", "6", "6"]
     assert [row["phoneme linear"] for row in rows] == ["71.25", "", ""]
     listed = list_runs(find_runs([study]))
-    assert [list(settings) for settings in unusual(listed)] == [["phase1.steps", "phase1.hard"], ["data"], []]
+    assert [list(settings) for settings in unusual_settings(listed)] == [["phase1.steps", "phase1.hard"], ["data"], []]
 
 
 def test_the_table_shows_one_run_with_its_history(

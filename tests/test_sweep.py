@@ -306,7 +306,7 @@ def test_a_signal_reaches_the_command_and_stops_the_sweep(tmp_path: Path) -> Non
 
     sender = threading.Thread(target=send)
     sender.start()
-    with pytest.raises(work.StoppedError):
+    with pytest.raises(work.SweepStoppedError):
         work.launch([], [sys.executable, "-c", code])
     sender.join()
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL

@@ -24,18 +24,18 @@ class TrainConfig:
     """Optimizer, device, logging and checkpoints."""
 
     optimizer: Literal["adamw", "muon"] = "adamw"
-    """muon moves the weight matrices of transformer layers by Muon, and everything else by AdamW (ours). It learns more
-    per step, and takes a higher learning rate."""
+    """muon updates the weight matrices of transformer layers with Muon, and all other parameters with AdamW (ours). It
+    learns more per step, and allows a higher learning rate."""
     beta1: Annotated[float, SHARE] = 0.9
     """Beta 1 of AdamW."""
     beta2: Annotated[float, SHARE] = 0.99
     """Beta 2 of AdamW."""
     weight_decay: Annotated[float, SHARE] = 1e-3
-    """Weight decay of AdamW, on all parameters that it moves."""
+    """Weight decay of all parameters that AdamW updates."""
     muon_momentum: Annotated[float, SHARE] = 0.95
     """Momentum of Muon."""
     muon_weight_decay: Annotated[float, SHARE] = 0.1
-    """Weight decay of Muon, on the matrices that it moves."""
+    """Weight decay of the matrices that Muon updates."""
     clip: Annotated[float, POSITIVE] = 1.0
     """Largest gradient norm (ours; the paper gives none)."""
     precision: Literal["bf16", "fp32"] = "bf16"

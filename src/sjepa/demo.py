@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,6 @@ from sjepa.config import Config, differences
 from sjepa.data.synthetic import synthesise_corpus
 from sjepa.errors import UserError
 from sjepa.evaluate.probes import (
-    Features,
     chance_accuracy,
     choose_utterances,
     frame_labels,
@@ -37,7 +37,9 @@ from sjepa.settings_file import load_preset
 from sjepa.train.loop import pretrain
 from sjepa.train.run import Run
 
-FRAMES, VOICES_HELD_OUT = 15_000, 2  # of the phone probe: frames, and splits with other voices held out
+Extract = Callable[[np.ndarray], np.ndarray]
+"""Maps the samples of one utterance (float32, 16 kHz) to frames (T, D)."""
+FRAMES, VOICES_HELD_OUT = 15_000, 2  # of the phone probe: frames, and splits that hold out different voices
 MOMENTS = 6  # checkpoints at which masked prediction is shown
 ABOUT = {
     "phone": f"Logistic regression on {FRAMES:,} single frames, tested on voices that it was not trained on. Error "
@@ -58,8 +60,9 @@ MEANING = (
     "it was not trained on. Higher than MFCC means that the encoder learned what sounds share across voices.",
     "Speaker accuracy: another linear classifier names the voice from an utterance's mean. MFCC describes the voice's "
     "timbre directly and is hard to beat here. An encoder whose targets tell sounds apart may give up some of that.",
-    "Masked accuracy: how often the likeliest component at a hidden frame is the right one. Chance means always naming "
-    "the fullest component. Components of phase 1 and phase 2 differ, so their accuracies cannot be compared directly.",
+    "Masked accuracy: how often the likeliest component at a hidden frame is the right one. Chance means always "
+    "predicting the most frequent component. Components of phase 1 and phase 2 differ, so their accuracies cannot be "
+    "compared directly.",
 )
 NEXT = {
     "Train on your own audio (a folder of wav, flac, ogg, opus or mp3) on this computer": (
@@ -87,16 +90,14 @@ def demo(out: Path) -> bool:
     (out / "comparison.json").write_text(json.dumps(results, indent=1) + "\n")
     analyse_missing(run.path, corpus, "", utterances=8, sampled=100)
     page = write_page(run.path, out / "demo.html", results, title="S-JEPA on two CPU cores")
-    print(
-        f"\nDone in {(time.monotonic() - began) / 60:.1f} minutes. What was learned (linear probes on frozen features):"
-    )
+    print(f"\nDone in {(time.monotonic() - began) / 60:.1f} minutes. Linear probes on frozen features:")
     for task in ("phone", "speaker"):
         line = ", ".join(f"{name} {score:.1%}" for name, score in results[task].items())
         print(f"  {task}: {line} (chance {results['chance'][task]:.1%})")
     for phase, accuracy, level in masked_accuracies(run):
         print(
             f"  masked frames, phase {phase}: {accuracy:.1%} right, {accuracy / level:.1f} times the {level:.1%} of "
-            "always naming the fullest component"
+            "always predicting the most frequent component"
         )
     print(f"The page with curves and comparison: {page}")
     print(f"The encoder: {run.encoder}")
@@ -124,8 +125,8 @@ def masked_accuracies(run: RunFolder) -> list[tuple[int, float, float]]:
     """Return each phase with its last masked accuracy and its chance level, the share of the largest component."""
     events = run.events()
     last = {line["phase"]: line["accuracy_masked"] for line in select_events(events, "train")}
-    fullest = {event["phase"]: max(event["share"]) for event in select_events(events, "clusters")}
-    return [(phase, last[phase], fullest[phase]) for phase in last if phase in fullest]
+    largest = {event["phase"]: max(event["share"]) for event in select_events(events, "clusters")}
+    return [(phase, last[phase], largest[phase]) for phase in last if phase in largest]
 
 
 def compare(config: Config, corpus: Path, run: RunFolder) -> dict[str, Any]:
@@ -165,11 +166,11 @@ def compare(config: Config, corpus: Path, run: RunFolder) -> dict[str, Any]:
     }
 
 
-def mfcc_features(config: MfccConfig) -> Features:
+def mfcc_features(config: MfccConfig) -> Extract:
     return lambda samples: mfcc(torch.from_numpy(samples)[None], config)[0].numpy()
 
 
-def last_layer(encoder: EncoderNetwork) -> Features:
+def last_layer(encoder: EncoderNetwork) -> Extract:
     """Return a function that computes the last layer of an encoder."""
 
     @torch.inference_mode()

@@ -49,13 +49,16 @@ def lock_new_folder(folder: Path) -> Iterator[None]:
     folder = folder.absolute()
     folder.parent.mkdir(parents=True, exist_ok=True)
     busy = f"another process writes {folder}: wait for it, or choose another folder"
-    with hold_lock(folder.with_name(f".{folder.name}{LOCK}"), busy, sweep=False):
+    with hold_lock(folder.with_name(f".{folder.name}{LOCK}"), busy, clean=False):
         yield
 
 
 @contextmanager
-def hold_lock(file: Path, busy: str, sweep: bool = True, wait: bool = False) -> Iterator[None]:
-    """Hold a lock on a file, and delete the file at the end. With `wait`, wait until other processes release it."""
+def hold_lock(file: Path, busy: str, clean: bool = True, wait: bool = False) -> Iterator[None]:
+    """Hold a lock on a file, and delete the file at the end. With `wait`, wait until other processes release it.
+
+    With `clean`, remove leftovers of killed processes in its folder first.
+    """
     try:
         import fcntl
     except ImportError:
@@ -85,7 +88,7 @@ def hold_lock(file: Path, busy: str, sweep: bool = True, wait: bool = False) -> 
                 break
         os.close(handle)
     try:
-        if locked and sweep:
+        if locked and clean:
             remove_leftovers(file.parent)
         yield
     finally:

@@ -79,10 +79,10 @@ def frontier(points: Sequence[tuple[float, float]], lower: bool) -> set[int]:
     """Indices of the systems on the frontier: no other is at least as small and as good, and better in one of them."""
     costs = [(size, score if lower else -score) for size, score in points]
 
-    def beaten(size: float, cost: float) -> bool:
+    def is_beaten(size: float, cost: float) -> bool:
         return any(s <= size and c <= cost and (s, c) != (size, cost) for s, c in costs)
 
-    return {index for index, cost in enumerate(costs) if not beaten(*cost)}
+    return {index for index, cost in enumerate(costs) if not is_beaten(*cost)}
 
 
 def frontier_line(systems: Sequence[dict[str, Any]]) -> list[tuple[float, float]]:

@@ -37,7 +37,8 @@ class EncoderSubject(Subject):
     device: Device = "auto"
     """Where to run; auto uses a GPU if there is one."""
     step: Annotated[int | None, INDEX] = None
-    """Use the checkpoint at this step instead of the newest. Findings go to RUN/analysis/step-N."""
+    """Use the checkpoint at this step instead of the newest encoder of a run; see train.keep_every. Findings go to
+    RUN/analysis/step-N."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class Utterance(EncoderSubject):
     subset: str = "dev-clean"
     """Subset of LibriSpeech."""
     alignments: Path | None = None
-    """Words and phones with times, for any corpus: a folder of TextGrids, CTM files or tables."""
+    """Phones and words with times, for any corpus and language: a folder of TextGrids, CTM files or tables."""
     count: Annotated[int, COUNT] = 6
     """Number of utterances of --data if no file is given."""
     start: Annotated[float, START] = 0.0
@@ -131,7 +132,7 @@ class Progress(Subject):
     subset: str = "dev-clean"
     """Subset of LibriSpeech."""
     alignments: Path | None = None
-    """Phones with times: a folder of TextGrids, CTM files or tables."""
+    """Phones and words with times, for any corpus and language: a folder of TextGrids, CTM files or tables."""
     frames: Annotated[int, INDEX] = 25_000
     """Frames for the phone probes, from random whole utterances; 0 uses all."""
     results: tuple[Path, ...] = ()

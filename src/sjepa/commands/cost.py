@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated
 
 from sjepa.bounds import INDEX, LENGTH, SIZE
-from sjepa.errors import UserError
 from sjepa.subcommands import parse
 
 
@@ -25,16 +24,11 @@ class Cost:
     threads: Annotated[int, SIZE] = 1
     """CPU threads."""
     step: Annotated[int | None, INDEX] = None
-    """Use the checkpoint at this step instead of the newest encoder of a run."""
+    """Use the checkpoint at this step instead of the newest encoder of a run; see train.keep_every."""
 
 
 def run(arguments: list[str]) -> None:
     command = parse(Cost, "sjepa cost", arguments)
-    if not 0.1 <= command.seconds <= 3600:
-        raise UserError(f"--seconds {command.seconds:g}: between 0.1 and 3,600")
-    for name in ("repeats", "threads"):
-        if getattr(command, name) < 1:
-            raise UserError(f"--{name} {getattr(command, name)}: at least 1")
     from sjepa.evaluate.cost import FILE, measure_cost
     from sjepa.evaluate.results import results_root
     from sjepa.evaluate.upstream import load_upstream

@@ -37,7 +37,7 @@ class Embed:
     out: Path
     """Folder for the output. With --live, - prints one JSON object per row instead."""
     step: Annotated[int | None, INDEX] = None
-    """Use the checkpoint at this step instead of the newest encoder of a run."""
+    """Use the checkpoint at this step instead of the newest encoder of a run; see train.keep_every."""
     what: Literal["features", "mixture", "head", "units"] = "features"
     """What to write: features of a layer, posteriors of the mixture, posteriors of the cluster head, or units, the most
     likely component of each frame."""
@@ -150,7 +150,7 @@ def run_live(command: Embed) -> None:
 
 
 def describe_settings(command: Embed, network: "Network") -> dict[str, Any]:
-    """The settings that determine the output."""
+    """Return the settings that determine the output."""
     from sjepa.model.formats import fingerprint
 
     chosen = {name: getattr(command, name) for name in ("what", "layer", "pool", "deduplicate", "format")}
@@ -166,7 +166,7 @@ def load_network(command: Embed) -> tuple["Readout", "Network"]:
     from sjepa.embed.network import ALL_LAYERS, load_encoder, make_network
     from sjepa.embed.readout import Readout
 
-    whole = command.what == "features" and command.layer == ALL_LAYERS
+    all_layers = command.what == "features" and command.layer == ALL_LAYERS
     readout = Readout(command.what, command.pool == "mean", command.deduplicate)
     device = distributed.setup(command.device)
     encoder = load_encoder(command.encoder, command.step)
@@ -174,12 +174,12 @@ def load_network(command: Embed) -> tuple["Readout", "Network"]:
     if command.what != "features":
         reader = command.source if command.what == "units" else command.what
     network = make_network(encoder, reader, command.layer, device)
-    names = ("input", *map(str, range(encoder.config.layers))) if whole else ()
+    names = ("input", *map(str, range(encoder.config.layers))) if all_layers else ()
     return replace(readout, names=names), network
 
 
 def check_folder(out: Path, settings: dict[str, Any], force: bool) -> None:
-    """Refuse a folder that was made with other settings, or by something else."""
+    """Raise UserError if the folder has output with other settings, or files that `sjepa embed` did not write."""
     if not is_used(out) or force:
         return
     try:

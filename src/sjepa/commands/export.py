@@ -33,11 +33,11 @@ class Export:
     half: bool = False
     """With `--to hf`: store the weights in fp16, at half the size."""
     ema: bool = False
-    """For a run: export the target encoder (the average that the mixture reads) instead of the trained encoder."""
+    """Export the target encoder of a run (the moving average that the mixture reads) instead of the encoder."""
     licence: str = "unknown"
     """Licence of the weights in the model card, as an identifier of the Hugging Face Hub such as apache-2.0."""
     step: Annotated[int | None, INDEX] = None
-    """For a run: use the checkpoint at this step instead of the newest encoder."""
+    """Use the checkpoint at this step instead of the newest encoder of a run; see train.keep_every."""
     name: str = ""
     """Name in the model card. Default: the name of the folder."""
     results: tuple[Path, ...] = ()
@@ -70,20 +70,20 @@ def run(arguments: list[str]) -> None:
         if facts is not None and encoder.held_clusters:
             facts = dataclasses.replace(facts, step=encoder.clusters.info.step)
         results = results_tables(source, fingerprint(encoder), command.results)
-        check = ""
+        notes = ""
         if command.to in ("hf", "release"):
             half = command.half or command.to == "release"
             encoder = write_hugging_face(encoder, partial, facts, half)
             if half:
-                check = "\n\nWeights are in fp16, rounded from fp32. Results were measured before rounding."
+                notes = "\n\nWeights are in fp16, rounded from fp32. Results were measured before rounding."
         else:
-            check = write_graph(encoder, partial, command)
+            notes = write_graph(encoder, partial, command)
         if command.ema:
-            check += "\n\nThese are the weights of the target encoder, an average over training steps."
+            notes += "\n\nThese are the weights of the target encoder, an average over training steps."
         name = command.name or command.folder.absolute().name
         with refuse_surprises(command.source):
             card = model_card(
-                name, facts, encoder, to=command.to, licence=command.licence, results=results, check=check
+                name, facts, encoder, to=command.to, licence=command.licence, results=results, notes=notes
             )
         write_whole(partial / "README.md", card)
         if command.to == "release":
@@ -91,11 +91,11 @@ def run(arguments: list[str]) -> None:
         files = sorted(partial.iterdir(), key=lambda file: file.name)
         size = sum(file.stat().st_size for file in files) / 1e6
     print(f"{command.folder}: {', '.join(file.name for file in files)} ({size:,.1f} MB)")
-    if check:
-        print(" ".join(check.split()))
+    if notes:
+        print(" ".join(notes.split()))
     if command.licence == "unknown":
         print("The model card states no licence; set one with --licence, for example --licence apache-2.0")
-    if results.startswith("None"):
+    if not results:
         print(f"The model card has no results; `sjepa probe --encoder {command.source} --data CORPUS` measures some")
 
 
@@ -122,7 +122,7 @@ def write_graph(encoder: "Encoder", folder: Path, command: Export) -> str:
 
 
 def results_tables(source: Path, weights: str, folders: tuple[Path, ...]) -> str:
-    """Tables of the results that were measured on exactly these weights."""
+    """Return tables of the results that were measured on exactly these weights, or an empty string."""
     from sjepa.evaluate.results import find_results
     from sjepa.evaluate.table import build_sections
     from sjepa.evaluate.tabular import to_markdown
@@ -140,4 +140,4 @@ def results_tables(source: Path, weights: str, folders: tuple[Path, ...]) -> str
             f"no results of these weights in {', '.join(map(str, folders))}: `sjepa probe`, `units` and `superb` "
             f"with --encoder {source} write them"
         )
-    return "None were available when this card was written."
+    return ""

@@ -17,7 +17,7 @@ from sjepa.model.encoder_config import EncoderConfig
 from sjepa.settings_file import load_preset
 from sjepa.subcommands import parse
 
-ANY_SIZE = 360.0  # seconds of audio per step under which a rate for steps of any size is entered
+ANY_SIZE = 360.0  # seconds of audio per step that stand for "any size" if only one rate is given
 MEASURED = Kind("a number above 0", lambda value: type(value) in (int, float) and AMOUNT.accepts(value))
 
 
@@ -132,7 +132,7 @@ def scale_times(times: Sequence[StepTime], encoder: EncoderConfig) -> list[StepT
 
 
 def read_rate(given: str, option: str, keys: tuple[str, ...]) -> float:
-    """A rate given as a number, or found in a JSON file."""
+    """Return a rate that is given as a number, or as a JSON file with these nested keys."""
     path = Path(given)
     try:
         value: Any = json.loads(path.read_text()) if path.is_file() else float(given)

@@ -1,4 +1,4 @@
-"""`sjepa pretrain`: train an encoder, or continue."""
+"""`sjepa pretrain`: train an encoder, or continue a run."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,7 +38,7 @@ class Pretrain:
 
 
 def starting_config(arguments: list[str]) -> Config:
-    """The config that options override: the preset's, or that of the run to continue or to branch from."""
+    """Return the config that options override: of the preset, or of the run to continue or to branch from."""
     preset = option(arguments, "--preset")
     if preset:
         return load_preset(preset)

@@ -20,7 +20,7 @@ class ReportCommand:
     """
 
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional]
-    """One run folder, or several to compare."""
+    """Folder of one run, or folders of several to compare."""
     data: Path | None = None
     """Audio for the explorer: LibriSpeech with phone labels, a corpus with labels.jsonl, or any folder of audio."""
     subset: str = "dev-clean"
@@ -28,7 +28,7 @@ class ReportCommand:
     utterances: Annotated[int, COUNT] = 6
     """Number of utterances in the explorer."""
     results: tuple[Path, ...] = ()
-    """More folders to search for results.json, at any depth."""
+    """More folders to search for results.json, at any depth. The runs' own results are always included."""
     out: Path | None = None
     """File for the page. Default: RUN/report.html, or comparison.html in the first of several runs."""
     title: str | None = None

@@ -19,7 +19,7 @@ class Runs:
     """
 
     folders: Annotated[tuple[Path, ...], tyro.conf.Positional]
-    """Folders that hold runs, or runs."""
+    """Folders that hold runs, or folders of runs. Default: runs."""
     format: Literal["table", "json", "csv"] = "table"
     """Format of the list. json and csv include all results, and the settings that differ in full."""
 

@@ -62,7 +62,8 @@ class Superb:
     """For pr, pronunciations: one word and its phones per line; repeat it to merge lexicons. For asr with a KenLM
     binary, the words of the language model."""
     language_model: Path | None = None
-    """For asr, an ARPA or KenLM binary file. Test is also decoded with it, in the paper's and the board's settings."""
+    """For asr, an ARPA or KenLM binary file. Test is also decoded with it, in the settings of the paper and of the
+    SUPERB leaderboard."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to run; auto uses a GPU if there is one."""
     precision: Literal["fp32", "bf16"] = "fp32"
@@ -76,11 +77,14 @@ class Superb:
 
 
 def run(arguments: list[str]) -> None:
-    # `--task ravdess` reads as `ravdess`.
+    # Accept `--task ravdess` for `ravdess`.
     plain = [argument.removeprefix("--task=") for argument in arguments if argument != "--task"]
     command = parse(Superb, "sjepa superb", plain)
     if command.sweep and command.lr is not None:
         raise UserError("--sweep chooses the learning rate; leave --lr out")
+    if command.hours is not None and command.minutes is not None:
+        raise UserError("give --hours or --minutes, not both")
+    check_labels(command)
     from sjepa import distributed
     from sjepa.evaluate.superb.tasks import all_entries, find_entry
     from sjepa.files import refuse_file
@@ -128,7 +132,7 @@ def evaluate(command: Superb, entry: "Entry", upstream: "Upstream", data: Path, 
     from sjepa.locks import lock_folder
     from sjepa.progress import say
 
-    hours = training_hours(command)
+    hours = command.hours if command.minutes is None else command.minutes / 60
     request = entry.request(
         data,
         lite=command.lite,
@@ -188,10 +192,8 @@ def evaluate_all(command: Superb, upstream: "Upstream", out: Path) -> None:
     missing = [name for name, place in places.items() if place is None]
     if not found:
         raise UserError(f"{command.data} has no corpus of SUPERB: docs/evaluate.md lists the layout of each")
-    print(
-        f"tasks: {', '.join(entry.name for entry in found)}"
-        + (f"; no corpus of {', '.join(missing)}" if missing else "")
-    )
+    absent = f"; no corpus of {', '.join(missing)}" if missing else ""
+    report(f"tasks: {', '.join(entry.name for entry in found)}{absent}")
     failed = {}
     for entry in found:
         place = places[entry.name]
@@ -207,18 +209,14 @@ def evaluate_all(command: Superb, upstream: "Upstream", out: Path) -> None:
     submitted = [(e.submission, folders[e.name]) for e in found if e.submission is not None and e.name in folders]
     packed = pack(submitted, out / ARCHIVE) if distributed.is_main() else []
     if packed:
-        report(f"for SUPERB's board: {out / ARCHIVE} ({', '.join(packed)})")
+        report(f"archive for the SUPERB leaderboard: {out / ARCHIVE} ({', '.join(packed)})")
     if failed:
         raise UserError(f"{len(failed)} of {len(found)} tasks were not run: {', '.join(failed)}")
 
 
-def training_hours(command: Superb) -> float | None:
-    """Return the requested hours of training speech, or None for all."""
-    if command.hours is not None and command.minutes is not None:
-        raise UserError("give --hours or --minutes, not both")
-    hours = command.hours if command.minutes is None else command.minutes / 60
+def check_labels(command: Superb) -> None:
+    """Raise UserError if the task does not accept the given --label."""
     if command.label and command.task not in ("classify", "tag"):
         raise UserError(f"--label is for classify and tag; {command.task} has its own labels")
     if command.task == "tag" and len(command.label) > 1:
         raise UserError("--label: tag takes one column of tags")
-    return hours

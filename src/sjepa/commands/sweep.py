@@ -42,7 +42,7 @@ def run(arguments: list[str]) -> None:
     command = parse(SweepCommand, "sjepa sweep", arguments)
     from sjepa.commands import COMMANDS
     from sjepa.sweep.file import read_sweep
-    from sjepa.sweep.work import StoppedError, run_all
+    from sjepa.sweep.work import SweepStoppedError, run_all
 
     sweep = read_sweep(command.file, COMMANDS, command.out, command.data)
     if command.array:
@@ -58,7 +58,7 @@ def run(arguments: list[str]) -> None:
         return
     try:
         run_all(sweep, items)
-    except StoppedError:
+    except SweepStoppedError:
         print("sjepa: the sweep is stopped; run the same command to continue", flush=True)
         raise SystemExit(130) from None
 

@@ -15,7 +15,7 @@ from sjepa.subcommands import parse
 class Table:
     """Collect everything that `superb`, `probe`, `units` and `cost` measured below some folders in one table.
 
-    Results that other papers reported are marked. Lite results have a table of their own.
+    Published results are marked. Lite results have a table of their own.
     """
 
     folders: Annotated[list[Path], tyro.conf.Positional]
@@ -23,7 +23,7 @@ class Table:
     format: Literal["markdown", "csv", "latex"] = "markdown"
     """Format of the table."""
     reported: bool = True
-    """Include the rows that the paper reports."""
+    """Include published results: the SUPERB leaderboard, and the papers of S-JEPA and SpidR."""
     out: Path | None = None
     """File for the table. Default: print it."""
 

@@ -30,15 +30,15 @@ class Units:
     """Source of the units: the cluster head at visible frames, with nothing masked; the predictor at masked frames,
     with each frame masked once; the mixture on its own layer; or k-means on any layer."""
     layer: str = "last"
-    """Layer for k-means and ABX: a number from 0, or last."""
+    """Layer that --units kmeans and --items read: a number from 0, or last."""
     clusters: Annotated[int, SIZE] = 100
-    """Number of clusters of k-means."""
+    """Number of clusters for --units kmeans."""
     codebook: Path | None = None
-    """Folder of audio from which k-means learns its clusters. Default: the audio that is scored."""
+    """Folder of audio on which --units kmeans fits its clusters. Default: the audio that is scored."""
     frames: Annotated[int, INDEX] = 250_000
-    """Number of frames, from random whole utterances; 0 uses all. Also the number of frames of --codebook."""
+    """Number of frames to score, from random whole utterances; 0 uses all. --codebook uses as many."""
     abx: bool = False
-    """Also measure the ABX error of the layer, with fastabx."""
+    """Also measure the ABX error of the layer that the units read, with fastabx."""
     items: Path | None = None
     """A ZeroSpeech item file. Only its triphone ABX error is measured; --data is the folder of its audio files."""
     step: Annotated[int | None, INDEX] = None
@@ -79,10 +79,10 @@ def run(arguments: list[str]) -> None:
     with lock_folder(out):
         if command.layer == "all":
             raise UserError("--layer all: units come from one layer")
-        if command.units != "kmeans" and command.layer != "last":
-            raise UserError("the cluster head reads the last layer; --layer is for --units kmeans")
         if command.units == "mixture" and command.layer != "last":
             raise UserError("the mixture reads its own layer; --layer is for --units kmeans")
+        if command.units != "kmeans" and command.layer != "last":
+            raise UserError("the cluster head reads the last layer; --layer is for --units kmeans")
         if command.units != "kmeans" and command.codebook is not None:
             raise UserError("--codebook is for --units kmeans: other units have their own clusters")
         head = HeadUnits(upstream) if command.units == "head" else None
@@ -102,7 +102,7 @@ def run(arguments: list[str]) -> None:
         )
         with check_frozen(upstream) as encoder:
             found = extract(corpus)
-            learned = None if codebook_corpus is None else [x[0] for x in extract(codebook_corpus).frames]
+            codebook_features = None if codebook_corpus is None else [x[0] for x in extract(codebook_corpus).frames]
         features = [x[0] for x in found.frames]
         phones = [
             corpus[i].frame_phones(len(x), upstream.frame_centres(len(x)))
@@ -116,7 +116,7 @@ def run(arguments: list[str]) -> None:
         elif clusters is not None:
             units = mixture_units(clusters, (corpus[i].utterance for i in found.framed), features, upstream.device)
         else:
-            units = kmeans_units(features, command.clusters, command.seed, upstream.device, learned)
+            units = kmeans_units(features, command.clusters, command.seed, upstream.device, codebook_features)
         scores = measure_agreement(units, np.concatenate(phones))
         if command.abx:
             scores |= abx_errors(

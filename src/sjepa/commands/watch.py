@@ -19,7 +19,7 @@ class Watch:
     """
 
     run: Annotated[Path, tyro.conf.Positional]
-    """Run folder. If it does not exist yet, the command waits for it."""
+    """Folder of the run. If it does not exist yet, the command waits for it."""
     every: Annotated[float, INTERVAL] = 2.0
     """Seconds between updates."""
     once: bool = False

@@ -294,7 +294,7 @@ def fetch_columns(url: str, fingerprint: str, names: Sequence[str]) -> Path:
     for name in names:
         if (folder / name).exists():
             continue
-        with hold_lock(folder / f"{name}.lock", "", sweep=False, wait=True):
+        with hold_lock(folder / f"{name}.lock", "", clean=False, wait=True):
             if (folder / name).exists():
                 continue
             source = f"{url.rstrip('/')}/{name}"

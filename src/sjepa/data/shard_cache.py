@@ -110,8 +110,8 @@ class ShardCache:
 
     def reserve(self, partial: Path, size: int) -> None:
         """Make room: remove leftovers of killed processes, then the least recently used shards. Others wait here."""
-        with hold_lock(self.folder / "room.lock", "", sweep=False, wait=True):
-            self.sweep(partial)
+        with hold_lock(self.folder / "room.lock", "", clean=False, wait=True):
+            self.remove_leftovers(partial)
             files = [(entry.stat(), Path(entry.path)) for entry in os.scandir(self.folder) if entry.is_file()]
             shards = sorted((status.st_mtime, status.st_size, path) for status, path in files if path.suffix == ENDING)
             used = sum(status.st_size for status, _ in files)
@@ -131,7 +131,7 @@ class ShardCache:
             with partial.open("wb") as file:
                 file.truncate(size)  # reserves the space
 
-    def sweep(self, partial: Path) -> None:
+    def remove_leftovers(self, partial: Path) -> None:
         """Remove partial files of processes that are gone: all of this shard, and of others whose lock is free."""
         for path in self.folder.iterdir():
             if LEFTOVER.fullmatch(path.name):
@@ -159,7 +159,7 @@ def lock_file(path: Path) -> Path:
 def try_lock(held: ExitStack, lock: Path) -> bool:
     """Take a lock, unless another process has it."""
     try:
-        held.enter_context(hold_lock(lock, "busy", sweep=False))
+        held.enter_context(hold_lock(lock, "busy", clean=False))
     except UserError:
         return False
     return True

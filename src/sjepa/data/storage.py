@@ -19,7 +19,7 @@ LONGEST_WAIT = 10.0
 CONNECT, STALL = 5.0, 10.0  # seconds that a server may take to accept a connection, and to send its next bytes
 PART = 8 * 2**20  # bytes per request when a whole file is downloaded
 DOWNLOADS = 4  # concurrent requests of a download
-FINAL = frozenset(range(400, 500)) - {408, 429}  # responses for which a retry does not help
+FINAL = frozenset(range(400, 500)) - {408, 429}  # responses after which longer waiting does not help
 failing_urls: set[str] = set()  # URLs that failed every try: until one succeeds they get one try and no waits
 fetched_ahead = threading.local()  # .held: stretches of URLs that were fetched ahead, or why they failed
 

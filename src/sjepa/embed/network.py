@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from sjepa.errors import UserError
-from sjepa.evaluate.upstream import ARCHITECTURES
+from sjepa.evaluate.upstream import ARCHITECTURES, WHISPER
 from sjepa.model.formats import OtherNetworkError
 from sjepa.model.frontend import Moments
 from sjepa.model.utterances import encode
@@ -103,7 +103,8 @@ def load_encoder(source: Path, step: int | None = None) -> Encoder:
     try:
         return Encoder.from_pretrained(source).requires_grad_(False)
     except OtherNetworkError as error:
-        others = ", which only superb, probe and units accept" if error.kind in ARCHITECTURES else ""
+        known = error.kind in (*ARCHITECTURES, WHISPER)
+        others = ", which only superb, probe, units and cost accept" if known else ""
         raise UserError(
             f"{error.folder} holds a {error.kind!r} network{others}: embed accepts sjepa's own encoders, "
             "and networks with the architecture of HuBERT Base"

@@ -36,7 +36,7 @@ SEGMENTS = optional(
         ),
     )
 )
-TOLERANCE = 10  # labels: alignments may end up to 0.1 s before or after the audio
+TOLERANCE = 10  # labels, 0.1 s: an alignment may end this much before or after the audio
 
 
 @dataclass(frozen=True)
@@ -112,8 +112,8 @@ def read_labelled(
     if alignments is not None:
         corpus = align(corpus, alignments)
     if phones and not any(item.phones or item.segments for item in corpus):
-        list_missing = f"{data / LABELS} has no phones: a list of [start, end, phone] in seconds for each utterance"
-        raise UserError(list_missing if listed else librispeech.describe_missing_phones(data, subset))
+        no_phones = f"{data / LABELS} has no phones: a list of [start, end, phone] in seconds for each utterance"
+        raise UserError(no_phones if listed else librispeech.describe_missing_phones(data, subset))
     return corpus
 
 

@@ -163,7 +163,3 @@ def summarize(scores: list[float]) -> Scores:
 def chance_accuracy(labels: Sequence[str] | np.ndarray) -> float:
     """Return the accuracy of always predicting the most frequent label."""
     return float(np.unique(np.asarray(labels), return_counts=True)[1].max() / len(labels))
-
-
-Features = Callable[[np.ndarray], np.ndarray]
-"""Samples of one utterance (float32, 16 kHz) to frames (T, D)."""

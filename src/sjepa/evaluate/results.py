@@ -50,7 +50,8 @@ def results_folder(command: Any, kind: str, encoder: str) -> Path:
     for option in fields(command):
         value = getattr(command, option.name)
         if option.name not in IGNORED_OPTIONS and value != option.default:
-            parts.append(option.name.replace("_", "-") + ("" if value is True else f"-{value}"))
+            shown = value.name if isinstance(value, Path) else value  # a path would make nested folders
+            parts.append(option.name.replace("_", "-") + ("" if value is True else f"-{shown}"))
     folder: Path = command.out or results_root(command.encoder) / kind / "-".join(parts)
     refuse_file(folder)
     return folder

@@ -149,7 +149,7 @@ class Section:
 
     @property
     def classes(self) -> list[tuple[str, list[Row]]]:
-        """Rows below the name of their size class, as in the paper; without names where the paper has none."""
+        """Name and rows of each size class, as in the paper. Other tables have one class without a name."""
         groups = sorted({row.group for row in self.rows})
         if self.place.kind is not SectionKind.SUPERB or len(groups) < 2:
             return [("", self.rows)]
@@ -157,7 +157,7 @@ class Section:
 
     @property
     def by_task(self) -> bool:
-        """Whether tasks are the rows and encoders the columns, as in the paper's table of probes."""
+        """Whether tasks are rows and encoders are columns, as in the paper's table of probes."""
         return self.place.kind is SectionKind.PROBES
 
     def is_unswept(self, row: Row, column: str) -> bool:

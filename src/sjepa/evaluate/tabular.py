@@ -77,7 +77,7 @@ def to_latex(sections: Sequence[Section]) -> str:
 def format_cells(
     section: Section, bold: str, none: str, escape: Callable[[str], str]
 ) -> tuple[list[str], list[list[str] | str]]:
-    """The heading and the rows of a section in the paper's form; a row that is a string names a size class."""
+    """Return heading and rows of a section, laid out as in the paper. A row that is a string names a size class."""
     columns, costs = section.columns, section.cost_columns
     dagger = "$^\\dagger$" if escape is escape_latex else " †"
     names = [f"{escape(row.name)}{dagger if row.reported else ''}" for row in section.rows]
@@ -105,7 +105,7 @@ def format_cells(
     return head, rows
 
 
-# Names come from files of others: nothing in them is a command, a cell's end or HTML.
+# Names may come from other people's files. Escape everything that LaTeX, Markdown or HTML would interpret.
 SPECIAL = {"_": r"\_", "%": r"\%", "&": r"\&", "#": r"\#", "$": r"\$", "{": r"\{", "}": r"\}", "\n": " ", "\r": " "}
 SPECIAL |= {"\\": r"\textbackslash{}", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}"}
 SPECIAL |= {"↓": r"$\downarrow$", "↑": r"$\uparrow$", "†": r"$^\dagger$", "‡": r"$^\ddagger$", "±": r"$\pm$"}

@@ -1,4 +1,4 @@
-"""Discrete units: the choice of the cluster head, the predictor or the mixture at each frame, or k-means on a layer."""
+"""Discrete units of frames: from the cluster head, the predictor or the mixture, or from k-means on a layer."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -29,17 +29,17 @@ def kmeans_units(
     device: torch.device,
     codebook_features: Sequence[np.ndarray] | None = None,
 ) -> np.ndarray:
-    """Return the nearest centre of k-means for each frame.
+    """Return the index of the nearest k-means centre for each frame of `features`.
 
-    It is fitted on the frames of `codebook_features`, or on all of these frames.
+    K-means is fitted on `codebook_features`, or on `features` if they are None.
     """
     frames = torch.from_numpy(np.concatenate(features)).float().to(device)
-    learned = frames
+    fitted_on = frames
     if codebook_features is not None:
-        learned = torch.from_numpy(np.concatenate(codebook_features)).float().to(device)
-    if not 1 <= clusters <= len(learned):
-        raise UserError(f"--clusters {clusters}: must be between 1 and the {len(learned):,} frames")
-    centres = kmeans(learned, clusters, KMEANS_PASSES, torch.Generator().manual_seed(seed))
+        fitted_on = torch.from_numpy(np.concatenate(codebook_features)).float().to(device)
+    if not 1 <= clusters <= len(fitted_on):
+        raise UserError(f"--clusters {clusters}: must be between 1 and the {len(fitted_on):,} frames")
+    centres = kmeans(fitted_on, clusters, KMEANS_PASSES, torch.Generator().manual_seed(seed))
     offset = frames.mean(0)  # avoids cancellation in norms
     return find_nearest(frames - offset, centres - offset).cpu().numpy()
 

@@ -125,8 +125,8 @@ def load_upstream(
     """Load an encoder.
 
     `source` is a path (a run, an encoder folder, a Hugging Face or Whisper folder), `untrained:PATH`, `s3prl:NAME`,
-    `module:function`, or the name of baseline features. With `step`, load the encoder of a run's checkpoint. Baseline
-    features are always in fp32.
+    `module:function`, or the name of baseline features. With `step`, load the encoder of a run's checkpoint. s3prl,
+    functions and baseline features always use fp32.
     """
     place = choose_device(device)
     if step is not None:

@@ -18,7 +18,7 @@ from sjepa.errors import UserError
 from sjepa.files import read_json
 from sjepa.model.formats import load_strictly, read_weights
 
-WEIGHTS = "encoder.safetensors"  # OpenAI's names, with mel filters
+WEIGHTS = "encoder.safetensors"  # the encoder under OpenAI's names, including the mel filters
 WINDOW, HOP, STRIDE, FRAMES = 480_000, 160, 320, 1500
 HEAD = 64  # width of an attention head, in every released Whisper
 BATCH = 8  # windows per forward pass
@@ -63,7 +63,7 @@ class Block(nn.Module):
 
 
 class WhisperEncoder(nn.Module):
-    """Return the input of block 0 and the output of each block, the last one after the final norm."""
+    """Whisper's encoder. Returns the input of block 0 and each block's output, the last one after the final norm."""
 
     positional_embedding: Tensor
     mel_filters: Tensor

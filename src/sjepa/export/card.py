@@ -13,6 +13,7 @@ FOLDERS = ("hf", "release")
 """Formats that `Encoder.from_pretrained` loads."""
 LIBRARIES = {"hf": "transformers", "release": "transformers", "onnx": "onnx", "torch": "pytorch"}
 UNKNOWN = "unknown"
+NO_RESULTS = "None were available when this card was written."
 CITATION = """@article{ioannides-sjepa,
   title  = {{S-JEPA}: Soft Clustering Anchors for Self-Supervised Speech Representation Learning},
   author = {Ioannides, Georgios and Kieback, Adrian and Goldfeder, Judah and Pang, Linsey and Chadha, Aman and
@@ -53,9 +54,12 @@ USES["release"] = USES["hf"]
 
 
 def model_card(
-    name: str, facts: TrainingFacts | None, encoder: Encoder, *, to: Format, licence: str, results: str, check: str
+    name: str, facts: TrainingFacts | None, encoder: Encoder, *, to: Format, licence: str, results: str, notes: str
 ) -> str:
-    """Return a model card in Markdown, with the front matter that model hubs read."""
+    """Return a model card in Markdown, with the front matter that model hubs read.
+
+    `results` are tables, or empty. `notes` are remarks on the exported weights.
+    """
     size = encoder.config
     parameters = sum(p.numel() for p in encoder.parameters())
     licensed = f"These weights: {table_cell(licence)}."
@@ -77,7 +81,7 @@ A speech encoder pre-trained with S-JEPA: HuBERT's architecture, {size.layers} t
 
 ## Use it
 
-{USES[to].replace("FOLDER", escape_name(name))} {check}
+{USES[to].replace("FOLDER", escape_name(name))} {notes}
 {describe_clusters(encoder) if to in FOLDERS else ""}
 ## Training
 
@@ -85,7 +89,7 @@ A speech encoder pre-trained with S-JEPA: HuBERT's architecture, {size.layers} t
 
 ## Results
 
-{results}
+{results or NO_RESULTS}
 
 ## Licence
 
@@ -104,7 +108,7 @@ The encoder was trained with {trained_with}an independent implementation.
 
 
 def describe_clusters(encoder: Encoder) -> str:
-    """Describe the mixture and the cluster head that come with the encoder; empty without them."""
+    """Describe the mixture and the cluster head of an encoder. Return an empty string if it has none."""
     if not encoder.held_clusters:
         return ""
     clusters = encoder.clusters
@@ -131,7 +135,7 @@ units = encoder.units(waveforms, source="mixture")
 
 
 def training_table(facts: TrainingFacts | None) -> str:
-    """The facts about the training as a table."""
+    """Return the facts about the training as a table."""
     if facts is None:
         return "The folder of these weights has no record of their training."
     batches = facts.config.batches
@@ -153,7 +157,7 @@ def training_table(facts: TrainingFacts | None) -> str:
 
 
 def describe_audio(facts: TrainingFacts) -> str:
-    """The audio of the training. If the run changed its audio, which steps used which."""
+    """Describe the audio of the training, with the steps that used it if the run changed its audio."""
     parts = []
     for section, event in facts.audio:
         hours = event.get("hours")

@@ -12,6 +12,7 @@ from sjepa.report.charts import Chart, base_layout, curve, vertical_line
 from sjepa.report.contents import Report
 from sjepa.report.findings import results_table
 from sjepa.report.findings_charts import axis_title
+from sjepa.report.listing import flatten
 
 COLOURS = (MASKED, VISIBLE, TARGET, PREDICTOR, WARNING, SKY, INK)
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
@@ -122,13 +123,6 @@ def settings(reports: Sequence[Report]) -> str:
     return section("settings", "Settings that differ", "", content)
 
 
-def flatten(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in config.items():
-        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-    return flat
-
-
 def curves(reports: Sequence[Report]) -> str:
     begun = [report for report in reports if report.lines]
     if not begun:
@@ -138,7 +132,7 @@ def curves(reports: Sequence[Report]) -> str:
         chart = overlay(reports, key, form)
         if any(value is not None for trace in chart["data"] for value in trace["y"]):
             figures += figure(f"compare-{key}", title, chart, caption)
-    about = "Curves break where the second phase of a run begins: the dotted vertical line in its colour."
+    about = "Curves break where a new phase of a run begins, at the dotted vertical line in its colour."
     return section("curves", "How they learned", about, f'<div class="grid">{figures}</div>')
 
 
@@ -149,7 +143,7 @@ def overlay(reports: Sequence[Report], key: str, form: str) -> Chart:
         colour, dash = COLOURS[index % len(COLOURS)], DASHES[index % len(DASHES)]
         lines = [line | {"rank": rank_of(line)} for line in report.lines]
         traces.append(curve(lines, key, escape(name, quote=False), colour, form=form, dash=dash))
-        begun = [event["step"] for event in report.events if event.get("event") == "phase" and event["phase"] == 2]
+        begun = [event["step"] for event in report.events if event.get("event") == "phase" and event["phase"] > 1]
         shapes += [vertical_line(step, "dot", colour) for step in begun]
     layout = base_layout(height=330) | {"shapes": shapes, "showlegend": True}
     layout["margin"] |= {"t": 44}

@@ -24,7 +24,7 @@ from sjepa.runs.history import describe_stop
 DEPTH = 3  # levels of folders to search for runs
 SHOWN = 4  # results of a run in the table
 NOT_SET = "–"
-CLUSTERS_FILE = "clusters.safetensors"  # in an encoder folder; model/formats.py, which names it too, needs torch
+CLUSTERS_FILE = "clusters.safetensors"  # in an encoder folder; targets/clusters.py, which owns the name, needs torch
 
 
 @dataclass
@@ -147,14 +147,15 @@ def read_fingerprint(clusters: Path) -> str:
 
 
 def flatten(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested settings with dotted names, such as `phase2.steps`."""
     flat: dict[str, Any] = {}
     for key, value in settings.items():
         flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
     return flat
 
 
-def unusual(listed: Sequence[Listed]) -> list[dict[str, Any]]:
-    """For each run, the settings that it does not share with more than half of the runs."""
+def unusual_settings(listed: Sequence[Listed]) -> list[dict[str, Any]]:
+    """Return, for each run, the settings whose values differ from those of more than half of the runs."""
     usual = {}
     for key in dict.fromkeys(key for each in listed for key in each.settings):
         (value, count), *_ = Counter(json.dumps(each.settings.get(key)) for each in listed).most_common(1)
@@ -173,7 +174,7 @@ def as_table(listed: Sequence[Listed]) -> Any:
         table.add_column(title, justify=side, overflow="fold")  # type: ignore[arg-type]
     for title in ("last activity", "results", "settings that differ"):
         table.add_column(title, overflow="fold")
-    for each, settings in zip(listed, unusual(listed), strict=True):
+    for each, settings in zip(listed, unusual_settings(listed), strict=True):
         scores = [f"{name} {value:.4g}" for name, value in each.results.items()]
         more = [f"and {len(scores) - SHOWN} more"] if len(scores) > SHOWN else []
         cells = (

@@ -58,7 +58,7 @@ def restore_clusters(run: RunFolder, parts: Mapping[str, Mapping[str, Tensor]], 
     config = run.config()
     with refuse_unfit(run):
         layer = LayerChoice(config.layer)
-        layer.smoothed = state["ranks"]
+        layer.load(dict(state))
         info = describe_phase(config, state["phase"], layer.active, state["step"])
         return Clusters(info, clusters_from_parts(parts["model"], parts["targets"], info))
 

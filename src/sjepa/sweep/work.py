@@ -26,7 +26,7 @@ from sjepa.train.branch import boundary_checkpoint
 PATIENCE = 10.0  # seconds between checks of a run that another process trains
 
 
-class StoppedError(Exception):
+class SweepStoppedError(Exception):
     """A signal stopped a command, and with it the sweep."""
 
 
@@ -54,7 +54,7 @@ def launch(arguments: Sequence[str], program: Sequence[str] = ()) -> int:
         for number, handler in before:
             signal.signal(number, handler)
     if asked or code == 130:
-        raise StoppedError
+        raise SweepStoppedError
     return code
 
 
@@ -106,7 +106,7 @@ def train(sweep: Sweep, item: Item, phases: int = 0) -> None:
         if code and not (moved or is_locked(item.folder)):
             raise FailedError
         if not code and not done():
-            raise StoppedError  # several ranks end with 0 when a signal stops them
+            raise SweepStoppedError  # several ranks end with 0 when a signal stops them
 
 
 def is_measured(evaluation: Evaluation, item: Item) -> bool:

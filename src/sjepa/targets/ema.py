@@ -13,12 +13,12 @@ from sjepa.model.encoder import EncoderNetwork
 
 @dataclass(frozen=True)
 class EmaConfig:
-    """Decay of the target encoder in phase 2."""
+    """Decay of the target encoder, in phases with online targets."""
 
     fast: Annotated[float, SHARE] = 0.999
     """Decay at the start of a phase."""
     slow: Annotated[float, SHARE] = 0.9999
-    """The other decay. Set it equal to `fast` for a fixed decay."""
+    """Decay of every other interval, or at the end of a phase (see `schedule`). Equal to `fast`, the decay is fixed."""
     schedule: Literal["switched", "linear", "cosine"] = "switched"
     """How the decay changes, once per `ema_switch_every`: switched between `fast` and `slow` (paper), or from `fast` at
     the start of the phase to `slow` at its end, evenly (linear) or by a half cosine."""

@@ -16,7 +16,7 @@ LAG = 4  # steps after which the answer of a GPU is read: it is ready by then, s
 PATIENCE = 10.0  # seconds until a network disk shows a new file to other machines
 
 
-def check_shared(folder: RunFolder) -> None:
+def check_shared_disk(folder: RunFolder) -> None:
     """Raise UserError if a rank cannot see the run directory of the main rank."""
     if distributed.world_size() == 1:
         return

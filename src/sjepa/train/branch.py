@@ -43,14 +43,18 @@ def check_directory(folder: RunFolder, config: Config) -> None:
         past = folder.config()
         obstacles = find_obstacles(past, config, find_begun_phase(folder))
         if obstacles:
-            shared, listed = count_shared_phases(folder, past, config) > 0, list_differences(obstacles)
+            shared, listed = count_shared_phases(folder, past, config), list_differences(obstacles)
             raise UserError(
                 f"{folder} is a run with another config ({listed}): {explain_obstacles(obstacles)}"
                 "leave out --preset and the options to continue it as it is, or choose another --out"
-                + (f", with --branch-from {folder} to share its first phase" if shared else "")
+                + (f", with --branch-from {folder} to share {name_first_phases(shared)}" if shared else "")
             )
     elif not folder.is_unstarted:
         raise UserError(f"{folder} is not empty and is not a run: choose another --out")
+
+
+def name_first_phases(count: int) -> str:
+    return "its first phase" if count == 1 else f"its first {count} phases"
 
 
 def list_differences(changed: list[Difference]) -> str:
@@ -90,8 +94,11 @@ def sections_at_branch(source: RunFolder, config: Config) -> list[AudioSection]:
     return audio_sections(source.facts, before=past.schedule()[phases - 1].end if phases else None)
 
 
-def branch(source: Path, out: Path, config: Config) -> None:
-    """Create the run `out` at the end of the phases that it shares with `source`, with state and log of that time."""
+def branch(source: Path, out: Path, config: Config) -> int:
+    """Create the run `out` at the end of the phases that it shares with `source`. Return the number of these phases.
+
+    The new run has the state and the log of that step.
+    """
     first = RunFolder(source)
     if not first.exists:
         raise UserError(f"--branch-from {source}: this is not a run; `sjepa pretrain` makes runs")
@@ -125,3 +132,4 @@ def branch(source: Path, out: Path, config: Config) -> None:
         facts = {name: value for name, value in first.facts.items() if name not in FIELDS}
         facts |= to_facts(sections_at_branch(first, config))
         new.write_start(config, facts | {"branched_from": str(source)} | describe_process())
+    return phases

@@ -33,9 +33,9 @@ from sjepa.stopping import StoppedError, StopRequest, stop_requests
 from sjepa.targets.fit import require_frames
 from sjepa.targets.kinds import KINDS
 from sjepa.targets.layer import measure_effective_ranks
-from sjepa.train.agreement import StopAgreement, check_shared, stop_if_asked
+from sjepa.train.agreement import StopAgreement, check_shared_disk, stop_if_asked
 from sjepa.train.boundary import begin_phase, change_layer
-from sjepa.train.branch import branch, check_directory
+from sjepa.train.branch import branch, check_directory, name_first_phases
 from sjepa.train.extend import describe_extension, keep_earlier, keep_ended_phase, refuse_idle_change
 from sjepa.train.metrics import Log, Speed
 from sjepa.train.reference_set import draw_reference_set
@@ -111,7 +111,7 @@ def run_to_end(job: Job, request: StopRequest, show: bool) -> bool:
     config, data, folder, settings = job.config, job.data, job.folder, job.config.batches
     device = distributed.setup(config.train.device)
     distributed.run_on_main_rank(lambda: prepare(folder, config, job.branch_from))
-    check_shared(folder)
+    check_shared_disk(folder)
     stop_if_asked(request)
     if device.type == "cpu" and config.encoder.hidden_size >= 512:
         say("There is no GPU: an encoder of this size trains very slowly on a CPU. --preset tiny is made for CPUs")
@@ -228,8 +228,8 @@ def check_components(config: Config, hours: float) -> None:
 def prepare(folder: RunFolder, config: Config, branch_from: Path | None) -> None:
     """Branch if requested and not done yet. Raise UserError if the directory does not belong to this run."""
     if branch_from is not None and not folder.exists:
-        branch(branch_from, folder.path, config)
-        say(f"{folder} branches from {branch_from} at the end of its first phase")
+        phases = branch(branch_from, folder.path, config)
+        say(f"{folder} branches from {branch_from} at the end of {name_first_phases(phases)}")
     check_directory(folder, config)
 
 

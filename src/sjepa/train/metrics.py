@@ -28,9 +28,8 @@ class Meter:
     """Sums since the last logged line. They stay on the device until the next line, so that no step waits for them."""
 
     def __init__(self, components: int, device: torch.device):
-        self.frames = torch.zeros(
-            1 + len(SUMS), dtype=torch.float64, device=device
-        )  # this rank's part of the loss and of SUMS
+        # This rank's part of the loss and of SUMS.
+        self.frames = torch.zeros(1 + len(SUMS), dtype=torch.float64, device=device)
         self.steps = torch.zeros(len(STEP), dtype=torch.float64, device=device)  # the same on every rank
         self.occupancy = torch.zeros(components, dtype=torch.float64, device=device)
         self.kl_encoder = torch.zeros((), dtype=torch.float64, device=device)  # at masked frames, if it is in the loss

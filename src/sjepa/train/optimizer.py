@@ -10,12 +10,12 @@ from sjepa.train.muon import Muon
 
 
 def make_optimizers(config: Config, model: SJEPA, device: torch.device) -> list[torch.optim.Optimizer]:
-    """Make the optimizers with their state, so that a captured step finds all tensors in place."""
+    """Make the optimizers and their state: AdamW, and Muon for transformer matrices if the config asks for it."""
     train = config.train
     lr = torch.zeros((), device=device) if device.type == "cuda" else 0.0
     matrices = transformer_matrices(model) if train.optimizer == "muon" else []
-    moved = set(matrices)
-    others = [p for p in model.parameters() if p not in moved]
+    in_muon = set(matrices)
+    others = [p for p in model.parameters() if p not in in_muon]
     adam = torch.optim.AdamW(
         others,
         lr=lr,
@@ -24,7 +24,7 @@ def make_optimizers(config: Config, model: SJEPA, device: torch.device) -> list[
         fused=True,
         capturable=device.type == "cuda",
     )
-    # Create the state now. LayerDrop may delay the first update of a parameter into a captured step.
+    # Create the state now, because a captured step cannot: LayerDrop may delay the first update of a parameter.
     for p in others:
         zeros = {key: torch.zeros_like(p, requires_grad=False) for key in ("exp_avg", "exp_avg_sq")}
         adam.state[p] = {"step": torch.zeros((), device=p.device), **zeros}
@@ -43,7 +43,7 @@ def transformer_matrices(model: SJEPA) -> list[nn.Parameter]:
 
 
 def set_learning_rate(optimizers: list[torch.optim.Optimizer], rate: float) -> None:
-    """Set the learning rate. On a GPU it is changed in place, because a captured step reads it there."""
+    """Set the learning rate. On a GPU, change the tensor in place, because captured steps read it."""
     for optimizer in optimizers:
         group = optimizer.param_groups[0]
         if isinstance(group["lr"], Tensor):
@@ -53,7 +53,7 @@ def set_learning_rate(optimizers: list[torch.optim.Optimizer], rate: float) -> N
 
 
 def keep_state(past: list[torch.optim.Optimizer], optimizers: list[torch.optim.Optimizer]) -> None:
-    """Take over the state of the parameters that both have. A new last layer of the head starts afresh."""
+    """Copy the state of parameters that both have. A new last layer of the head starts with zero state."""
     for before, optimizer in zip(past, optimizers, strict=True):
         optimizer.state.update({p: state for p, state in before.state.items() if p in optimizer.state})
 
