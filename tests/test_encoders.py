@@ -80,9 +80,12 @@ def test_openais_weights_give_the_same_features(whisper: Path, tmp_path: Path) -
     samples = babble(0.4, 3)
     torch.testing.assert_close(again.extract([samples])[0], upstream.extract([samples])[0], atol=1e-5, rtol=1e-4)
     assert load_upstream(f"untrained:{tmp_path}").fingerprint() != again.fingerprint()
-    safetensors.torch.save_file({"other": torch.zeros(2)}, tmp_path / "encoder.safetensors")
-    with pytest.raises(UserError, match=r"not weights of Whisper's encoder: conv1\.weight is missing"):
-        load_upstream(str(tmp_path))
+    for name in ("positional_embedding", "conv1.weight"):
+        del weights[name]
+        safetensors.torch.save_file(weights, tmp_path / "encoder.safetensors")
+        for source in (str(tmp_path), f"untrained:{tmp_path}"):
+            with pytest.raises(UserError, match=rf"not weights of Whisper's encoder: {name} is missing"):
+                load_upstream(source)
 
 
 @pytest.mark.parametrize("kind", ["Data2VecAudio", "UniSpeech", "UniSpeechSat"])

@@ -70,6 +70,8 @@ def test_one_encoder_goes_through_every_verb_into_one_table(
             dispatch(["units", "--encoder", str(run), "--data", str(spoken), "--units", kind, "--layer", "0"])
     with pytest.raises(UserError, match="--codebook is for --units kmeans"):
         dispatch(["units", "--encoder", str(run), "--data", str(spoken), "--codebook", str(data)])
+    with pytest.raises(UserError, match="--clusters is for --units kmeans"):
+        dispatch(["units", "--encoder", str(run), "--data", str(spoken), "--clusters", "50"])
 
     capsys.readouterr()
     dispatch(["table", str(out)])

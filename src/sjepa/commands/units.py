@@ -83,6 +83,8 @@ def run(arguments: list[str]) -> None:
             raise UserError("the mixture reads its own layer; --layer is for --units kmeans")
         if command.units != "kmeans" and command.layer != "last":
             raise UserError("the cluster head reads the last layer; --layer is for --units kmeans")
+        if command.units != "kmeans" and command.clusters != Units.clusters:
+            raise UserError("--clusters is for --units kmeans: other units have their own number")
         if command.units != "kmeans" and command.codebook is not None:
             raise UserError("--codebook is for --units kmeans: other units have their own clusters")
         head = HeadUnits(upstream) if command.units == "head" else None
