@@ -14,6 +14,7 @@ from sjepa.commands.units import Units
 from sjepa.config import Config
 from sjepa.data.synthetic import synthesise_corpus
 from sjepa.errors import UserError
+from sjepa.evaluate.labelled import corpus_suffix
 from sjepa.evaluate.results import results_folder
 from sjepa.train.loop import pretrain
 
@@ -113,7 +114,14 @@ def test_another_measurement_has_another_folder() -> None:
     assert results_folder(other, "units", "e") == Path("runs/units/e-units-kmeans-layer-2-abx")
     learned = replace(usual, units="kmeans", codebook=Path("/speech/train"))
     assert results_folder(learned, "units", "e") == Path("runs/units/e-units-kmeans-codebook-train")
+    assert results_folder(usual, "units", "e", "my corpus") == Path("runs/units/e-my-corpus")
     assert results_folder(replace(usual, out=Path("x")), "units", "e") == Path("x")
+
+
+def test_paths_of_results_name_a_users_corpus_but_not_librispeech(spoken: Path, tmp_path: Path) -> None:
+    assert corpus_suffix(spoken, "dev-clean") == spoken.name
+    (tmp_path / "LibriSpeech" / "dev-clean").mkdir(parents=True)
+    assert corpus_suffix(tmp_path, "dev-clean") == ""
 
 
 def test_results_of_a_run_lie_in_it_where_its_page_finds_them(tmp_path: Path) -> None:

@@ -23,7 +23,8 @@ class Probe:
     """LibriSpeech, a corpus with labels.jsonl, or any corpus that `sjepa index` reads. Phones come from
     phones-SUBSET.jsonl.gz next to LibriSpeech, from labels.jsonl, or from --alignments."""
     out: Path | None = None
-    """Folder for the results. Default: probe/ENCODER, with the options that you changed, below RUN/results or runs."""
+    """Folder for the results. Default: probe/ENCODER below RUN/results or runs, with your corpus and the
+    options that you changed."""
     subset: str = "dev-clean"
     """Subset of LibriSpeech."""
     alignments: Path | None = None
@@ -46,14 +47,14 @@ class Probe:
 
 def run(arguments: list[str]) -> None:
     command = parse(Probe, "sjepa probe", arguments)
-    from sjepa.evaluate.labelled import corpus_name, read_labelled
+    from sjepa.evaluate.labelled import corpus_name, corpus_suffix, read_labelled
     from sjepa.evaluate.probing import run_probes
     from sjepa.evaluate.results import results_folder, write_results
     from sjepa.evaluate.upstream import load_upstream
     from sjepa.locks import lock_folder
 
     upstream = load_upstream(command.encoder, command.device, command.precision, command.step)
-    out = results_folder(command, "probe", upstream.name)
+    out = results_folder(command, "probe", upstream.name, corpus_suffix(command.data, command.subset))
     with lock_folder(out):
         corpus = read_labelled(command.data, command.subset, phones=False, alignments=command.alignments)
         where = corpus_name(command.data, command.subset)

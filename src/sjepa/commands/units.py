@@ -21,7 +21,8 @@ class Units:
     data: Path
     """LibriSpeech with phones-SUBSET.jsonl.gz next to it, or a corpus with phones in labels.jsonl."""
     out: Path | None = None
-    """Folder for the results. Default: units/ENCODER, with the options that you changed, below RUN/results or runs."""
+    """Folder for the results. Default: units/ENCODER below RUN/results or runs, with your corpus and the
+    options that you changed."""
     subset: str = "dev-clean"
     """Subset of LibriSpeech."""
     alignments: Path | None = None
@@ -61,7 +62,7 @@ def run(arguments: list[str]) -> None:
     from sjepa.errors import UserError
     from sjepa.evaluate.abx import abx_errors, import_fastabx
     from sjepa.evaluate.agreement import measure_agreement
-    from sjepa.evaluate.labelled import corpus_name, read_labelled, read_unlabelled
+    from sjepa.evaluate.labelled import corpus_name, corpus_suffix, read_labelled, read_unlabelled
     from sjepa.evaluate.probing import extract_features, select_states, state_name
     from sjepa.evaluate.results import results_folder, write_results
     from sjepa.evaluate.units import HeadUnits, PredictorUnits, kmeans_units, mixture_units, require_clusters
@@ -75,7 +76,7 @@ def run(arguments: list[str]) -> None:
     if command.abx:
         import_fastabx()  # fail before the work if it is not installed
     upstream = load_upstream(command.encoder, command.device, command.precision, command.step)
-    out = results_folder(command, "units", upstream.name)
+    out = results_folder(command, "units", upstream.name, corpus_suffix(command.data, command.subset))
     with lock_folder(out):
         if command.layer == "all":
             raise UserError("--layer all: units come from one layer")
@@ -169,7 +170,7 @@ def run_items(command: Units) -> None:
         )
     import_fastabx()  # fail before the work if it is not installed
     upstream = load_upstream(command.encoder, command.device, command.precision, command.step)
-    out = results_folder(command, "abx", upstream.name)
+    out = results_folder(command, "abx", upstream.name, command.items.stem)
     states = select_states(upstream, command.layer)
     if len(states) != 1:
         raise UserError("--layer all: ABX is measured on one layer")

@@ -89,6 +89,11 @@ def corpus_name(data: Path, subset: str) -> str:
     return f"LibriSpeech {subset}"
 
 
+def corpus_suffix(data: Path, subset: str) -> str:
+    """Return the name of the user's own corpus for paths of results; nothing for LibriSpeech."""
+    return corpus_label(data) if (data / LABELS).is_file() or is_user_layout(data, subset) else ""
+
+
 def is_user_layout(data: Path, subset: str) -> bool:
     """Return whether a corpus is the user's own rather than LibriSpeech."""
     return is_user_corpus(data, subset, "LibriSpeech", f"LibriSpeech/{subset}")

@@ -44,9 +44,12 @@ def results_root(source: str) -> Path:
     return run.results if run is not None else Path("runs")
 
 
-def results_folder(command: Any, kind: str, encoder: str) -> Path:
-    """Return `--out`, or `KIND/ENCODER` with all options that differ from their defaults, to avoid overwriting."""
-    parts = [encoder.replace(" ", "-")]
+def results_folder(command: Any, kind: str, encoder: str, corpus: str = "") -> Path:
+    """Return `--out`, or `KIND/ENCODER` with the corpus and all options that differ from their defaults.
+
+    So results of other data or options are not overwritten.
+    """
+    parts = [part.replace(" ", "-") for part in (encoder, corpus) if part]
     for option in fields(command):
         value = getattr(command, option.name)
         if option.name not in IGNORED_OPTIONS and value != option.default:

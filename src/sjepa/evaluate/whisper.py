@@ -134,14 +134,14 @@ def load_whisper(folder: Path, fresh: bool) -> WhisperEncoder:
         width, mels, _ = weights["conv1.weight"].shape
         layers = len({name.split(".")[1] for name in weights if name.startswith("blocks.")})
         heads = int(settings.get("encoder_attention_heads", width // HEAD))
-        positions, filters = weights["positional_embedding"], weights["mel_filters"]
+        position, mel_filters = weights["positional_embedding"], weights["mel_filters"]
     except (KeyError, ValueError) as error:
         missing = error.args[0] if isinstance(error, KeyError) else "conv1.weight"
         raise UserError(f"{folder}: these are not weights of Whisper's encoder: {missing} is missing") from None
     torch.manual_seed(0)
     network = WhisperEncoder(mels, width, layers, heads)
     if fresh:
-        network.positional_embedding, network.mel_filters = positions, filters
+        network.positional_embedding, network.mel_filters = position, mel_filters
     else:
         load_strictly(network, weights, str(folder))
     return network
