@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from output import to_markdown
 from torch import Tensor
 
 from sjepa import Encoder
@@ -118,11 +119,12 @@ def print_table() -> None:
         "on itself": "on itself",
         "near": "near",
     }
-    print(f"| encoder | layer | {' | '.join(columns.values())} |\n|{' --- |' * (len(columns) + 2)}")
-    for name, found in json.loads(RESULTS.read_text()).items():
-        for layer in found["layers"][1:]:
-            cells = " | ".join(str(layer[column]) for column in columns)
-            print(f"| {name} | {layer['state'] - 1} | {cells} |")
+    rows = [
+        (name, str(layer["state"] - 1), *(str(layer[column]) for column in columns))
+        for name, found in json.loads(RESULTS.read_text()).items()
+        for layer in found["layers"][1:]
+    ]
+    print(to_markdown(("encoder", "layer", *columns.values()), rows))
 
 
 def main() -> None:

@@ -1,12 +1,13 @@
 """Numbers of the Iban study: collect the results of recipes/iban.sh, and make the table of docs/study.md.
 
-python benchmarks/iban.py runs/iban    # -> benchmarks/results/iban.json
+python benchmarks/iban.py runs/iban    # -> benchmarks/results/iban.json, and prints the table
 """
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
+
+from output import to_markdown, write_entries
 
 from sjepa.files import read_json
 
@@ -30,32 +31,30 @@ def collect(out: Path) -> None:
     found = {path.parent.name: read_json(path) for path in sorted(out.glob("results/*/results.json"))}
     if not found:
         raise SystemExit(f"there are no results in {out}: run recipes/iban.sh first")
-    kept = {name: {key: results[key] for key in KEPT} for name, results in found.items()}
-    lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(results)}" for name, results in kept.items())
-    RESULTS.write_text(f"{{{lines}}}\n")
-    print(f"{RESULTS}: {', '.join(kept)}")
+    write_entries(RESULTS, {name: {key: results[key] for key in KEPT} for name, results in found.items()})
 
 
 def make_table() -> str:
     """Make the table of character and word error rates, and of character errors relative to log-mel's."""
     kept: dict[str, Any] = read_json(RESULTS)
     columns = [f"{shown}: {measure}" for shown in AMOUNTS.values() for measure in ("CER", "WER", "CER / log-mel's")]
-    lines = [f"| pre-trained on | {' | '.join(columns)} |", "|" + " --- |" * (len(columns) + 1)]
+    rows = []
     for row, shown in ROWS.items():
         cells = []
         for amount in AMOUNTS:
             results, baseline = kept.get(f"{row}-{amount}"), kept.get(f"logmel-{amount}")
             if results is None:
-                cells += ["–"] * 3
+                cells += ["", "", ""]
                 continue
             cer, wer = (results["metrics"][name] for name in ("cer", "wer"))
-            cells += [f"{cer:.1f}", f"{wer:.1f}", f"{cer / baseline['metrics']['cer']:.2f}" if baseline else "–"]
-        if any(cell != "–" for cell in cells):
-            lines.append(f"| {shown} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+            cells += [f"{cer:.1f}", f"{wer:.1f}", f"{cer / baseline['metrics']['cer']:.2f}" if baseline else ""]
+        if any(cells):
+            rows.append([shown, *cells])
+    return to_markdown(["pre-trained on", *columns], rows)
 
 
 if __name__ == "__main__":
     if len(sys.argv) != 2:
         raise SystemExit(__doc__)
     collect(Path(sys.argv[1]))
+    print(make_table())

@@ -1,4 +1,4 @@
-"""Which measure without labels tells the layer whose clusters hold most of phones?
+"""Which measure without labels finds the layer whose clusters agree best with phones?
 
 python benchmarks/layer_measures.py CORPORA ENCODER...   # -> benchmarks/results/layer-measures.json
 python benchmarks/layer_measures.py                      # print the table of docs/study.md from the JSON
@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from output import to_markdown
 from torch import Tensor
 
 from sjepa.audio.io import read_audio
@@ -45,9 +46,9 @@ def measure_layer(utterances: list[Tensor], phones: list[np.ndarray]) -> dict[st
     """Measure one layer from the features of each utterance, (T, D)."""
     frames = torch.cat(utterances)
     sample = torch.randperm(len(frames), generator=torch.Generator().manual_seed(0))[:FRAMES]
-    centred = torch.cat([x - x.mean(0) for x in utterances])
-    means = kmeans(centred, CLUSTERS, ITERATIONS, torch.Generator().manual_seed(0))
-    units = [find_nearest(x - x.mean(0), means).numpy() for x in utterances]
+    centred = [x - x.mean(0) for x in utterances]
+    means = kmeans(torch.cat(centred), CLUSTERS, ITERATIONS, torch.Generator().manual_seed(0))
+    units = [find_nearest(x, means).numpy() for x in centred]
     before, after = (np.concatenate(parts) for parts in zip(*((u[:-APART], u[APART:]) for u in units), strict=True))
     return {
         "pnmi": round(measure_agreement(np.concatenate(units), np.concatenate(phones))["pnmi"], 3),
@@ -58,12 +59,12 @@ def measure_layer(utterances: list[Tensor], phones: list[np.ndarray]) -> dict[st
 
 def make_table() -> str:
     """Make the table of docs/study.md."""
-    lines = ["| encoder | layer | PNMI | effective rank | coherence |", "| --- | --- | --- | --- | --- |"]
-    for name, layers in read_json(RESULTS).items():
-        for number, layer in enumerate(layers):
-            cells = f"{layer['pnmi']:.3f} | {layer['effective_rank']:.0f} | {layer['coherence']:.3f}"
-            lines.append(f"| {name} | {number} | {cells} |")
-    return "\n".join(lines)
+    rows = [
+        (name, str(number), f"{layer['pnmi']:.3f}", f"{layer['effective_rank']:.0f}", f"{layer['coherence']:.3f}")
+        for name, layers in read_json(RESULTS).items()
+        for number, layer in enumerate(layers)
+    ]
+    return to_markdown(("encoder", "layer", "PNMI", "effective rank", "coherence"), rows)
 
 
 def main() -> None:

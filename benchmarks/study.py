@@ -5,17 +5,17 @@ python benchmarks/study.py tables                     # update the tables of doc
 python benchmarks/study_figures.py                    # draw docs/study*.png
 """
 
-import json
 import re
 import statistics
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
 from typing import Any
 
 import layer_measures
+from output import to_markdown, write_entries
 
 from sjepa.analysis.style import read_findings
 from sjepa.config import flatten
@@ -114,8 +114,7 @@ def collect(study: Study, out: Path) -> None:
         if RunFolder(folder).exists:
             found |= summarize_run(RunFolder(folder), study.preset)
         if results or "curve" in found:
-            lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in found.items())
-            (study.results / f"{folder.name}.json").write_text(f"{{{lines}}}\n")
+            write_entries(study.results / f"{folder.name}.json", found)
             print(f"{folder.name}: {', '.join(results) or 'no results'}")
 
 
@@ -254,14 +253,8 @@ def make_tables(study: Study) -> dict[str, str]:
     made = {}
     for name, columns in TABLES.items():
         rows = {system: [format_cell(read, found) for read in columns.values()] for system, found in kept.items()}
-        made[name] = to_markdown(list(columns), {system: cells for system, cells in rows.items() if any(cells)})
+        made[name] = to_markdown(["", *columns], [[system, *cells] for system, cells in rows.items() if any(cells)])
     return made | {"differences": compare_pairs(kept, study.pairs)}
-
-
-def to_markdown(columns: Sequence[str], rows: Mapping[str, Sequence[str]]) -> str:
-    lines = [f"| | {' | '.join(columns)} |", "|" + " --- |" * (len(columns) + 1)]
-    lines += [f"| {name} | {' | '.join(cell or '–' for cell in cells)} |" for name, cells in rows.items()]
-    return "\n".join(lines)
 
 
 def fill_tables(name: str, page: str) -> str:
@@ -275,7 +268,7 @@ def fill_tables(name: str, page: str) -> str:
 def compare_pairs(kept: dict[str, list[Found]], compared: Sequence[tuple[str, str]]) -> str:
     """Compare pairs of systems by seed: same initial weights, batches and probe splits."""
     columns = {"linear": phones, "MLP": read_probe("phoneme mlp, held-out speakers")}
-    rows = {}
+    rows = []
     for one, other in compared:
         pairs = [(a, b) for a in kept.get(one, []) for b in kept.get(other, []) if parse_seed(a)[1] == parse_seed(b)[1]]
         values = [[(read(a), read(b)) for a, b in pairs] for read in columns.values()]
@@ -284,8 +277,8 @@ def compare_pairs(kept: dict[str, list[Found]], compared: Sequence[tuple[str, st
             for pair in values
         ]
         if any(cells):
-            rows[f"{one} − {other}"] = cells
-    return to_markdown(list(columns), rows)
+            rows.append([f"{one} − {other}", *cells])
+    return to_markdown(["", *columns], rows)
 
 
 def format_cell(read: Row, runs: list[Found]) -> str:
@@ -307,23 +300,24 @@ def format_number(value: float, digits: int = 1, sign: str = "") -> str:
 def make_trials_table() -> str:
     """Make the table of trials before the study, in order."""
     kept = read_json(RESULTS / "study-trials.json")
-    columns = ("settings", "after phase 1, last layer", "layer below", "at the end, last layer", "layer below")
-    rows = {}
+    columns = ("", "settings", "after phase 1, last layer", "layer below", "at the end, last layer", "layer below")
+    rows = []
     for run in kept["all_frames"]["runs"] + kept["context"]["runs"]:
         probes = [run.get(when, {}) for when in ("probe after phase 1", "probe")]
         values = [probe.get(state) for probe in probes for state in ("state 6", "state 5")]
         if any(values):
             cells = [format_number(value) if value else "" for value in values]
-            rows[run["name"].removesuffix("-0")] = [run["what"], *cells]
+            rows.append([run["name"].removesuffix("-0"), run["what"], *cells])
     return to_markdown(columns, rows)
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["collect"] and sys.argv[2] in STUDIES:
-        collect(STUDIES[sys.argv[2]], Path(sys.argv[3]))
-    elif sys.argv[1:] == ["tables"]:
-        for page in sorted(DOCS.glob("study*.md")):
-            page.write_text(fill_tables(page.stem, page.read_text()))
-            print(f"{page}: updated its tables")
-    else:
-        raise SystemExit(__doc__)
+    match sys.argv[1:]:
+        case ["collect", name, out] if name in STUDIES:
+            collect(STUDIES[name], Path(out))
+        case ["tables"]:
+            for page in sorted(DOCS.glob("study*.md")):
+                page.write_text(fill_tables(page.stem, page.read_text()))
+                print(f"{page}: updated its tables")
+        case _:
+            raise SystemExit(__doc__)

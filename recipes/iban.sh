@@ -51,4 +51,3 @@ measure continued "$STUDY/continued"
 if [ -d "$STUDY/both" ]; then measure both "$STUDY/both"; fi
 if [ -n "${WHISPER:-}" ]; then measure whisper-tiny "$WHISPER"; fi # its encoder's folder, as a reference
 python benchmarks/iban.py "$STUDY"
-sjepa table "$STUDY/results"

@@ -46,16 +46,16 @@ if [ ! -f "$STUDY/shards/index.json" ]; then # all audio of pre-training, decode
   sjepa shard "$STUDY/corpus" --encoding int16 --out "$STUDY/shards"
 fi
 exec 9>&-
-if [ ! -d "$STUDY/other" ]; then # all of it but dev-clean, for codebooks
-  mkdir -p "$STUDY/other.new"
-  for source in "${sources[@]:1}"; do ln -sfn "$source" "$STUDY/other.new/"; done
-  mv "$STUDY/other.new" "$STUDY/other"
-fi
+for source in "${sources[@]:1}"; do # all audio but dev-clean, for codebooks
+  mkdir -p "$STUDY/other"
+  ln -sfn "$source" "$STUDY/other/"
+done
 sjepa sweep "recipes/$RECIPE.toml" "$@"
 if [ $# = 0 ]; then
   whisper=$CORPORA/whisper-tiny.en-encoder # trained with transcripts: a reference
-  if [ -d "$whisper" ]; then
-    sjepa probe --encoder "$whisper" --data "$CORPORA" --frames 0 --out "$STUDY/whisper-tiny/results/probe"
+  probed=$STUDY/whisper-tiny/results/probe
+  if [ -d "$whisper" ] && [ ! -f "$probed/results.json" ]; then
+    sjepa probe --encoder "$whisper" --data "$CORPORA" --frames 0 --out "$probed"
   fi
   python benchmarks/study.py collect "$RECIPE" "$STUDY"
   python benchmarks/study.py tables

@@ -257,7 +257,7 @@ def test_the_decay_starts_fast_and_flips_at_the_cadence() -> None:
 
 
 def test_the_decay_moves_from_fast_to_slow_evenly_or_by_a_half_cosine() -> None:
-    """Nine steps in intervals of two, of which the last is cut short."""
+    """Nine steps in intervals of two steps. The last interval has one step."""
     linear = ema.EmaConfig(fast=0.9, slow=0.98, schedule="linear")
     found = [ema.decay_at(step, 9, 2, linear) for step in range(9)]
     assert found == pytest.approx([0.9, 0.9, 0.92, 0.92, 0.94, 0.94, 0.96, 0.96, 0.98])

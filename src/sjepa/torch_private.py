@@ -6,9 +6,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-CPU_ATTENTION = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-"""Attention as a CPU computes it. Torch counts the operations of a public function by the name of this one."""
-
 
 def raise_recompile_limit(limit: int) -> None:
     """Let torch.compile compile this many versions of a function before it runs the function uncompiled.
@@ -41,6 +38,11 @@ def is_failed_allocation(error: RuntimeError) -> bool:
     """Return whether torch ran out of memory. A GPU has its own exception class; on a CPU, only the message tells."""
     words = ("can't allocate memory", "not enough memory", "Storage size calculation overflowed")
     return isinstance(error, torch.OutOfMemoryError) or any(word in str(error) for word in words)
+
+
+def cpu_attention() -> Any:
+    """Return the operator that computes attention on a CPU. Torch's counter of operations sees this private name."""
+    return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 
 
 def copy_all(places: list[Tensor], sources: list[Tensor]) -> None:

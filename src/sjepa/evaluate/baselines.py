@@ -1,5 +1,7 @@
 """Features without a network, for comparison: MFCC, MFCC with its neighbours, and log-mel energies."""
 
+from functools import cache
+
 import torch
 from torch import Tensor
 
@@ -24,11 +26,15 @@ def compute_baseline(name: str, waveform: Tensor) -> Tensor:
     """Return features with about unit variance on read speech: (1, samples) -> (1, T, D), a frame every 20 ms."""
     if name == "logmel":
         return (log_mel(waveform, MELS, STRIDE) - LOG_MEL_MEAN) / LOG_MEL_DEVIATION
-    config = MfccConfig()
-    x = mfcc(waveform, config)
+    x = mfcc(waveform, MfccConfig())
     x[..., 0] -= CEPSTRUM_0_MEAN
-    x = x / torch.tensor(CEPSTRA_DEVIATIONS, device=x.device).repeat_interleave(config.cepstra)
+    x = x / cepstra_deviations(x.device)
     return add_context(x) if name == "mfcc+context" else x
+
+
+@cache
+def cepstra_deviations(device: torch.device) -> Tensor:
+    return torch.tensor(CEPSTRA_DEVIATIONS, device=device).repeat_interleave(MfccConfig().cepstra)
 
 
 def add_context(x: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from sjepa.fields import NUMBER, TABLE, TEXT, WHOLE, check_fields, optional, req
 from sjepa.files import read_json
 from sjepa.runs.encoder import Encoder
 from sjepa.speed.timing import count_operations
-from sjepa.torch_private import CPU_ATTENTION
+from sjepa.torch_private import cpu_attention
 
 FILE = "cost.json"
 FIELDS = {"macs_per_second": optional(NUMBER), "threads": WHOLE, "seconds": NUMBER, "cpu_ms": NUMBER, "encoder": TABLE}
@@ -37,7 +37,7 @@ def count_attention_flops(q: Sequence[int], k: Sequence[int], v: Sequence[int], 
 
 
 # Operations that torch's counter does not support.
-EXTRA_OPERATIONS = {torch.ops.aten.addmm_: count_product_flops, CPU_ATTENTION: count_attention_flops}
+EXTRA_OPERATIONS = {torch.ops.aten.addmm_: count_product_flops, cpu_attention(): count_attention_flops}
 
 
 def make_noise(seconds: float) -> np.ndarray:
