@@ -38,11 +38,13 @@ fi
 # An encoder that is trained already needs fewer steps.
 train continued --data "$STUDY/iban-train" --init-from "$english" --phase1.steps 4000 --phase2.steps 16000
 
+recognise() { # NAME ENCODER TRANSCRIPTS STEPS OPTIONS...: fewer transcripts need fewer steps
+  sjepa superb asr --lite --steps "$4" --encoder "$2" --data "$IBAN" "${@:5}" --out "$STUDY/results/$1-$3"
+}
 measure() { # NAME ENCODER
-  for minutes in all 60 10; do
-    amount=(); [ "$minutes" = all ] || amount=(--minutes "$minutes")
-    sjepa superb asr --lite --steps 3000 --encoder "$2" --data "$IBAN" "${amount[@]}" --out "$STUDY/results/$1-$minutes"
-  done
+  recognise "$1" "$2" all 3000
+  recognise "$1" "$2" 60 2000 --minutes 60
+  recognise "$1" "$2" 10 1000 --minutes 10
 }
 measure logmel logmel
 measure english "$english"

@@ -89,7 +89,11 @@ def test_an_exported_folder_in_fp16_is_half_as_large_and_close(finished_run: Pat
     full, half = (tmp_path / name / "model.safetensors" for name in ("full", "half"))
     assert half.stat().st_size < 0.6 * full.stat().st_size
     card = (tmp_path / "half" / "README.md").read_text(encoding="utf-8")
-    assert "Weights are in fp16" in card
+    assert "Weights are in fp16, rounded from fp32. Results were measured before rounding." in card
+    export(tmp_path / "half", tmp_path / "again", "--to", "release", "--about", "Trained on *babble* of [ours](a).")
+    again = (tmp_path / "again" / "README.md").read_text(encoding="utf-8")
+    assert "Weights are in fp16.\n" in again  # nothing was rounded
+    assert "\n\nTrained on *babble* of [ours](a).\n\n## Use it" in again
     assert "12 of 12" in card  # what the first export knew of the training
     assert "online-gmm targets of phase 2, K = 12" in card
     ours = Encoder.from_pretrained(tmp_path / "half")

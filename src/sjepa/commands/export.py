@@ -40,6 +40,8 @@ class Export:
     """Use the checkpoint at this step instead of the newest encoder of a run; see train.keep_every."""
     name: str = ""
     """Name in the model card. Default: the name of the folder."""
+    about: str = ""
+    """A paragraph for the model card, in Markdown: for example the audio, its licences, and whom to credit."""
     results: tuple[Path, ...] = ()
     """Folders to search for results of this encoder, for the model card. Default: its run, and `runs`."""
     int8: bool = False
@@ -69,21 +71,33 @@ def run(arguments: list[str]) -> None:
         encoder = load_encoder(source, command.step, command.ema)
         if facts is not None and encoder.held_clusters:
             facts = dataclasses.replace(facts, step=encoder.clusters.info.step)
-        results = results_tables(source, fingerprint(encoder), command.results)
-        notes = ""
+        measured = fingerprint(encoder)
+        results = results_tables(source, measured, command.results)
+        notes: list[str] = []
         if command.to in ("hf", "release"):
             half = command.half or command.to == "release"
             encoder = write_hugging_face(encoder, partial, facts, half)
             if half:
-                notes = "\n\nWeights are in fp16, rounded from fp32. Results were measured before rounding."
+                rounded = fingerprint(encoder) != measured
+                notes.append(
+                    "Weights are in fp16"
+                    + (", rounded from fp32. Results were measured before rounding." if rounded else ".")
+                )
         else:
-            notes = write_graph(encoder, partial, command)
+            notes.append(write_graph(encoder, partial, command))
         if command.ema:
-            notes += "\n\nThese are the weights of the target encoder, an average over training steps."
+            notes.append("These are the weights of the target encoder, an average over training steps.")
         name = command.name or command.folder.absolute().name
         with refuse_surprises(command.source):
             card = model_card(
-                name, facts, encoder, to=command.to, licence=command.licence, results=results, notes=notes
+                name,
+                facts,
+                encoder,
+                to=command.to,
+                licence=command.licence,
+                about=command.about,
+                results=results,
+                notes="\n\n".join(notes),
             )
         write_whole(partial / "README.md", card)
         if command.to == "release":
@@ -92,7 +106,7 @@ def run(arguments: list[str]) -> None:
         size = sum(file.stat().st_size for file in files) / 1e6
     print(f"{command.folder}: {', '.join(file.name for file in files)} ({size:,.1f} MB)")
     if notes:
-        print(" ".join(notes.split()))
+        print(" ".join(notes))
     if command.licence == "unknown":
         print("The model card states no licence; set one with --licence, for example --licence apache-2.0")
     if not results:

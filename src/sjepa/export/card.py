@@ -54,11 +54,19 @@ USES["release"] = USES["hf"]
 
 
 def model_card(
-    name: str, facts: TrainingFacts | None, encoder: Encoder, *, to: Format, licence: str, results: str, notes: str
+    name: str,
+    facts: TrainingFacts | None,
+    encoder: Encoder,
+    *,
+    to: Format,
+    licence: str,
+    about: str,
+    results: str,
+    notes: str,
 ) -> str:
     """Return a model card in Markdown, with the front matter that model hubs read.
 
-    `results` are tables, or empty. `notes` are remarks on the exported weights.
+    `about` is the user's own paragraph. `results` are tables, or empty. `notes` are remarks on the exported weights.
     """
     size = encoder.config
     parameters = sum(p.numel() for p in encoder.parameters())
@@ -77,11 +85,12 @@ tags: [speech, audio, self-supervised, s-jepa, hubert]
 
 A speech encoder pre-trained with S-JEPA: HuBERT's architecture, {size.layers} transformer layers of width
 {size.hidden_size}, {parameters:,} parameters. It takes 16 kHz mono waveforms without normalisation, and returns
-{size.layers + 1} hidden states with one frame per 320 samples (20 ms). Frame t is centred on sample 320 t + 200.
+{size.layers + 1} hidden states with one frame per 320 samples (20 ms). Frame t is centred on sample
+320 t + 200.{separated(about)}
 
 ## Use it
 
-{USES[to].replace("FOLDER", escape_name(name))} {notes}
+{USES[to].replace("FOLDER", escape_name(name))}{separated(notes)}
 {describe_clusters(encoder) if to in FOLDERS else ""}
 ## Training
 
@@ -105,6 +114,11 @@ The method:
 
 The encoder was trained with {trained_with}an independent implementation.
 """
+
+
+def separated(paragraph: str) -> str:
+    """Return a paragraph after an empty line, or an empty string."""
+    return f"\n\n{paragraph.strip()}" if paragraph.strip() else ""
 
 
 def describe_clusters(encoder: Encoder) -> str:
