@@ -292,6 +292,7 @@ class Reference:
             self.before = learning_rate(self.settings, self.settings.steps - 1, self.before)
         self.phase, self.done = phase, 0
         kept = self.settings.targets == "same"
+        averaged = self.target is not None and self.kind == "online-gmm"
         if not kept:
             now = self.settings
             self.kind, self.hard, self.temperature, self.centred = now.targets, now.hard, now.temperature, now.centred
@@ -303,7 +304,7 @@ class Reference:
                 self.other[f"head.output.{name}"] = value.detach().clone().to(self.precision).requires_grad_()
                 self.optimizer.state.pop(f"head.output.{name}", None)  # a new layer has no past
         if phase >= 2 and not kept:
-            if self.target is None:  # it carries on into later phases
+            if not averaged:  # a moving average carries on into later phases
                 self.target = copy.deepcopy(self.encoder).eval().requires_grad_(False)
             self.fitted_layer = self.active
 

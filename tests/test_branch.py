@@ -11,6 +11,7 @@ from processes import start_ranks
 from test_training import Make, arguments, lines
 
 from sjepa import UserError
+from sjepa.runs.folder import RunFolder
 from sjepa.train.branch import branch
 from sjepa.train.loop import pretrain
 
@@ -56,6 +57,23 @@ def test_a_run_can_start_from_another_encoder(corpus: Path, tmp_path: Path, micr
     larger = change(config, encoder={"layers": 3})
     with pytest.raises(UserError, match=r"another size than the config: set --encoder\.layers 2"):
         pretrain(larger, corpus, tmp_path / "larger", show=False)
+
+
+def test_a_run_that_starts_from_an_encoder_can_predict_its_features_from_the_start(
+    corpus: Path, tmp_path: Path, micro: Make, finished_run: Path
+) -> None:
+    config = micro(phase1={"targets": "encoder-gmm"}, layer={"choice": 1}, init_from=str(finished_run))
+    assert pretrain(config, corpus, tmp_path / "run", show=False)
+    assert [(p["targets"], p["active_layer"]) for p in lines(tmp_path / "run", "phase")] == [
+        ("encoder-gmm", 1),
+        ("online-gmm", 1),
+    ]
+    # The first phase predicts the given encoder, which does not move. The second starts from the trained one.
+    saved = safetensors.torch.load_file(RunFolder(tmp_path / "run").checkpoint(6) / "targets.safetensors")
+    given = safetensors.torch.load_file(finished_run / "encoder" / "model.safetensors")
+    assert all(torch.equal(saved[f"features.encoder.{name}"], weights) for name, weights in given.items())
+    with pytest.raises(UserError, match=r"no effective rank is measured before phase 1; set layer\.choice"):
+        micro(phase1={"targets": "encoder-gmm"}, init_from=str(finished_run))
 
 
 def test_a_branch_of_a_frozen_codebook_keeps_its_size(corpus: Path, tmp_path: Path, micro: Make) -> None:

@@ -100,7 +100,11 @@ def test_base_has_the_size_of_hubert_base_and_the_papers_recipe() -> None:
         ("[phase2]\nk = 5.5", "phase2.k = 5.5 should be of type int"),
         ("[phase2]\ntargets = 'online-gm'", "did you mean online-gmm?"),
         ("[phase2]\nwarmup = 1.5", "a fraction of the phase lies between 0 and 1"),
-        ("[phase1]\ntargets = 'online-gmm'", "phase 1 has no trained encoder"),
+        (
+            "[phase1]\ntargets = 'online-gmm'",
+            "phase 1 has no trained encoder to take targets from; give one with init_from",
+        ),
+        ("init_from = 'x'\n[phase1]\ntargets = 'same'", "phase 1 has no trained encoder to take targets from"),
         ("[encoder]\nheads = 7", "does not divide"),
         ("[layer]\nchoice = 6", "the encoder has layers 0 to 5"),
         ("seed = -1", "seed = -1: a seed is not below 0"),

@@ -153,7 +153,7 @@ def check_phases(config: Config) -> None:
         name = phase_name(number)
         kind = None if phase.targets == "same" else KINDS[phase.targets]
         if number == 1 and (kind is None or kind.reads_encoder):
-            raise UserError(f"{name}.targets = {phase.targets!r}: phase 1 has no trained encoder to take targets from")
+            check_first_targets(config, phase)
         if kind is not None and phase.centred and not kind.can_centre:
             raise UserError(f"{name}.centred: {phase.targets} standardises its features, so they cannot be centred")
         batches = config.batches_in(phase)
@@ -166,6 +166,19 @@ def check_phases(config: Config) -> None:
             raise UserError(
                 f"predictor.positions = {config.predictor.positions}: the longest bucket has {longest} frames"
             )
+
+
+def check_first_targets(config: Config, phase: PhaseConfig) -> None:
+    """Raise UserError if phase 1 has no trained encoder, or no layer of it, to take its targets from."""
+    if phase.targets == "same" or not config.init_from:
+        instead = "" if phase.targets == "same" else "; give one with init_from"
+        raise UserError(
+            f"phase1.targets = {phase.targets!r}: phase 1 has no trained encoder to take targets from{instead}"
+        )
+    if config.layer.choice is None:
+        raise UserError(
+            f"phase1.targets = {phase.targets!r}: no effective rank is measured before phase 1; set layer.choice"
+        )
 
 
 def phase_name(number: int) -> str:

@@ -37,7 +37,7 @@ class TargetKind:
     features: Callable[[Source], Features]
     fit: Fit
     reads_encoder: bool = False
-    """Whether features come from a trained encoder. Such a kind cannot be used in the first phase."""
+    """Whether features come from a trained encoder. The first phase has one only if the run starts from one."""
     online: bool = False
     """Whether the target encoder and the mixture are updated during training."""
     has_posteriors: bool = True

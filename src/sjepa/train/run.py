@@ -117,8 +117,8 @@ class Run:
             number -= 1
         settings = self.config.phases[number - 1]
         assert settings.targets != "same"
-        # The next phase continues with the same target encoder.
-        past = self.targets.target_encoder if self.phase else None
+        # A moving average continues in the next phase. A frozen target encoder is replaced by the encoder as it is now.
+        past = self.targets.target_encoder if self.phase and self.targets.online else None
         targets = Targets(
             settings.targets,
             Source(past or self.model.encoder, self.config.mfcc, seed_from(self.config.seed, number)),
