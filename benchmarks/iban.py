@@ -37,20 +37,22 @@ def collect(out: Path) -> None:
 def make_table() -> str:
     """Make the table of character and word error rates, and of character errors relative to log-mel's."""
     kept: dict[str, Any] = read_json(RESULTS)
-    columns = [f"{shown}: {measure}" for shown in AMOUNTS.values() for measure in ("CER", "WER", "CER / log-mel's")]
+
+    def rate(row: str, amount: str, measure: str) -> float | None:
+        results = kept.get(f"{row}-{amount}")
+        return None if results is None else results["metrics"][measure]
+
     rows = []
     for row, shown in ROWS.items():
-        cells = []
+        errors, relative = [], []
         for amount in AMOUNTS:
-            results, baseline = kept.get(f"{row}-{amount}"), kept.get(f"logmel-{amount}")
-            if results is None:
-                cells += ["", "", ""]
-                continue
-            cer, wer = (results["metrics"][name] for name in ("cer", "wer"))
-            cells += [f"{cer:.1f}", f"{wer:.1f}", f"{cer / baseline['metrics']['cer']:.2f}" if baseline else ""]
-        if any(cells):
-            rows.append([shown, *cells])
-    return to_markdown(["pre-trained on", *columns], rows)
+            cer, wer, baseline = rate(row, amount, "cer"), rate(row, amount, "wer"), rate("logmel", amount, "cer")
+            errors.append("" if cer is None else f"{cer:.1f} / {wer:.1f}")
+            relative.append("" if cer is None or baseline is None else f"{cer / baseline:.2f}")
+        if any(errors):
+            rows.append([shown, *errors, *relative])
+    columns = [f"{shown}: CER / WER" for shown in AMOUNTS.values()]
+    return to_markdown(["pre-trained on", *columns, *(f"CER / log-mel's, {shown}" for shown in AMOUNTS.values())], rows)
 
 
 if __name__ == "__main__":

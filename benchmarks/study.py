@@ -14,6 +14,7 @@ from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
 from typing import Any
 
+import iban
 import layer_measures
 from output import to_markdown, write_entries
 
@@ -262,6 +263,7 @@ def fill_tables(name: str, page: str) -> str:
     made = make_tables(STUDIES[name]) if name in STUDIES else {"trials": make_trials_table()}
     if name == "study":
         made["layers"] = layer_measures.make_table()
+        made["iban"] = iban.make_table()
     return MARKS.sub(lambda mark: f"{mark[1]}\n{made[mark[2]]}\n\n{mark[3]}", page)
 
 
