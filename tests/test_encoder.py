@@ -12,7 +12,7 @@ from conftest import NO_DROPOUT
 from sjepa import Encoder, EncoderConfig, UserError
 from sjepa.model.activation import ShortGelu
 from sjepa.model.formats import fingerprint, to_hugging_face
-from sjepa.model.frontend import frame_count
+from sjepa.model.frontend import frame_count, halve
 
 SMALL = EncoderConfig(
     hidden_size=64, layers=3, heads=4, inner_size=128, conv_channels=32, position_kernel=32, position_groups=4
@@ -27,6 +27,20 @@ def hugging_face(encoder: Encoder, folder: Path) -> transformers.HubertModel:
 def largest_difference(ours: list[torch.Tensor], theirs: tuple[torch.Tensor, ...]) -> float:
     assert len(ours) == len(theirs)
     return max((a - b).abs().max().item() for a, b in zip(ours, theirs, strict=True))
+
+
+@pytest.mark.parametrize("taps", [2, 3])
+@pytest.mark.parametrize("rows", [3, 4, 5, 6, 7, 8, 9, 64, 127])
+def test_halving_rows_is_a_convolution_with_stride_2(rows: int, taps: int) -> None:
+    torch.manual_seed(0)
+    x, weight = torch.randn(rows, 16), torch.randn(24, 16, taps)
+    wanted = torch.nn.functional.conv1d(x.double().t(), weight.double(), stride=2).t()
+    by_tap = weight.permute(2, 1, 0).contiguous()
+    with_gradients = halve(x, by_tap)
+    with torch.inference_mode():
+        without = halve(x.clone(), by_tap)
+    for ours in (with_gradients, without):
+        torch.testing.assert_close(ours.double(), wanted, atol=3e-5, rtol=0)
 
 
 def test_the_papers_encoder_has_51_843_712_parameters() -> None:

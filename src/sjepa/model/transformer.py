@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from sjepa.model.abilities import use_kernels
-from sjepa.model.activation import gelu
+from sjepa.model.activation import plain_gelu
 from sjepa.model.position import ConvPosition
 
 Activation = Literal["gelu", "relu"]
@@ -56,7 +56,7 @@ def gelu_dropout(x: Tensor, p: float) -> Tensor:
         from sjepa.model import kernels
 
         return kernels.gelu_dropout(x, torch.randint(2**31, (1,), device=x.device), p)
-    return F.dropout(gelu(x), p)
+    return F.dropout(plain_gelu(x), p)
 
 
 class FeedForward(nn.Module):
