@@ -70,12 +70,12 @@ def test_the_encoder_output_equals_that_of_transformers(tmp_path: Path, capsys: 
     assert_stages(shown, "Making the encoder of tiny", "Timing the encoder: sjepa, transformers, 2 times each")
 
 
-def test_contestants_take_turns_and_the_first_call_is_not_timed() -> None:
+def test_contestants_take_turns_and_the_first_call_of_a_turn_is_not_timed() -> None:
     calls: list[str] = []
     times = time_alternately(
         "both", {"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, torch.device("cpu"), 3
     )
-    assert "".join(calls) == "ab" * 4
+    assert "".join(calls) == "aabb" * 3
     assert all(len(taken) == 3 for taken in times.values())
     assert summarize({"a": [1.0, 2.0, 9.0], "b": [2.0, 6.0, 9.0]}, ours="a") == {
         "a": {"ms": 2.0, "ratio": 1.0},
