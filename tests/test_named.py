@@ -11,9 +11,12 @@ import torch
 from sjepa import Encoder, UserError
 from sjepa.cli import dispatch
 from sjepa.config import Config
+from sjepa.data.espeak import Voice
+from sjepa.data.synthetic import speak
 from sjepa.evaluate.upstream import load_upstream
 from sjepa.model import named
 from sjepa.model.formats import fingerprint
+from sjepa.runs.checkpoint import hash_file
 from sjepa.runs.locate import find_encoder
 from sjepa.settings_file import load_preset
 from sjepa.train.run import Run
@@ -56,6 +59,26 @@ def test_an_unknown_name_gets_the_list_and_a_path_comes_first(shipped: Path, fin
     small = replace(Encoder.from_pretrained("english-compact").config, layers=1)
     Encoder(small).save_pretrained("iban-compact")
     assert Encoder.from_pretrained("iban-compact").config.layers == 1
+
+
+def test_the_encoder_of_the_package_is_whole_and_knows_speech() -> None:
+    folder = named.WEIGHTS / "english-compact"
+    sums = dict(line.split()[::-1] for line in (folder / "SHA256SUMS").read_text().splitlines())
+    assert sums.keys() == {file.name for file in folder.iterdir()} - {"SHA256SUMS"}
+    assert all(hash_file(folder / name) == expected for name, expected in sums.items())
+    assert sum(file.stat().st_size for file in folder.iterdir()) < 25e6
+    encoder = Encoder.from_pretrained("english-compact")
+    assert replace(encoder.config, attention_start=1.0) == load_preset("compact").encoder  # a start is not stored
+    spoken = speak("She had your dark suit in greasy wash water all year.", Voice("one", "f", "en-us+f2"))
+    speech = torch.from_numpy(spoken.samples)[None]
+    noise = 0.1 * torch.randn(speech.shape, generator=torch.Generator().manual_seed(0))
+    # The head reads the cluster of a frame from the last layer, the mixture from the layer below, at 500 clusters.
+    agreement = [
+        float((encoder.units(x, source="mixture") == encoder.units(x, source="head")).float().mean())
+        for x in (speech, noise)
+    ]
+    assert agreement[0] > 0.3
+    assert agreement[1] < 0.1
 
 
 def test_a_package_without_encoders_reports_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
