@@ -22,21 +22,23 @@ shards() { # decode once: NAME SOURCE...
   sjepa index "${@:2}" --out "$STUDY/$1-index"
   sjepa shard "$STUDY/$1-index" --encoding int16 --out "$STUDY/$1"
 }
-train() { # NAME OPTIONS...
-  sjepa pretrain --preset half-hour --out "$STUDY/$1" "${@:2}"
+train() { # NAME PRESET OPTIONS...
+  sjepa pretrain --preset "$2" --out "$STUDY/$1" "${@:3}"
 }
 
 shards iban-train "$IBAN/train"
-train iban --data "$STUDY/iban-train"
+train iban half-hour --data "$STUDY/iban-train"
 english=$ENGLISH
 if [ ! -f "$ENGLISH/run.json" ]; then
   english=$STUDY/english
   shards english-audio "$ENGLISH"
-  train english --data "$STUDY/english-audio"
-  train both --data "$STUDY/english-audio,$STUDY/iban-train"
+  train english half-hour --data "$STUDY/english-audio"
+  train both half-hour --data "$STUDY/english-audio,$STUDY/iban-train"
 fi
-# An encoder that is trained already needs fewer steps.
-train continued --data "$STUDY/iban-train" --init-from "$english" --phase1.steps 4000 --phase2.steps 16000
+# An encoder that is trained already needs fewer steps. english-compact ships with the package.
+continued=(--data "$STUDY/iban-train" --phase1.steps 4000 --phase2.steps 16000)
+train continued half-hour "${continued[@]}" --init-from "$english"
+train compact-continued compact "${continued[@]}" --init-from english-compact
 
 recognise() { # NAME ENCODER TRANSCRIPTS STEPS OPTIONS...: fewer transcripts need fewer steps
   sjepa superb asr --lite --steps "$4" --encoder "$2" --data "$IBAN" "${@:5}" --out "$STUDY/results/$1-$3"
@@ -50,6 +52,8 @@ measure logmel logmel
 measure english "$english"
 measure iban "$STUDY/iban"
 measure continued "$STUDY/continued"
+measure english-compact english-compact
+measure compact-continued "$STUDY/compact-continued"
 if [ -d "$STUDY/both" ]; then measure both "$STUDY/both"; fi
 if [ -n "${WHISPER:-}" ]; then measure whisper-tiny "$WHISPER"; fi # its encoder's folder, as a reference
 python benchmarks/iban.py "$STUDY"
