@@ -149,11 +149,10 @@ class Config(Settings):
 
 def check_phases(config: Config) -> None:
     """Raise UserError if phases cannot follow each other, or if their batches do not fit the model."""
+    check_first_targets(config)
     for number, phase in enumerate(config.phases, 1):
         name = phase_name(number)
         kind = None if phase.targets == "same" else KINDS[phase.targets]
-        if number == 1 and (kind is None or kind.reads_encoder):
-            check_first_targets(config, phase)
         if kind is not None and phase.centred and not kind.can_centre:
             raise UserError(f"{name}.centred: {phase.targets} standardises its features, so they cannot be centred")
         batches = config.batches_in(phase)
@@ -168,17 +167,16 @@ def check_phases(config: Config) -> None:
             )
 
 
-def check_first_targets(config: Config, phase: PhaseConfig) -> None:
-    """Raise UserError if phase 1 has no trained encoder, or no layer of it, to take its targets from."""
-    if phase.targets == "same" or not config.init_from:
-        instead = "" if phase.targets == "same" else "; give one with init_from"
-        raise UserError(
-            f"phase1.targets = {phase.targets!r}: phase 1 has no trained encoder to take targets from{instead}"
-        )
+def check_first_targets(config: Config) -> None:
+    """Raise UserError if phase 1 takes its targets from an encoder or a layer that is not known before it."""
+    targets = config.phases[0].targets
+    if targets != "same" and not KINDS[targets].reads_encoder:
+        return
+    if targets == "same" or not config.init_from:
+        hint = "" if targets == "same" else "; give one with init_from"
+        raise UserError(f"phase1.targets = {targets!r}: phase 1 has no trained encoder to take targets from{hint}")
     if config.layer.choice is None:
-        raise UserError(
-            f"phase1.targets = {phase.targets!r}: no effective rank is measured before phase 1; set layer.choice"
-        )
+        raise UserError(f"phase1.targets = {targets!r}: no effective rank is measured before phase 1; set layer.choice")
 
 
 def phase_name(number: int) -> str:

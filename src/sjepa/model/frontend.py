@@ -81,13 +81,18 @@ class FeatureExtractor(nn.Module):
         first, *others = cast(list[ConvLayer], list(self.conv_layers))
         weight = normalized_weight(first, *(moments or window_moments(waveforms, lengths)))
         by_tap = [layer.conv.weight.permute(2, 1, 0) for layer in others]  # (taps, C, C') each
-        if waveforms.is_cuda or torch.is_grad_enabled() or torch.compiler.is_compiling():
+        if not is_cpu_inference(waveforms):
             return convolve(waveforms, weight, by_tap)
         by_tap = [matrices.contiguous() for matrices in by_tap]
         hop = STRIDE * max(32, CPU_FRAMES // batch)
         starts = range(0, STRIDE * frame_count(samples), hop)
         pieces = (waveforms[:, start : start + hop + RECEPTIVE_FIELD - STRIDE] for start in starts)
         return torch.cat([convolve(piece, weight, by_tap) for piece in pieces], dim=1)
+
+
+def is_cpu_inference(x: Tensor) -> bool:
+    """Return whether the front end may use what is fastest on a CPU without gradients: pieces and in-place updates."""
+    return not (x.is_cuda or torch.is_grad_enabled() or torch.compiler.is_compiling())
 
 
 def convolve(waveforms: Tensor, weight: Tensor, by_tap: list[Tensor]) -> Tensor:
@@ -109,8 +114,7 @@ def halve(x: Tensor, by_tap: Tensor) -> Tensor:
     """
     channels, taps = x.shape[1], len(by_tap)
     rows = (x.shape[0] - taps) // 2 + 1
-    plain = x.is_cuda or torch.is_grad_enabled() or torch.compiler.is_compiling()
-    if taps == 3 and rows > 1 and x.dtype == torch.float32 and not plain:
+    if taps == 3 and rows > 1 and x.dtype == torch.float32 and is_cpu_inference(x):
         return halve_in_pairs(x, by_tap)
     y = x[: 2 * rows].view(rows, 2 * channels) @ by_tap[:2].flatten(0, 1)
     if taps == 3:

@@ -125,8 +125,8 @@ class DiagonalGMM(nn.Module):
         constant, factors = self.coefficients()
         variance = self.variances.mean(0)  # a component with tiny variance has little effect on the mean
         one = -0.5 * (self.dimension * math.log(2 * math.pi) + torch.log(variance).sum())
-        slopes = F.pad(-0.5 / variance, (self.dimension, 0))[:, None]  # (2 D, 1)
-        return constant - one, factors - slopes, one, slopes
+        slopes = F.pad(-0.5 / variance, (self.dimension, 0))  # (2 D,)
+        return constant - one, factors - slopes[:, None], one, slopes
 
     def powers(self, features: Tensor) -> Tensor:
         """Return [x, x^2] of the centred features in fp32: (N, D) -> (N, 2 D)."""
@@ -180,7 +180,7 @@ class DiagonalGMM(nn.Module):
                 sums.addmm_(powers.t(), posteriors)
                 log2_evidence += evidence.sum()
             # The part common to all components, for all frames together: posteriors of a frame sum to 1.
-            log_likelihood = log2_evidence / LOG2E + sums[:size].sum(1) @ slopes[:, 0] + one * len(features)
+            log_likelihood = log2_evidence / LOG2E + sums[:size].sum(1) @ slopes + one * len(features)
         first, second, count = sums.t().contiguous().split([self.dimension, self.dimension, 1], dim=1)
         frames = torch.full((), float(len(features)), device=features.device)
         return Statistics(count[:, 0], first, second, log_likelihood, frames)
