@@ -76,7 +76,8 @@ class Settings:
     seed: Annotated[int, SEED] = 0
     """Seed of all random numbers."""
     init_from: str = ""
-    """Encoder to start from instead of random weights: a run, a Hugging Face HuBERT folder or a file of weights."""
+    """Encoder to start from instead of random weights: a run, a Hugging Face HuBERT folder, a file of weights, or the
+    name of a shipped encoder."""
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
     predictor: PredictorConfig = field(default_factory=PredictorConfig)
     mask: MaskConfig = field(default_factory=MaskConfig)
