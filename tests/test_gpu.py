@@ -119,6 +119,17 @@ def test_steps_on_a_gpu_train_as_on_a_cpu(corpus: Path, tmp_path: Path, optimize
     assert losses["captured"] == pytest.approx(losses["cpu"], rel=tolerance)
 
 
+def test_recomputed_layers_can_be_captured_with_dropout(corpus: Path, tmp_path: Path) -> None:
+    """Attention with dropout must not be recomputed: the random state that this takes cannot be part of a graph."""
+    from test_training import lines
+
+    config = micro_config(train={"device": "cuda", "checkpoint_every": 100, "recompute": True})
+    assert pretrain(config, corpus, tmp_path / "run", show=False)
+    losses = [line["loss"] for line in lines(tmp_path / "run", "train") if line["phase"] == 1]
+    assert len(losses) == 6
+    assert losses[-1] < losses[0]
+
+
 def test_waiting_counts_only_where_the_gpu_has_nothing_to_do() -> None:
     speed = Speed(torch.device("cuda"))
     torch.cuda._sleep(10**9)  # half a second and more

@@ -1,11 +1,12 @@
 """Post-norm transformer layers, and the stack of layers with its input position encoding and norm."""
 
+from contextlib import AbstractContextManager
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from sjepa.model.abilities import use_kernels
 from sjepa.model.activation import plain_gelu
@@ -75,6 +76,25 @@ class FeedForward(nn.Module):
         return self.output_dense(x)
 
 
+ATTENTION_KERNELS = [
+    torch.ops.aten._scaled_dot_product_cudnn_attention.default,
+    torch.ops.aten._scaled_dot_product_efficient_attention.default,
+    torch.ops.aten._scaled_dot_product_flash_attention.default,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
+]
+
+
+def keep_attention() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+    """Store what the attention kernel returns while the rest of a layer is recomputed.
+
+    To recompute dropout inside this kernel, the compiler saves the state of a random generator, and a CUDA graph cannot
+    contain that.
+    """
+    contexts: tuple[AbstractContextManager[None], AbstractContextManager[None]]
+    contexts = create_selective_checkpoint_contexts(ATTENTION_KERNELS)
+    return contexts
+
+
 class TransformerLayer(nn.Module):
     """One post-norm layer, with the weight names of Hugging Face's HuBERT."""
 
@@ -100,7 +120,7 @@ class TransformerLayer(nn.Module):
 
     def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
         if self.recompute and self.training and torch.is_grad_enabled():
-            output: Tensor = checkpoint(self.compute, x, key_mask, use_reentrant=False)
+            output: Tensor = checkpoint(self.compute, x, key_mask, use_reentrant=False, context_fn=keep_attention)
             return output
         return self.compute(x, key_mask)
 
