@@ -1,10 +1,14 @@
 """Private APIs of torch, used only in this module, because a new version of torch may change them."""
 
+import logging
+import warnings
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import create_selective_checkpoint_contexts
 
 
 def raise_recompile_limit(limit: int) -> None:
@@ -26,6 +30,12 @@ def disable_padded_buffers() -> None:
     torch._inductor.config.comprehensive_padding = False
 
 
+def silence_compiler() -> None:
+    """Leave out two warnings that ask for nothing: TF32 is off on purpose, and `keep_attention` is safe here."""
+    warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores")
+    logging.getLogger("torch._higher_order_ops.wrap").setLevel(logging.ERROR)
+
+
 def count_compiled_graphs() -> int:
     """Return the number of graphs that this process has compiled. It should stop rising once every bucket has occurred.
 
@@ -43,6 +53,23 @@ def is_failed_allocation(error: RuntimeError) -> bool:
 def cpu_attention() -> Any:
     """Return the operator that computes attention on a CPU. Torch's counter of operations sees this private name."""
     return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+
+
+def keep_attention() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+    """Store what the attention kernel returns while `checkpoint` recomputes the rest of a layer.
+
+    To recompute dropout inside this kernel, the compiler saves the state of a random generator, and a CUDA graph cannot
+    contain that. The kernels have only private names.
+    """
+    kernels = (
+        torch.ops.aten._scaled_dot_product_cudnn_attention,
+        torch.ops.aten._scaled_dot_product_efficient_attention,
+        torch.ops.aten._scaled_dot_product_flash_attention,
+        cpu_attention(),
+    )
+    contexts: tuple[AbstractContextManager[None], AbstractContextManager[None]]
+    contexts = create_selective_checkpoint_contexts([kernel.default for kernel in kernels])
+    return contexts
 
 
 def copy_all(places: list[Tensor], sources: list[Tensor]) -> None:

@@ -1,16 +1,16 @@
 """Post-norm transformer layers, and the stack of layers with its input position encoding and norm."""
 
-from contextlib import AbstractContextManager
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
+from torch.utils.checkpoint import checkpoint
 
 from sjepa.model.abilities import use_kernels
 from sjepa.model.activation import plain_gelu
 from sjepa.model.position import ConvPosition
+from sjepa.torch_private import keep_attention
 
 Activation = Literal["gelu", "relu"]
 
@@ -74,25 +74,6 @@ class FeedForward(nn.Module):
         p = self.dropout if self.training else 0.0
         x = gelu_dropout(x, p) if self.activation == "gelu" else F.dropout(F.relu(x), p)
         return self.output_dense(x)
-
-
-ATTENTION_KERNELS = [
-    torch.ops.aten._scaled_dot_product_cudnn_attention.default,
-    torch.ops.aten._scaled_dot_product_efficient_attention.default,
-    torch.ops.aten._scaled_dot_product_flash_attention.default,
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
-]
-
-
-def keep_attention() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-    """Store what the attention kernel returns while the rest of a layer is recomputed.
-
-    To recompute dropout inside this kernel, the compiler saves the state of a random generator, and a CUDA graph cannot
-    contain that.
-    """
-    contexts: tuple[AbstractContextManager[None], AbstractContextManager[None]]
-    contexts = create_selective_checkpoint_contexts(ATTENTION_KERNELS)
-    return contexts
 
 
 class TransformerLayer(nn.Module):

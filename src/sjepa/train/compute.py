@@ -8,7 +8,7 @@ import torch
 from sjepa.config import Config
 from sjepa.model.abilities import has_bf16, kernels_work
 from sjepa.model.encoder import EncoderNetwork
-from sjepa.torch_private import disable_padded_buffers, raise_recompile_limit
+from sjepa.torch_private import disable_padded_buffers, raise_recompile_limit, silence_compiler
 
 
 def autocast(config: Config, device: torch.device) -> torch.autocast:
@@ -27,6 +27,7 @@ def compile_parts(encoder: EncoderNetwork) -> None:
     kernels_work()  # must be known before the compiler traces the network
     raise_recompile_limit(64)
     disable_padded_buffers()
+    silence_compiler()
     for part in (encoder.feature_extractor, encoder.feature_projection, encoder.encoder, *encoder.encoder.layers):
         part.compile(dynamic=False)
 
