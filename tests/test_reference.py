@@ -74,7 +74,7 @@ def test_a_whole_run_is_the_papers(
 
     def learn_both(run: Any, kind: step.StepKind, clean: Any, mask: Any, draws: Any, noise: Any) -> None:
         layer, decay = run.layer.active, kind.decay
-        heard = run.augment(clean, draws, noise, clean.shape[1], False) if kind.augments else clean
+        heard = run.augment(clean, draws, noise, False) if kind.augments else clean
         sums = run.frame_sums
         run.frame_sums = lambda q, *rest: (ours.update(q=q), sums(q, *rest))[1]
         learn(run, kind, clean, mask, draws, noise)

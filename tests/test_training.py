@@ -19,6 +19,7 @@ from conftest import NO_DROPOUT, babble, change
 from processes import Command, start_ranks
 
 from sjepa import DiagonalGMM, Encoder, UserError
+from sjepa.audio.augment import Draws, change_speed, student_samples
 from sjepa.config import Config
 from sjepa.data.loader import Batch, BatchReader
 from sjepa.data.sampler import BatchPlan
@@ -29,7 +30,7 @@ from sjepa.train import loop, metrics
 from sjepa.train.loop import load_noise, pretrain
 from sjepa.train.loss import kl_per_frame
 from sjepa.train.run import Run
-from sjepa.train.step import train_step
+from sjepa.train.step import find_step_kind, learn, train_step
 
 Make = Callable[..., Config]
 
@@ -205,6 +206,22 @@ def test_recomputed_layers_give_the_same_gradients_with_dropout(corpus: Path, mi
         moments.append({n: run.optimizers[0].state[p]["exp_avg"] for n, p in run.model.named_parameters()})
     for name, value in moments[0].items():
         torch.testing.assert_close(moments[1][name], value, rtol=1e-5, atol=1e-10, msg=name)
+
+
+def test_audio_at_a_changed_speed_trains_like_audio_recorded_at_that_speed(corpus: Path, micro: Make) -> None:
+    def learn_once(speed: dict[str, Any], audio: Callable[[Batch], torch.Tensor]) -> dict[str, Any]:
+        config = micro(encoder=NO_DROPOUT, predictor={"dropout": 0.0}, augment={"p_noise": 0.0, "p_mix": 0.0} | speed)
+        run, _ = one_batch(config, corpus)
+        learn(run, find_step_kind(run, config.schedule()[0]), audio(batch), batch.masks, batch.draws, None)
+        return run.meter.read()
+
+    speed = {"speed": 0.1, "speed_targets": True}
+    _, batch = one_batch(micro(augment=speed), corpus)
+    rate = Draws.from_rows(batch.draws).rate
+    samples = student_samples(batch.clean.shape[1], 0.1)
+    found = learn_once(speed, lambda batch: batch.clean)
+    assert found == learn_once({}, lambda batch: change_speed(batch.clean, rate, samples))
+    assert found["loss"] != learn_once(speed | {"speed_targets": False}, lambda batch: batch.clean)["loss"]
 
 
 def test_checkpoints_can_follow_the_clock(corpus: Path, tmp_path: Path, micro: Make) -> None:

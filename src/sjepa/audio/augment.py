@@ -2,7 +2,7 @@
 
 `draw` decides on the host what happens to each utterance, from one seeded generator per utterance. `augment` changes
 the audio on the device with batched tensor code. It runs the same operations whatever was drawn, so it can be compiled
-and captured with the rest of the step. Targets are computed from clean audio at its original speed.
+and captured with the rest of the step. Targets are computed from clean audio.
 """
 
 import math
@@ -44,8 +44,10 @@ class AugmentConfig:
     noise: str = ""
     """Noise recordings: a folder, an index or shards; empty for other utterances of the batch."""
     speed: Annotated[float, Bound(0, 0.5, "it should lie between 0 and 0.5")] = 0.0
-    """Largest relative change of an utterance's speed, which also shifts pitch and formants (ours; try 0.1). Targets
-    come from the audio at its original speed and are aligned in time."""
+    """Largest relative change of an utterance's speed, which also shifts pitch and formants (ours; try 0.1)."""
+    speed_targets: bool = False
+    """Compute targets from the audio at the changed speed. Otherwise they come from its original speed and are aligned
+    in time."""
     equalizer: Annotated[float, Bound(0, 60, "it should lie between 0 and 60 dB")] = 0.0
     """Largest gain or loss of a random equalizer, dB (ours; try 6)."""
 
@@ -100,14 +102,10 @@ def student_samples(samples: int, speed: float) -> int:
     return math.floor(samples / (1.0 + speed))
 
 
-def augment(
-    clean: Tensor, draws: Tensor, noise: Tensor | None = None, samples: int | None = None, equalize: bool = False
-) -> Tensor:
-    """Return an augmented copy of (B, N) audio, cut to `samples`. `noise` is one long recording to take noise from."""
+def augment(clean: Tensor, draws: Tensor, noise: Tensor | None = None, equalize: bool = False) -> Tensor:
+    """Return a copy of (B, N) audio with noise and mixing. `noise` is one long recording to take noise from."""
     drawn = Draws.from_rows(draws)
-    student = clean if samples in (None, clean.shape[1]) else change_speed(clean, drawn.rate, samples)
-    if equalize:
-        student = apply_equalizer(student, drawn.gains)
+    student = apply_equalizer(clean, drawn.gains) if equalize else clean
     return mix_utterances(add_noise(student, drawn, noise), student, drawn)
 
 

@@ -231,7 +231,7 @@ def time_parts(config: Config, batch: Batch, device: torch.device) -> dict[str, 
             run.targets(run.targets.frame_features(clean, run.active_layer))
 
     parts = {
-        "augmentation": time_work(lambda: run.augment(clean, batch.draws, None, clean.shape[1], False)),
+        "augmentation": time_work(lambda: run.augment(clean, batch.draws, None, False)),
         "front end": time_backward(lambda: encoder.feature_extractor(clean)),
         "projection": time_backward(lambda: encoder.feature_projection(channels)),
         "position": time_backward(lambda: encoder.encoder(x, mask)),

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from sjepa import distributed
-from sjepa.audio.augment import augment
+from sjepa.audio.augment import augment, change_speed
 from sjepa.config import Config
 from sjepa.cuda_graphs import StepGraphs
 from sjepa.errors import UserError
@@ -53,7 +53,8 @@ class Run:
     optimizers: list[torch.optim.Optimizer]
     frame_sums: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]] = frame_sums
     masked_kl: Callable[[Tensor, Tensor, Tensor], Tensor] = masked_kl
-    augment: Callable[[Tensor, Tensor, Tensor | None, int, bool], Tensor] = augment
+    change_speed: Callable[[Tensor, Tensor, int], Tensor] = change_speed
+    augment: Callable[[Tensor, Tensor, Tensor | None, bool], Tensor] = augment
     targets: Targets = field(init=False)
     update_targets: Callable[[Tensor], None] = field(init=False)
     step_sum: StepSum = field(init=False)
@@ -92,6 +93,7 @@ class Run:
             model.predict = torch.compile(model.predict, dynamic=False)  # type: ignore[method-assign]
             run.frame_sums = torch.compile(frame_sums, dynamic=False)
             run.masked_kl = torch.compile(masked_kl, dynamic=False)
+            run.change_speed = torch.compile(change_speed, dynamic=False)
             run.augment = torch.compile(augment, dynamic=False)
         return run
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from sjepa import distributed
-from sjepa.audio.augment import align_targets, student_samples
+from sjepa.audio.augment import Draws, align_targets, student_samples
 from sjepa.config import Config
 from sjepa.data.loader import Batch, to_float
 from sjepa.data.sampler import split_evenly
@@ -108,13 +108,15 @@ def add_gradients(
     config, model = run.config, run.model
     views, mask = masks.shape[1], masks.flatten(0, 1)  # the views of an utterance follow each other
     with autocast(config, run.device):
-        target_features = run.targets.frame_features(clean, kind.layer)
+        samples = student_samples(clean.shape[1], config.augment.speed)
+        audio = clean[:, :samples]
+        if kind.augments and config.augment.speed > 0:
+            audio = run.change_speed(clean, Draws.from_rows(draws).rate, samples)
+        target_audio = audio if config.augment.speed_targets else clean
+        target_features = run.targets.frame_features(target_audio, kind.layer)
         with run.side_stream():
             q, statistics = run.targets(target_features)
-        samples = student_samples(clean.shape[1], config.augment.speed)
-        student = clean[:, :samples]
-        if kind.augments:
-            student = run.augment(clean, draws, noise, samples, config.augment.equalizer > 0)
+        student = run.augment(audio, draws, noise, config.augment.equalizer > 0) if kind.augments else audio
         with torch.set_grad_enabled(kind.trains_frontend):
             convolved = model.encoder.convolve(student)
         # The backward pass stops here first. Ranks sum the later gradients while the front end computes its own.
@@ -123,7 +125,7 @@ def add_gradients(
         logits = model.predict(z, mask)
         direct = model.head(z) if config.train.masked_path == "both" else None
         run.side_stream.join()
-    if samples < clean.shape[1]:
+    if target_audio.shape[1] > samples:
         q = align_targets(q, draws if kind.augments else None, mask.shape[1])
     occupancy, q = q.sum((0, 1)), repeat(q, views)
     kl_masked, kl_visible, watched = run.frame_sums(q, logits, mask)
