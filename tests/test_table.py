@@ -128,6 +128,13 @@ def test_probes_show_deviations_and_units_their_own_table() -> None:
     assert "†" not in elsewhere  # what was reported on other data is not put beside
 
 
+def test_a_table_of_one_encoder_explains_no_marks() -> None:
+    (alone,) = build_sections([probe()], with_reported=False)
+    assert alone.note == "Accuracy in percent, mean ± deviation over splits."
+    (beside_others,) = build_sections([probe()])
+    assert beside_others.note.endswith("with 67 phonemes of another alignment. Best of each size class in bold.")
+
+
 def test_size_classes_have_headings_as_in_the_paper() -> None:
     """Each row stands below the heading of its class, which the sizes decide."""
     sections = build_sections([result("mine", "asr", {"wer": 12.0}), result("big", "asr", {"wer": 5.0}, 94_000_000)])

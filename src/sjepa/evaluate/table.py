@@ -107,11 +107,16 @@ class SectionKey:
             text = "Reduced protocols: fewer steps, less data, a narrower recurrent head."
             return f"{text} Not comparable with full results."
         if self.kind is SectionKind.PROBES:
-            text = "Accuracy in percent, mean ± deviation over splits."
-            return f"{text} {MARK}, with 67 phonemes of another alignment." if self.reported else text
+            return "Accuracy in percent, mean ± deviation over splits."
         if self.kind is SectionKind.UNITS:
             return "Agreement of discrete units with phones; ABX error in percent."
-        return f"Percent, ↓ lower is better. {MARK}." if self.kind is SectionKind.SUPERB else "Percent."
+        return "Percent, ↓ lower is better." if self.kind is SectionKind.SUPERB else "Percent."
+
+    @property
+    def mark(self) -> str:
+        """The meaning of the mark of reported results."""
+        alignment = ", with 67 phonemes of another alignment" if self.kind is SectionKind.PROBES else ""
+        return f"{MARK}{alignment}."
 
 
 @dataclass
@@ -143,9 +148,16 @@ class Section:
     @property
     def note(self) -> str:
         """Text to print with the table."""
-        chosen = f" Learning rates that differ from the protocol: {', '.join(self.rates)}." if self.rates else ""
-        unswept = any(self.is_unswept(row, column) for row in self.rows for column in row.unswept)
-        return self.place.note + (f" {UNSWEPT_MARK}." if unswept else "") + chosen + " Best of each size class in bold."
+        sentences = [self.place.note]
+        if any(row.reported for row in self.rows):
+            sentences.append(self.place.mark)
+        if any(self.is_unswept(row, column) for row in self.rows for column in row.unswept):
+            sentences.append(f"{UNSWEPT_MARK}.")
+        if self.rates:
+            sentences.append(f"Learning rates that differ from the protocol: {', '.join(self.rates)}.")
+        if len(self.rows) > 1:
+            sentences.append("Best of each size class in bold.")
+        return " ".join(sentences)
 
     @property
     def classes(self) -> list[tuple[str, list[Row]]]:
