@@ -57,6 +57,8 @@ def test_a_run_can_start_from_another_encoder(corpus: Path, tmp_path: Path, micr
     larger = change(config, encoder={"layers": 3})
     with pytest.raises(UserError, match=r"another size than the config: set --encoder\.layers 2"):
         pretrain(larger, corpus, tmp_path / "larger", show=False)
+    with pytest.raises(UserError, match=r"another size than the config: use --preset compact$"):
+        pretrain(dataclasses.replace(config, init_from="english-compact"), corpus, tmp_path / "shipped", show=False)
 
 
 def test_a_run_that_starts_from_an_encoder_can_predict_its_features_from_the_start(

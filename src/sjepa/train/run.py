@@ -24,6 +24,7 @@ from sjepa.runs.folder import RunFolder
 from sjepa.runs.locate import find_encoder
 from sjepa.runs.steps import load_step
 from sjepa.seeds import seed_from
+from sjepa.settings_file import load_preset, preset_names
 from sjepa.targets.clusters import (
     CLUSTERS_FILE,
     ClustersInfo,
@@ -100,11 +101,16 @@ class Run:
     def load_encoder_weights(self, source: str) -> None:
         """Load the weights of another encoder. Predictor and head keep their random weights."""
         weights, fields = formats.read_encoder(find_encoder(source))
-        ours = {name: getattr(self.config.encoder, name) for name in fields}
         sizes = ("hidden_size", "layers", "heads", "inner_size", "conv_channels", "position_kernel", "position_groups")
-        other = [f"--encoder.{name.replace('_', '-')} {fields[name]}" for name in sizes if fields[name] != ours[name]]
-        if other:
-            raise UserError(f"{source} holds an encoder of another size than the config: set {' '.join(other)}")
+
+        def list_differences(config: Config) -> list[str]:
+            other = [name for name in sizes if fields[name] != getattr(config.encoder, name)]
+            return [f"--encoder.{name.replace('_', '-')} {fields[name]}" for name in other]
+
+        if other := list_differences(self.config):
+            fitting = [name for name in preset_names() if not list_differences(load_preset(name))]
+            advice = f"use --preset {' or '.join(fitting)}" if fitting else f"set {' '.join(other)}"
+            raise UserError(f"{source} holds an encoder of another size than the config: {advice}")
         formats.load_strictly(self.model.encoder, weights, source)
 
     @property
