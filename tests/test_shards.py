@@ -209,6 +209,7 @@ class Handler(http.server.SimpleHTTPRequestHandler):
     break_next = 0  # so many answers stop half-way
     ranges = True
     latency = 0.0  # seconds before an answer
+    refuse = 0  # the status of every answer, if not 0
     gate: threading.Barrier | None = None  # answers wait until so many requests are there
     requests: list[str]
 
@@ -218,8 +219,8 @@ class Handler(http.server.SimpleHTTPRequestHandler):
             self.gate.wait()
         path = Path(self.translate_path(self.path))
         type(self).requests.append(f"{path.name} {self.headers.get('Range', '')}")
-        if not path.is_file():
-            self.send_error(404)
+        if self.refuse or not path.is_file():
+            self.send_error(self.refuse or 404)
             return
         content = path.read_bytes()
         asked = re.match(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))

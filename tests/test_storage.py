@@ -75,6 +75,17 @@ def test_a_server_that_stalls_costs_seconds(tmp_path: Path, serve: Serve, monkey
     assert fetch(Place(f"{url}/a.bin", 2, 3)) == b"234"
 
 
+def test_a_server_that_refuses_is_asked_once(tmp_path: Path, serve: Serve) -> None:  # noqa: F811
+    (tmp_path / "a.bin").write_bytes(b"0123456789")
+    url, handler = serve(tmp_path)
+    for status, requests in ((403, 1), (503, storage.TRIES)):
+        handler.refuse = status
+        handler.requests.clear()
+        with pytest.raises(UnreachableError, match=f"a.bin: cannot be read.*{status}"):
+            fetch(Place(f"{url}/a.bin", 2, 3))
+        assert len(handler.requests) == requests
+
+
 def test_an_outage_is_waited_out_and_reported_once(
     tmp_path: Path,
     serve: Serve,  # noqa: F811

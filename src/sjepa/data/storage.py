@@ -19,7 +19,7 @@ LONGEST_WAIT = 10.0
 CONNECT, STALL = 5.0, 10.0  # seconds that a server may take to accept a connection, and to send its next bytes
 PART = 8 * 2**20  # bytes per request when a whole file is downloaded
 DOWNLOADS = 4  # concurrent requests of a download
-FINAL = frozenset(range(400, 500)) - {408, 429}  # responses after which longer waiting does not help
+FINAL = frozenset(range(400, 500)) - {408, 429}  # responses that are not worth another try
 failing_urls: set[str] = set()  # URLs that failed every try: until one succeeds they get one try and no waits
 fetched_ahead = threading.local()  # .held: stretches of URLs that were fetched ahead, or why they failed
 
@@ -123,7 +123,6 @@ def fetch(
     began = time.monotonic()
     tries, short = 1 if url in failing_urls else TRIES, False
     for attempt in range(1, 1_000_000):
-        final = False
         try:
             # By keyword, because protocols order these arguments differently.
             stretch = {"start": offset, "end": offset + size} if size else {}
@@ -132,7 +131,8 @@ def fetch(
             raise BadAudioError(f"{show_path(url)}: there is no such file") from None
         except Exception as error:  # every protocol has its own exceptions
             reason, short = one_line(error) or type(error).__name__, False
-            final = isinstance(error, PermissionError) or getattr(error, "status", None) in FINAL
+            if isinstance(error, PermissionError) or getattr(error, "status", None) in FINAL:
+                raise UnreachableError(f"{show_path(url)}: cannot be read ({reason})") from None
         else:
             if not size or len(content) == size:
                 failing_urls.discard(url)
@@ -140,7 +140,7 @@ def fetch(
             if len(content) > size:
                 raise UserError(f"{url}: the server does not serve parts of files (HTTP ranges): download the folder")
             reason, short = f"{len(content)} of {size} bytes came", True
-        lasting = tries > 1 and not short and not final and time.monotonic() - began < patience
+        lasting = tries > 1 and not short and time.monotonic() - began < patience
         if is_stopped() or (attempt >= tries and not lasting):
             break
         if attempt == TRIES and report is not None:
