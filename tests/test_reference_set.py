@@ -59,7 +59,7 @@ def test_damaged_utterances_are_passed_over(corpus: Path, tmp_path: Path) -> Non
     assert len(drawn(tmp_path, 12)) == 3
     for path in tmp_path.iterdir():
         path.write_bytes(path.read_bytes()[:44] + bytes(len(path.read_bytes()) - 44))
-    with pytest.raises(UserError, match="cannot read any of the 12 utterances drawn for the effective ranks"):
+    with pytest.raises(UserError, match="cannot read any of the 12 utterances drawn for measurements"):
         drawn(tmp_path, 12)
 
 

@@ -61,6 +61,9 @@ class TrainConfig:
     more time."""
     accumulate: Annotated[int, COUNT] = 1
     """Split each rank's batch into this many parts and accumulate their gradients: less memory, the same result."""
+    held_out: str = ""
+    """Audio to measure on and never train on: a folder, an index or shards. At each check of the layers, masked
+    prediction is measured on it, and on as much training audio."""
     wandb: str = ""
     """Weights & Biases project to log to; empty for none."""
     keep_every: Annotated[int, INDEX] = 0
@@ -199,6 +202,7 @@ FREE = frozenset(
         "batches.shard_cache_gb",
         "train.accumulate",
         "train.recompute",
+        "train.held_out",
         "train.wandb",
         "batches.memory_gb",
     }

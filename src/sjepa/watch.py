@@ -30,6 +30,10 @@ ROWS = (
     ("audio_per_second", "audio per second", "{:,.0f} s"),
     ("waiting", "waiting for data", "{:.1%}"),
 )
+HELD_OUT_ROWS = (
+    ("accuracy_heard", "masked, training audio", "{:.1%}"),
+    ("accuracy_unheard", "masked, held-out audio", "{:.1%}"),
+)
 
 
 class Tail:
@@ -127,10 +131,12 @@ def draw(run: Path, events: Sequence[Event], total: int, age: float) -> Any:
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(justify="right", no_wrap=True)
     grid.add_column(style="cyan", no_wrap=True)
-    for key, name, form in ROWS:
-        values = [find_value(line, key) for line in lines if line["phase"] == lines[-1]["phase"]]
-        if values[-1] is not None:
-            grid.add_row(name, form.format(values[-1]), sparkline(values))
+    in_phase = [event for event in events if event.get("phase") == lines[-1]["phase"]]
+    for kind, rows in (("train", ROWS), ("held_out", HELD_OUT_ROWS)):
+        for key, name, form in rows:
+            values = [find_value(line, key) for line in select_events(in_phase, kind)]
+            if values and values[-1] is not None:
+                grid.add_row(name, form.format(values[-1]), sparkline(values))
     stopped = events[-1]["step"] if events[-1]["event"] == "stopped" else None
     parts: list[Any] = [Text(progress(lines, total, age, stopped)), Text(), grid]
     checks = select_events(events, "layers")

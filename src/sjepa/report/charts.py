@@ -39,6 +39,15 @@ def accuracy(events: Sequence[Event]) -> Chart:
     return chart_over_steps(events, traces, y={"tickformat": ".0%", "rangemode": "tozero"})
 
 
+def held_out(events: Sequence[Event]) -> Chart:
+    """Accuracy at masked frames of training audio and of held-out audio."""
+    traces = [
+        curve(events, "accuracy_heard", "training audio", MASKED, form=".1%", kind="held_out"),
+        curve(events, "accuracy_unheard", "held-out audio", INK, form=".1%", kind="held_out"),
+    ]
+    return chart_over_steps(events, traces, y={"tickformat": ".0%", "rangemode": "tozero"})
+
+
 def effective_ranks(events: Sequence[Event]) -> Chart:
     """Every layer's rank (dots: measured; lines: smoothed) over a strip that shows the active layer."""
     checks = select_events(events, "layers")
@@ -182,13 +191,20 @@ def scatter(x: Sequence[Any], y: Sequence[Any], name: str, colour: str, form: st
 
 
 def curve(
-    events: Sequence[Event], key: str, name: str, colour: str, form: str = ".3f", width: float = 2, dash: str = "solid"
+    events: Sequence[Event],
+    key: str,
+    name: str,
+    colour: str,
+    form: str = ".3f",
+    width: float = 2,
+    dash: str = "solid",
+    kind: str = "train",
 ) -> Event:
     """A logged quantity over steps, interrupted between phases, because their targets differ."""
     x: list[int] = []
     y: list[float | None] = []
     phase = None
-    for line in select_events(events, "train"):
+    for line in select_events(events, kind):
         if x and line.get("phase") != phase:
             x.append(x[-1])
             y.append(None)

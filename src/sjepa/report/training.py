@@ -130,7 +130,19 @@ def learning_curves(report: Report) -> str:
         "learning",
         "How it learned",
         f"The network predicts a target at every frame; {kinds}. Do not compare curves of different phases.",
-        f'{loss}<div class="grid">{accuracy}{decay(report)}</div>',
+        f'{loss}<div class="grid">{accuracy}{decay(report)}</div>{held_out(report)}',
+    )
+
+
+def held_out(report: Report) -> str:
+    if not select_events(report.events, "held_out"):
+        return ""
+    return figure(
+        "held_out",
+        "Masked accuracy on held-out audio",
+        charts.held_out(report.events),
+        "Measured on fixed crops with fixed masks, without dropout and augmentation. If only the accuracy on training "
+        "audio rises, the encoder learns its corpus by heart.",
     )
 
 

@@ -45,12 +45,14 @@ FIELDS: dict[str, Kind] = {
     **dict.fromkeys(("loss", "kl_masked", "kl_visible", "kl_encoder", "lr", "gradient_norm", "decay", "hours"), MAYBE),
     **dict.fromkeys(("accuracy_masked", "accuracy_visible", "crop_loss"), MAYBE),
     **dict.fromkeys(("target_entropy", "predictor_entropy", "target_perplexity"), MAYBE),
+    **dict.fromkeys(("kl_heard", "kl_unheard", "accuracy_heard", "accuracy_unheard"), MAYBE),
 }
 # Required fields of each kind of event.
 NEEDED = {
     "phase": ("phase", "k", "targets"),
     "layers": ("effective_ranks", "smoothed"),
     "clusters": ("phase", "share"),
+    "held_out": ("phase", "accuracy_heard", "accuracy_unheard"),
 }
 
 
@@ -104,7 +106,7 @@ def parse_event(line: str, where: str) -> Event:
 
 
 def select_events(events: Sequence[Event], kind: str) -> list[Event]:
-    """Return the events of one kind: data, phase, train, layers, clusters or stopped."""
+    """Return the events of one kind: data, phase, train, layers, clusters, held_out or stopped."""
     return [event for event in events if event.get("event") == kind]
 
 

@@ -37,6 +37,7 @@ from sjepa.train.agreement import StopAgreement, check_shared_disk, stop_if_aske
 from sjepa.train.boundary import begin_phase, change_layer
 from sjepa.train.branch import branch, check_directory, name_first_phases
 from sjepa.train.extend import describe_extension, keep_earlier, keep_ended_phase, refuse_idle_change
+from sjepa.train.held_out import draw_held_out, open_held_out
 from sjepa.train.metrics import Log, Speed
 from sjepa.train.reference_set import draw_reference_set
 from sjepa.train.reporting import describe_plan, log_interval, record_bad_audio
@@ -54,6 +55,8 @@ class Training:
     folder: RunFolder
     log: Log
     noise: Tensor | None
+    held_out: Corpus | CorpusMix | None
+    """Audio that is not trained on, on the main rank."""
     stop: StopAgreement
     progress: Bar
     show: bool
@@ -130,6 +133,7 @@ def run_to_end(job: Job, request: StopRequest, show: bool) -> bool:
     kept = ShardCache(Path(settings.shard_cache), int(settings.shard_cache_gb * 1e9)) if settings.shard_cache else None
     corpus = open_corpus(data, settings.max_seconds, settings.cache, settings.memory_gb, show, kept)
     check_components(config, corpus.hours)
+    held_out = open_held_out(config, corpus, show)
     stop_if_asked(request)
     with ExitStack() as holding:
         distributed.run_on_main_rank(lambda: holding.enter_context(folder.lock()))
@@ -143,7 +147,7 @@ def run_to_end(job: Job, request: StopRequest, show: bool) -> bool:
         log = holding.enter_context(closing(Log(folder, run.log_bytes, run.step, config.train.wandb)))
         progress = holding.enter_context(bar("Training", config.steps, done=run.step, show=show))
         noise, stop = load_noise(config, device, show), StopAgreement(run, request)
-        training = Training(run, corpus, folder, log, noise, stop, progress, show)
+        training = Training(run, corpus, folder, log, noise, held_out, stop, progress, show)
         # The end of the last phase is saved before its function returns.
         return all(train_phase(training, phase) for phase in job.phases if run.step < phase.end)
 
@@ -162,6 +166,7 @@ def train_phase(training: Training, phase: Phase) -> bool:
         corpus, config.mask, config.augment, seed=config.seed, rank=rank, world_size=world_size, accumulate=parts
     )
     distributed.run_on_main_rank(lambda: draw_reference(run, reader, plan))
+    measured = draw_held_out(run, training.held_out)
     if run.phase != phase.number:
         if run.phase and config.batches_in(phase.config) != config.batches_in(config.phases[run.phase - 1]):
             run.position = (run.position[0] + 1, 0)  # a position does not apply to batches of another size
@@ -189,6 +194,8 @@ def train_phase(training: Training, phase: Phase) -> bool:
                 check_layers(run, log)
                 if run.targets.online and run.layer.active != before:
                     change_layer(run, before, reader, plan)
+                if measured is not None:
+                    log.write("held_out", run.step, phase=phase.number, **measured.measure(run))
             training.progress.advance()
             last, stopping = run.step == phase.end, training.stop.is_reached()
             logging = run.step % config.train.log_every == 0 or last

@@ -28,8 +28,13 @@ def draw_reference_set(reader: BatchReader, plan: BatchPlan, utterances: int) ->
     wanted = min(utterances, len(available))
     samples = min(LONGEST, int(np.partition(lengths, -wanted)[-wanted]))
     long_enough = available[lengths >= samples]
+    return draw_crops(reader, long_enough, samples, wanted)
+
+
+def draw_crops(reader: BatchReader, utterances: np.ndarray, samples: int, wanted: int) -> Tensor:
+    """Draw a crop of `samples` from each of up to `wanted` utterances: int16 (B, N). Damaged ones are replaced."""
     generator = np.random.default_rng((reader.seed, STREAM))
-    drawn = generator.choice(long_enough, min(SPARE * wanted, len(long_enough)), replace=False)
+    drawn = generator.choice(utterances, min(SPARE * wanted, len(utterances)), replace=False)
     crops: list[np.ndarray] = []
     reason = ""
     for utterance in drawn.tolist():
@@ -40,5 +45,5 @@ def draw_reference_set(reader: BatchReader, plan: BatchPlan, utterances: int) ->
         if len(crops) == wanted:
             break
     if not crops:
-        raise UserError(f"cannot read any of the {len(drawn)} utterances drawn for the effective ranks: {reason}")
+        raise UserError(f"cannot read any of the {len(drawn)} utterances drawn for measurements: {reason}")
     return torch.from_numpy(np.stack(crops))
