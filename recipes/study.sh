@@ -5,6 +5,7 @@
 #   bash recipes/study.sh CORPORA --only soft-0 soft.phase1-0 logmel   # some runs; several calls can share a GPU
 #   bash recipes/study.sh CORPORA --list                               # all runs and their state
 #   STUDY=/large/disk bash recipes/study.sh CORPORA                    # another folder than runs/study
+#   RECIPE=study-ablations bash recipes/study.sh CORPORA               # short runs, in runs/study-ablations
 #   RECIPE=study-adamw bash recipes/study.sh CORPORA                   # the first study, in runs/study-adamw
 #
 # CORPORA holds LibriSpeech/dev-clean with phones-dev-clean.jsonl.gz beside LibriSpeech, and any of: extra/ (more
@@ -54,7 +55,7 @@ sjepa sweep "recipes/$RECIPE.toml" "$@"
 if [ $# = 0 ]; then
   whisper=$CORPORA/whisper-tiny.en-encoder # trained with transcripts: a reference
   probed=$STUDY/whisper-tiny/results/probe
-  if [ -d "$whisper" ] && [ ! -f "$probed/results.json" ]; then
+  if [ "$RECIPE" = study ] && [ -d "$whisper" ] && [ ! -f "$probed/results.json" ]; then
     sjepa probe --encoder "$whisper" --data "$CORPORA" --frames 0 --out "$probed"
   fi
   python benchmarks/study.py collect "$RECIPE" "$STUDY"

@@ -361,11 +361,13 @@ def test_the_first_study_is_a_sweep_of_the_runs_that_were_kept(monkeypatch: pyte
 def test_the_study_is_a_sweep_whose_variants_share_the_first_phase(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"STUDY": "/study", "CORPORA": "/corpora", "NOISE": ""}.items():
         monkeypatch.setenv(name, value)
-    items = {item.name: item for item in read(ROOT / "recipes" / "study.toml").items}
+    long = {item.name: item for item in read(ROOT / "recipes" / "study.toml").items}
     kept = {path.stem for path in (ROOT / "benchmarks" / "results" / "study").glob("*.json")}
-    assert kept <= {*items, "whisper-tiny"}  # study.sh probes Whisper's encoder if it is there
-    assert (items["longer-0"].parent, items["longer-0"].shared) == (items["headline-0"], 1)
+    assert kept <= {*long, "whisper-tiny"}  # study.sh probes Whisper's encoder if it is there
+    assert (long["longer-0"].parent, long["longer-0"].shared) == (long["headline-0"], 1)
+    items = {item.name: item for item in read(ROOT / "recipes" / "study-ablations.toml").items}
+    assert {path.stem for path in (ROOT / "benchmarks" / "results" / "study-ablations").glob("*.json")} <= set(items)
     for name, item in items.items():
         stem, _, seed = name.rpartition("-")
-        if item.config is not None and stem not in ("headline", "longer", "soft") and not stem.startswith("paper"):
+        if item.config is not None and stem != "soft" and not stem.startswith("paper"):
             assert (item.parent, item.shared) == (items[f"soft-{seed}"], 1), name
