@@ -3,6 +3,7 @@
 import os
 import pkgutil
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable
@@ -10,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_training import command, environment, lines
+from processes import Command, free_port, start_ranks
+from test_training import arguments, command, environment, lines
 
 from sjepa.config import Config
 from sjepa.runs.folder import RunFolder
@@ -113,3 +115,44 @@ def test_signals_again_and_again_from_the_start_end_a_command_in_good_order(
     assert process.returncode == 130, errors
     assert errors.count("stopping before the next step") == errors.count("sjepa:") == 1
     assert "the same command continues" in output
+
+
+def wait_for(command: Command, words: str, seconds: float = 60) -> None:
+    until = time.monotonic() + seconds
+    while words not in command.text:
+        assert command.is_running, command.text
+        assert time.monotonic() < until, command.text
+        time.sleep(0.02)
+
+
+def test_a_rank_that_waits_for_the_others_ends_at_once(corpus: Path, tmp_path: Path, micro: Make) -> None:
+    """It waits in code that is not Python's, where Python handles no signals."""
+    alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+    alone["MASTER_PORT"] = str(free_port())
+    waiting = Command(arguments(micro(), corpus, tmp_path / "run", tmp_path), tmp_path / "log", alone)
+    while not is_listening(int(alone["MASTER_PORT"])):
+        time.sleep(0.05)
+    waiting.send(signal.SIGTERM)
+    assert waiting.wait(20) == 130
+    assert "sjepa: SIGTERM: stopped\n" in waiting.text
+
+
+def is_listening(port: int) -> bool:
+    with socket.socket() as tried:
+        return tried.connect_ex(("127.0.0.1", port)) == 0
+
+
+def test_a_signal_is_answered_while_another_rank_hangs(corpus: Path, tmp_path: Path, micro: Make) -> None:
+    config = micro(phase1={"steps": 400}, phase2={"steps": 10}, train={"checkpoint_every": 1000, "log_every": 5})
+    run = tmp_path / "run"
+    ranks = start_ranks(arguments(config, corpus, run, tmp_path), tmp_path / "log", 2)
+    while not (run / "metrics.jsonl").exists() or '"train"' not in (run / "metrics.jsonl").read_text():
+        assert all(rank.is_running for rank in ranks), ranks[0].text
+        time.sleep(0.05)
+    ranks[1].send(signal.SIGSTOP)
+    time.sleep(0.5)  # rank 0 reaches a sum over both
+    ranks[0].send(signal.SIGTERM)
+    wait_for(ranks[0], "sjepa: SIGTERM: stopping after this step", 10)
+    ranks[1].send(signal.SIGCONT)
+    assert [rank.wait() for rank in ranks] == [0, 0], ranks[0].text
+    assert f"Stopped at step {RunFolder(run).step} of 410; the same command continues" in ranks[0].text

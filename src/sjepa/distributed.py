@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from sjepa.device import choose_device
 from sjepa.errors import UserError
+from sjepa.stopping import nothing_unsaved
 
 TIMEOUT = timedelta(minutes=30)  # a rank may read slow storage or compile while the others wait
 
@@ -23,9 +24,11 @@ def setup(device: str) -> torch.device:
     cuda = choose_device(device).type == "cuda"
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     if cuda:
+        local_rank %= torch.cuda.device_count()  # each task of srun may see only its own GPU
         torch.cuda.set_device(local_rank)
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ and not dist.is_initialized():
-        dist.init_process_group("nccl" if cuda else "gloo", timeout=TIMEOUT, **join_store())
+        with nothing_unsaved():  # the other ranks may come late, or never
+            dist.init_process_group("nccl" if cuda else "gloo", timeout=TIMEOUT, **join_store())
     return torch.device("cuda", local_rank) if cuda else torch.device("cpu")
 
 

@@ -5,10 +5,12 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1") if hasattr(signal, name)]
 SAME = 1.0  # seconds; a launcher forwards a signal that the whole process group has already received
+BLOCKED = 1.0  # seconds until the main thread counts as blocked in code that is not Python's
+INTERRUPTED = 130  # exit code
 
 _active: "StopRequest | None" = None  # this process's request, while signals are handled
 
@@ -26,6 +28,10 @@ class StopRequest:
         self.number: int | None = None
         self.since = 0.0
         self.process = os.getpid()
+        self.unsaved = True
+        """Whether there may be something to save. Otherwise a signal ends the process at once."""
+        self.received: dict[int, float] = {}  # when the main thread last received a signal, by number
+        self.answered: set[int] = set()  # signals that were answered while the main thread was blocked
 
     def __bool__(self) -> bool:
         return self.number is not None
@@ -35,16 +41,56 @@ class StopRequest:
         return "" if self.number is None else signal.Signals(self.number).name
 
     def receive(self, number: int, frame: object) -> None:
-        """Handle a signal: print and remember it. A second Ctrl-C ends the process; other signals may repeat."""
+        """Handle a signal in the main thread."""
         if os.getpid() != self.process:
             return  # a newly forked worker process: its parent handles signals
+        self.received[number] = time.monotonic()
+        if number in self.answered:
+            self.answered.discard(number)
+        elif not self.answer(number):
+            signal.default_int_handler(number, None)
+
+    def answer(self, number: int) -> bool:
+        """Print and remember a signal. Return False for a second Ctrl-C, which ends the process; others may repeat."""
         if self.number is None:
             self.number, self.since = number, time.monotonic()
             if is_first_process():
                 again = "; Ctrl-C again aborts" if number == signal.SIGINT else ""
-                os.write(2, f"\nsjepa: {signal.Signals(number).name}: stopping {self.moment}{again}\n".encode())
-        elif number == signal.SIGINT and time.monotonic() - self.since > SAME:
-            signal.default_int_handler(number, None)
+                words = f"stopping {self.moment}{again}" if self.unsaved else "stopped"
+                os.write(2, f"\nsjepa: {signal.Signals(number).name}: {words}\n".encode())
+            if not self.unsaved:
+                os._exit(INTERRUPTED)
+        return number != signal.SIGINT or time.monotonic() - self.since <= SAME
+
+    def watch(self, signals: int) -> None:
+        """Answer signals that the main thread does not receive, because it waits in code that is not Python's.
+
+        `signals` is a pipe with the number of every signal. Ranks wait like this for each other.
+        """
+        while numbers := os.read(signals, 256):
+            since = time.monotonic() - 1.1 * BLOCKED  # it may have received them before this thread read them
+            time.sleep(BLOCKED)
+            for number in dict.fromkeys(numbers):
+                if self.received.get(number, 0.0) < since:
+                    self.answered.add(number)
+                    if not self.answer(number):
+                        os._exit(INTERRUPTED)
+
+
+@contextmanager
+def nothing_unsaved() -> Iterator[None]:
+    """Let a signal end the process at once, because there is nothing to save."""
+    request = _active
+    if request is None:
+        yield
+        return
+    request.unsaved = False
+    if request:
+        os._exit(INTERRUPTED)
+    try:
+        yield
+    finally:
+        request.unsaved = True
 
 
 def is_first_process() -> bool:
@@ -66,8 +112,10 @@ def stop_requests(moment: str = "after this step", until_exit: bool = False) -> 
     request = _active = StopRequest(moment)
     handled = SIGNALS if threading.current_thread() is threading.main_thread() else []  # others get no signals
     before = [(number, signal.signal(number, request.receive)) for number in handled]
+    wakeup = start_watching(request) if handled else nullcontext()
     try:
-        yield request
+        with wakeup:
+            yield request
     finally:
         _active = None
         for number, handler in before:
@@ -75,3 +123,17 @@ def stop_requests(moment: str = "after this step", until_exit: bool = False) -> 
                 signal.signal(number, handler)
             elif number != signal.SIGINT:
                 signal.signal(number, signal.SIG_IGN)  # Python keeps this setting until the process ends
+
+
+@contextmanager
+def start_watching(request: StopRequest) -> Iterator[None]:
+    """Run `request.watch` in a thread."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    past = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    threading.Thread(target=request.watch, args=(reading,), daemon=True, name="signals").start()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(past)
+        os.close(writing)

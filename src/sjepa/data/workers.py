@@ -47,6 +47,7 @@ def ignore_stop_signals(worker: int) -> None:
 
     Launchers and schedulers send these signals to every process of the group. Workers end when the loader is closed.
     """
+    signal.set_wakeup_fd(-1)  # inherited from the main process, which would answer the signals of its workers
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 
