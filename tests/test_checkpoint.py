@@ -148,6 +148,25 @@ def test_whatever_fails_in_the_background_is_raised_by_the_next_wait() -> None:
         writer.wait()
 
 
+def test_one_failed_write_is_repeated_and_a_second_one_is_raised(capsys: pytest.CaptureFixture[str]) -> None:
+    written: list[int] = []
+
+    def fail() -> None:
+        raise UserError("no room")
+
+    writer = checkpoint.Writer()
+    writer.start(fail)
+    writer.start(lambda: written.append(1))
+    writer.raise_repeated()
+    assert written == [1]
+    assert capsys.readouterr().out == "A checkpoint could not be written (no room); trying again\n"
+    writer.start(fail)
+    writer.raise_repeated()  # still in the background
+    writer.start(fail)
+    with pytest.raises(UserError, match="no room"):
+        writer.raise_repeated()
+
+
 def test_nothing_in_the_package_unpickles() -> None:
     source = Path(checkpoint.__file__).parents[1]
     for path in source.rglob("*.py"):

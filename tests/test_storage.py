@@ -2,19 +2,23 @@
 
 import os
 import shutil
+import signal
 import threading
 import time
 from collections import namedtuple
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from conftest import micro_config
 from test_shards import Handler, Serve, flac, index, reader_of, serve  # noqa: F401
+from test_training import lines
 
-from sjepa import UserError
+from sjepa import UserError, cli
 from sjepa.audio.io import BadAudioError
 from sjepa.data import prefetch, shard_cache, storage
 from sjepa.data.index import open_index, read_labels
@@ -25,6 +29,10 @@ from sjepa.data.sampler import BatchSpec
 from sjepa.data.shard_cache import ShardCache
 from sjepa.data.storage import Place, UnreachableError, fetch
 from sjepa.data.workers import choose_workers
+from sjepa.runs.folder import RunFolder
+from sjepa.settings_file import to_toml
+from sjepa.train import loop
+from sjepa.train.run import Run
 
 
 def test_the_stretches_of_a_batch_are_requested_at_the_same_time(tmp_path: Path, serve: Serve) -> None:  # noqa: F811
@@ -298,3 +306,59 @@ def test_workers_follow_the_cores_of_a_rank(monkeypatch: pytest.MonkeyPatch) -> 
     assert choose_workers(None, "cuda") == 5
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0}, raising=False)
     assert choose_workers(None, "cuda") == 1
+
+
+def test_an_outage_that_lasts_saves_the_run_and_ends_it_with_its_own_code(
+    flac: Path,  # noqa: F811
+    serve: Serve,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    url, handler = serve(flac)
+    config = micro_config(
+        batches={"cache": "none", "workers": 0}, train={"checkpoint_every": 1000}, phase1={"steps": 50}
+    )
+    preset = tmp_path / "config.toml"
+    preset.write_text(to_toml(config))
+    call = ["pretrain", "--preset", str(preset), "--data", url, "--out", str(tmp_path / "run")]
+    train_step = loop.train_step
+
+    def break_later(run: Run, *others: Any) -> None:
+        train_step(run, *others)
+        if run.step == 4:
+            handler.refuse = 503
+
+    monkeypatch.setattr(loop, "train_step", break_later)
+    monkeypatch.setattr(storage, "LONGEST_WAIT", 0.02)
+    monkeypatch.setattr(storage, "FIRST_WAIT", 0.02)
+    monkeypatch.setattr(prefetch, "OUTAGE", 0.3)
+    with pytest.raises(SystemExit) as ended:
+        cli.main(call)
+    assert ended.value.code == 75
+    assert "sjepa: the storage of the audio does not answer; the same command continues: " in capsys.readouterr().err
+    first = RunFolder(tmp_path / "run").step
+    assert first >= 5
+    # A request to stop does not wait for the server either.
+    handler.refuse = 0
+    monkeypatch.setattr(prefetch, "OUTAGE", 600.0)
+
+    def break_and_ask(run: Run, *others: Any) -> None:
+        train_step(run, *others)
+        if run.step == first + 4:
+            handler.refuse = 503
+            threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM)).start()
+
+    monkeypatch.setattr(loop, "train_step", break_and_ask)
+    began = time.monotonic()
+    with pytest.raises(SystemExit) as ended:
+        cli.main(call)
+    assert time.monotonic() - began < 30
+    assert ended.value.code == 130
+    assert RunFolder(tmp_path / "run").step > first + 4
+    handler.refuse = 0
+    monkeypatch.setattr(loop, "train_step", train_step)
+    cli.main(call)
+    whole = tmp_path / "whole"
+    assert loop.pretrain(config, str(flac), whole, show=False)
+    assert lines(tmp_path / "run", "train") == lines(whole, "train")

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from sjepa.commands import COMMANDS
-from sjepa.errors import UserError
+from sjepa.errors import OutageError, ReportedError, UserError
 from sjepa.files import refuse_below_file, refuse_folder
 from sjepa.memory import keep_freed_memory
 from sjepa.stopping import stop_requests
@@ -18,6 +18,7 @@ CONTINUED = ("demo", "pretrain", "sweep", "index", "shard", "superb", "embed")
 PROTOCOLS_FLAG = "--allow-protocols"
 ONE_FILE = ("bench", "report", "table")  # commands whose --out is a file
 
+TEMPORARY = 75  # exit code for a failure that may pass, as in sysexits.h
 FULL = (errno.ENOSPC, errno.EDQUOT)  # a full disk or quota; the error then names no file
 
 
@@ -80,9 +81,11 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         with stop_requests("before the next step", until_exit=True) if arguments[:1] == ["pretrain"] else nullcontext():
             dispatch(arguments)
+    except ReportedError:
+        sys.exit(2)
     except UserError as error:
         print(f"sjepa: {error}", file=sys.stderr)
-        sys.exit(2)
+        sys.exit(TEMPORARY if isinstance(error, OutageError) else 2)
     except BrokenPipeError:  # the reader of our output has ended, as with `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:

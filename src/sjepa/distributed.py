@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from sjepa.device import choose_device
-from sjepa.errors import UserError
+from sjepa.errors import ReportedError, UserError
 from sjepa.stopping import nothing_unsaved
 
 TIMEOUT = timedelta(minutes=30)  # a rank may read slow storage or compile while the others wait
@@ -150,12 +150,15 @@ def gather_tensors(tensor: Tensor) -> list[Tensor]:
 
 
 def run_on_main_rank(task: Callable[[], None]) -> None:
-    """Run a task on the main rank. If it raises UserError, all ranks raise it."""
+    """Run a task on the main rank. If it raises UserError, all ranks end with it."""
     run_on_all_ranks(lambda: task() if is_main() else None)
 
 
 def run_on_all_ranks(task: Callable[[], None]) -> None:
-    """Run a task on every rank. If one raises UserError, all ranks raise it, so that none waits for another."""
+    """Run a task on every rank. If one raises UserError, all end with it, so that none waits for another.
+
+    The main rank raises the error, and the others a ReportedError.
+    """
     message = None
     try:
         task()
@@ -163,4 +166,4 @@ def run_on_all_ranks(task: Callable[[], None]) -> None:
         message = str(error)
     messages = [found for found in gather_objects(message) if found]
     if messages:
-        raise UserError(messages[0])
+        raise UserError(messages[0]) if is_main() else ReportedError(messages[0])

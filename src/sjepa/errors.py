@@ -16,6 +16,14 @@ class UserError(Exception):
     """
 
 
+class OutageError(UserError):
+    """Storage did not answer for a long time. The command can continue once it does."""
+
+
+class ReportedError(UserError):
+    """An error that another process reports, so that several ranks print one line."""
+
+
 def suggestion(word: str, known: Iterable[str]) -> str:
     """Return a hint with the known word that is most similar, or an empty string."""
     close = difflib.get_close_matches(word, list(known), 1)

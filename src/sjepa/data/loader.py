@@ -4,7 +4,7 @@ import copy
 import os
 import queue
 import threading
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from multiprocessing.process import BaseProcess
@@ -22,12 +22,14 @@ from sjepa.data.corpus_mix import CorpusMix
 from sjepa.data.masking import MaskConfig, draw_views
 from sjepa.data.prefetch import Order, Prefetch, place_orders
 from sjepa.data.sampler import BatchPlan, BatchSpec, split_evenly
-from sjepa.data.storage import Place
+from sjepa.data.storage import Place, UnreachableError, never_stopped
 from sjepa.data.workers import choose_workers, describe_end, find_ended, ignore_stop_signals, record_processes
-from sjepa.errors import UserError
+from sjepa.errors import OutageError, UserError
 from sjepa.model.frontend import frame_count
+from sjepa.stopping import StoppedError
 from sjepa.torch_private import end_workers
 
+WAIT = 0.2  # seconds between two looks at a request to stop while no batch is ready
 OTHERS = 20  # substitutes to try if every utterance of a batch is damaged
 
 
@@ -176,11 +178,14 @@ class BatchReader(torch.utils.data.Dataset):
     def find_substitute(self, spec: BatchSpec, bad: list[str]) -> np.ndarray:
         """Read a stretch from another batch, because a missing shard may have held this whole batch."""
         generator = np.random.default_rng((self.seed, spec.epoch, spec.index, len(spec.utterances), self.rank))
+        unreachable = False
         for utterance in generator.choice(np.flatnonzero(self.corpus.length >= spec.samples), OTHERS).tolist():
             try:
                 return self.crop(utterance, spec.samples, generator)
-            except BadAudioError:
-                continue
+            except BadAudioError as error:
+                unreachable = isinstance(error, UnreachableError)
+        if unreachable and bad:
+            raise OutageError(f"the storage of the audio does not answer; the same command continues: {bad[0]}")
         first = bad[0] if bad else f"{self.corpus.name(int(spec.utterances[0]))} and others are silent"
         raise UserError(f"every file of a batch is damaged, and so are {OTHERS} others: {first}")
 
@@ -223,9 +228,17 @@ def plan_batches(
 
 
 def load(
-    reader: BatchReader, plan: BatchPlan, position: tuple[int, int], workers: int | None, device: torch.device
+    reader: BatchReader,
+    plan: BatchPlan,
+    position: tuple[int, int],
+    workers: int | None,
+    device: torch.device,
+    is_stopped: Callable[[], bool] = never_stopped,
 ) -> Generator[Batch, None, None]:
-    """Yield batches without end from a position on, prepared in the background. Close the generator to stop."""
+    """Yield batches without end from a position on, prepared in the background. Close the generator to stop.
+
+    Raise StoppedError if `is_stopped` while the next batch is not ready.
+    """
     ended = torch.zeros(1, dtype=torch.bool).share_memory_()
     reader = copy.copy(reader)  # with its own requests, because frames for fitting targets are read at the same time
     reader.prefetch = Prefetch(ended, reports=reader.rank == 0)
@@ -234,7 +247,7 @@ def load(
         source = load_from_workers(reader, specs, processes)
     else:
         source = load_in_process(reader, specs)
-    ready = prefetch(source, depth=3) if device.type == "cpu" else copy_to_device(source, device)
+    ready = prefetch(source, 3, is_stopped) if device.type == "cpu" else copy_to_device(source, device, is_stopped)
     try:
         while True:
             yield next(ready)
@@ -249,7 +262,9 @@ def load_in_process(reader: BatchReader, specs: Iterator[BatchSpec]) -> Generato
         yield reader[order.spec]
 
 
-def copy_to_device(batches: Generator[Batch, None, None], device: torch.device) -> Generator[Batch, None, None]:
+def copy_to_device(
+    batches: Generator[Batch, None, None], device: torch.device, is_stopped: Callable[[], bool] = never_stopped
+) -> Generator[Batch, None, None]:
     """Copy batches to a GPU ahead of time, on a separate CUDA stream."""
     stream = torch.cuda.Stream(device)
 
@@ -261,7 +276,7 @@ def copy_to_device(batches: Generator[Batch, None, None], device: torch.device) 
                 stream.synchronize()  # the thread that prefetches waits, not the step
                 yield moved
 
-    with closing(prefetch(copy_batches(), depth=3)) as ready:
+    with closing(prefetch(copy_batches(), 3, is_stopped)) as ready:
         for batch in ready:
             for tensor in batch.inputs:
                 tensor.record_stream(torch.cuda.current_stream(device))
@@ -310,7 +325,9 @@ def worker_error(reader: BatchReader, ended: Sequence[BaseProcess]) -> UserError
     )
 
 
-def prefetch(items: Generator[Batch, None, None], depth: int) -> Generator[Batch, None, None]:
+def prefetch(
+    items: Generator[Batch, None, None], depth: int, is_stopped: Callable[[], bool] = never_stopped
+) -> Generator[Batch, None, None]:
     """Run an iterator ahead in a thread. Its errors are raised here."""
     ready: queue.Queue[Batch | BaseException] = queue.Queue(depth)
     stopped = threading.Event()
@@ -338,7 +355,12 @@ def prefetch(items: Generator[Batch, None, None], depth: int) -> Generator[Batch
     thread.start()
     try:
         while True:
-            item = ready.get()
+            try:
+                item = ready.get(timeout=WAIT)
+            except queue.Empty:
+                if is_stopped():
+                    raise StoppedError from None
+                continue
             if isinstance(item, BaseException):
                 raise item
             yield item

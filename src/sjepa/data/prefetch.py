@@ -18,7 +18,7 @@ from sjepa.data.storage import CutShortError, Place, fetch, fetched_ahead, is_ur
 
 GAP = 65_536  # bytes: a smaller gap between two stretches is cheaper to fetch than a second request
 REQUESTS = 16  # concurrent requests per reading process
-OUTAGE = 180.0  # seconds to wait for a server that does not answer: shorter than the warning time of schedulers
+OUTAGE = 1200.0  # seconds to wait for a server that does not answer: less than ranks wait for each other
 QUIET = 60.0  # seconds between two reports of an outage
 AHEAD = 3  # batches that each process fetches ahead
 

@@ -28,6 +28,7 @@ from sjepa.fields import (
     table_of,
 )
 from sjepa.files import atomic_folder, read_json, save_tensors
+from sjepa.progress import say
 from sjepa.runs.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -171,8 +172,11 @@ class Writer:
         self.failure: Exception | None = None
 
     def start(self, task: Callable[[], None]) -> None:
-        """Start a task after the previous one has ended. Raise the error of the previous one."""
-        self.wait()
+        """Start a task after the previous one has ended.
+
+        If the previous one failed, run this one in the foreground. `raise_repeated` then raises its error.
+        """
+        self.join()
 
         def work() -> None:
             try:
@@ -180,8 +184,18 @@ class Writer:
             except Exception as error:  # an exception that ends with its thread would lose checkpoints in silence
                 self.failure = error
 
-        self.thread = threading.Thread(target=work, name="checkpoint")
-        self.thread.start()
+        if self.failure is not None:
+            say(f"A checkpoint could not be written ({self.failure}); trying again")
+            self.failure = None
+            work()
+        else:
+            self.thread = threading.Thread(target=work, name="checkpoint")
+            self.thread.start()
+
+    def raise_repeated(self) -> None:
+        """Raise the error of a write in the foreground, the second in a row."""
+        if self.thread is None:
+            self.wait()
 
     def join(self) -> None:
         """Wait until the write has ended. Ignore its error."""

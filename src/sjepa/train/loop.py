@@ -175,11 +175,21 @@ def train_phase(training: Training, phase: Phase) -> bool:
         begin_phase(run, phase, reader, plan, log, training.show, lambda: stop_if_asked(request))
     training.stop.request.moment = "after this step"
     speed = Speed(run.device)
-    with closing(load(reader, plan, run.position, config.batches.workers, run.device)) as batches:
+
+    def is_stopped() -> bool:
+        # Several ranks agree on a stop in a step, and a step needs a batch.
+        return world_size == 1 and bool(training.stop.request)
+
+    with closing(load(reader, plan, run.position, config.batches.workers, run.device, is_stopped)) as batches:
         while run.step < phase.end:
             step = run.step
             asked = time.perf_counter()
-            batch = next(batches)
+            try:
+                batch = next(batches)
+            except (UserError, StoppedError):
+                if world_size == 1:
+                    save_unsaved(training, phase)
+                raise
             speed.count_wait(asked)
             speed.audio += batch.seconds * world_size
             training.stop.ask()
@@ -215,6 +225,17 @@ def train_phase(training: Training, phase: Phase) -> bool:
                 say(f"Stopped at step {run.step:,} of {config.steps:,}; the same command continues")
                 return False
     return True
+
+
+def save_unsaved(training: Training, phase: Phase) -> None:
+    """Save the steps since the last checkpoint of a single process, because the next batch does not come."""
+    run, folder = training.run, training.folder
+    run.writer.wait()
+    if run.step > phase.start and run.step not in folder.checkpoint_steps:
+        record_bad_audio(run, training.corpus, folder)
+        run.log_bytes = training.log.bytes
+        run.save(folder)
+        run.writer.wait()
 
 
 def audio_left(config: Config, step: int) -> float:

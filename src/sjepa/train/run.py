@@ -178,12 +178,12 @@ class Run:
     def save(self, folder: RunFolder, ended: int | None = None) -> None:
         """Write the encoder and a checkpoint on the main rank, in the background. `ended` is a phase that ends here.
 
-        If the previous write failed, all ranks raise its error here. At the end of a phase, this write is waited for.
+        If the previous write failed, this one is waited for, and all ranks end if it fails too. At the end of a phase,
+        it is always waited for.
         """
         finite = torch.stack([torch.isfinite(p).all() for p in self.model.parameters()]).all()
         if not bool(finite):
             raise UserError(f"the weights are not finite at step {self.step:,}: lower the learning rate")
-        distributed.run_on_main_rank(self.writer.wait)
         self.saved_at = time.monotonic()
         meter = self.meter.state()  # summed over ranks
         if distributed.is_main():
@@ -203,9 +203,9 @@ class Run:
                 "log_bytes": self.log_bytes,
             }
             clusters = describe_targets(self.targets, self.config.mfcc, self.active_layer, self.phase, self.step)
+            self.writer.join()  # it reads the staged copies
             self.writer.start(partial(self.write, folder, self.staging.copy(parts), state, clusters, ended))
-        if ended is not None:
-            distributed.run_on_main_rank(self.writer.wait)
+        distributed.run_on_main_rank(self.writer.raise_repeated if ended is None else self.writer.wait)
 
     def write(
         self,
