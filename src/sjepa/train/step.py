@@ -19,7 +19,8 @@ from sjepa.train.compute import autocast
 from sjepa.train.optimizer import set_learning_rate
 from sjepa.train.run import Run
 
-PATTERNS = 64  # of LayerDrop: all patterns of six layers. Each needs its own CUDA graphs
+MOST_PATTERNS = 64  # of LayerDrop: all patterns of six layers. Each needs its own CUDA graph per crop length
+PATTERNS = 40  # of deeper encoders: with the paper's eleven crop lengths, fewer than the graphs that are kept
 
 
 @dataclass(frozen=True)
@@ -55,11 +56,18 @@ def find_step_kind(run: Run, phase: Phase) -> StepKind:
 
 
 def draw_kept_layers(config: Config, step: int) -> tuple[bool, ...]:
-    """Draw the layers that LayerDrop keeps, equally on all ranks. A deep encoder draws from a fixed set of patterns."""
+    """Draw the layers that LayerDrop keeps, equally on all ranks.
+
+    A deep encoder draws one of a fixed set of patterns. Each layer is dropped in equally many of them, so the rate is
+    rounded to a multiple of 1/40.
+    """
+    layers, rate = config.encoder.layers, config.encoder.layerdrop
     source = np.random.default_rng((config.seed, step))
-    if 2**config.encoder.layers > PATTERNS:
-        source = np.random.default_rng((config.seed, 0, int(source.integers(PATTERNS))))
-    return tuple((source.random(config.encoder.layers) >= config.encoder.layerdrop).tolist())
+    if 2**layers <= MOST_PATTERNS:
+        return tuple((source.random(layers) >= rate).tolist())
+    dealt = np.random.default_rng((config.seed, layers))
+    order = np.stack([dealt.permutation(PATTERNS) for _ in range(layers)])
+    return tuple((order[:, source.integers(PATTERNS)] >= round(rate * PATTERNS)).tolist())
 
 
 def train_step(run: Run, phase: Phase, batch: Batch, noise: Tensor | None) -> None:
