@@ -31,8 +31,8 @@ class Plan:
 
     hours: Annotated[float, AMOUNT]
     """Hours of audio in the corpus."""
-    gpus: Annotated[int, AMOUNT] = 8
-    """Number of GPUs, 8 per node."""
+    gpus: Annotated[int | None, AMOUNT] = None
+    """Number of GPUs, 8 per node. The default is 8, or as many as a batch has utterances."""
     throughput: tuple[str, ...] = ()
     """Seconds of audio per second that one GPU trains on: one number for steps of any size, or JSON files of
     `sjepa bench step` for steps of several sizes. The default was measured on an H200."""
@@ -59,8 +59,12 @@ def run(arguments: list[str]) -> None:
     config = load_preset(command.preset)
     times = read_times(command.throughput) if command.throughput else scale_times(H200, config.encoder)
     decode_rate = read_rate(command.decode, "--decode", ("decode", "flac", "audio_per_second"))
+    work = planned_work(config, command.hours)
+    gpus = min(8, work.most_gpus) if command.gpus is None else command.gpus
+    if gpus > work.most_gpus:
+        raise UserError(f"--gpus {gpus}: a batch has {work.most_gpus} utterances, so at most as many GPUs share it")
     machine = Machine(
-        command.gpus,
+        gpus,
         times,
         command.cores,
         decode_rate,
@@ -69,7 +73,7 @@ def run(arguments: list[str]) -> None:
         command.card_rate,
         command.disk,
     )
-    print("\n".join(describe_plan(planned_work(config, command.hours), machine, command.shard_hours)))
+    print("\n".join(describe_plan(work, machine, command.shard_hours)))
 
 
 def planned_work(config: Config, hours: float) -> Work:

@@ -96,6 +96,10 @@ class Work:
     checkpoint_every: int  # steps
     most_gpus: int  # utterances of a batch
 
+    def audio_per_gpu(self, phase: "PhaseWork", gpus: int) -> float:
+        """Seconds of audio per step of the GPU with the most utterances, for which the others wait."""
+        return phase.batch_seconds * math.ceil(self.most_gpus / gpus) / self.most_gpus
+
     @property
     def steps(self) -> int:
         return sum(phase.steps for phase in self.phases)
@@ -147,7 +151,7 @@ class StepCost:
 
 
 def step_cost(work: Work, phase: PhaseWork, machine: Machine) -> StepCost:
-    compute = compute_seconds(machine.times, phase.batch_seconds / machine.gpus, phase.reads_encoder)
+    compute = compute_seconds(machine.times, work.audio_per_gpu(phase, machine.gpus), phase.reads_encoder)
     compute *= 1 + VIEW * (phase.views - 1)
     early = all_reduce_seconds(EARLY * work.gradient_bytes, machine)
     statistics = work.statistics_bytes if phase.reads_encoder else 0
@@ -248,17 +252,21 @@ def describe_scaling(work: Work, machine: Machine) -> list[str]:
     ]
     alone = rates(work, replace(machine, gpus=1))["GPUs"]
     counts = {2**power for power in range(12)} | {machine.gpus}
-    for gpus in sorted(count for count in counts if count <= min(work.most_gpus, max(128, machine.gpus))):
+    shown = sorted(count for count in counts if count <= min(work.most_gpus, max(128, machine.gpus)))
+    for gpus in shown:
         here = replace(machine, gpus=gpus)
         costs = [step_cost(work, phase, here) for phase in work.phases]
         steps = " / ".join(f"{1e3 * cost.total:.1f}" for cost in costs[:2])
         waiting = max(cost.gradients / cost.total for cost in costs)
         pace = rates(work, here)["GPUs"]
-        audio = f"{work.phases[0].batch_seconds / gpus:,.1f} s"
+        audio = f"{work.audio_per_gpu(work.phases[0], gpus):,.1f} s"
         lines.append(
             f"{gpus:>6}{audio:>15}{steps:>17}{waiting:>11.1%}{pace:>12,.0f}{pace / gpus / alone:>9.0%}"
             f"{format_time(work.audio_seconds / pace):>14}"
         )
+    smallest = min(time.audio for time in machine.times)
+    if len(machine.times) > 1 and any(work.audio_per_gpu(phase, max(shown)) < smallest for phase in work.phases):
+        lines.append(f"Times of less than {smallest:g} s of audio per GPU are estimated from larger steps.")
     gpus, gain = useful_gpus(work, machine)
     if gain:
         lines.append(f"More than {gpus} GPUs stop helping: {2 * gpus} would be {gain:.2f} times as fast.")
