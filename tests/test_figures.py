@@ -122,6 +122,11 @@ def test_a_result_of_other_data_or_settings_is_not_replaced_unless_forced(
     with pytest.raises(pytest.fail.Exception, match="the model was loaded"):
         dispatch([*call, "--data", str(tmp_path)])
     assert "entropy.json, which does not record its data and settings" in capsys.readouterr().out
+    found = {"subject": "entropy", "made_from": made_from | {"utterances": 200}}
+    style.save_findings(found | style.MADE_BY_REPORT, out, "entropy")
+    with pytest.raises(pytest.fail.Exception, match="the model was loaded"):
+        dispatch([*call, "--data", str(corpus())])
+    assert "entropy.json, which `sjepa report` made" in capsys.readouterr().out
 
 
 def test_clusters_without_data_keep_the_phones_that_were_found(tmp_path: Path) -> None:

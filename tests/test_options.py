@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tyro
 from calls import sjepa
 
 from sjepa.bounds import Bound
@@ -75,13 +76,27 @@ NEEDED: dict[str, tuple[str, ...]] = {
     "units": ("--encoder", "mfcc", "--data", "{}"),
     "watch": ("{}",),
 }
+
+
+def required_words(kind: type) -> tuple[str, ...]:
+    """The fields of a command's options that have no default, with a path for each."""
+    words: list[str] = []
+    for name, hint in typing.get_type_hints(kind, include_extras=True).items():
+        field = kind.__dataclass_fields__[name]  # type: ignore[attr-defined]
+        if field.default is field.default_factory is dataclasses.MISSING:
+            positional = tyro.conf.Positional in getattr(hint, "__metadata__", ())
+            words += ["{}"] if positional else [f"--{name.replace('_', '-')}", "{}"]
+    return tuple(words)
+
+
 CASES = [(command, name) for command, kind in option_classes().items() for name, _ in numbers(kind)]
 
 
 @pytest.mark.parametrize(("command", "name"), CASES)
 def test_absurd_numbers_are_refused_when_they_are_parsed(command: str, name: str, tmp_path: Path) -> None:
     flag = f"--{name.replace('_', '-')}"
-    needed = [word.format(tmp_path) for word in NEEDED.get(command.split()[0], ())]
+    kind = option_classes()[command]
+    needed = [word.format(tmp_path) for word in NEEDED.get(command.split()[0], required_words(kind))]
     for value in ("nan", "inf", "-1", "-1e300", "1e300", str(10**40), "9" * 5000):
         status, output, _ = sjepa(*command.split(), *needed, f"{flag}={value}")
         assert status == 2, (value, output)

@@ -23,7 +23,8 @@ def test_every_file_of_the_folder_is_a_task_of_its_name() -> None:
     assert {"asr", "er", "sf", "pr", "ks", "ic", "sid", "qbe", "asv", "sd"} < set(TASK_NAMES)
     assert [entry.name for entry in all_entries()] == list(TASK_NAMES)
     outside = {entry.name for entry in all_entries() if entry.section is SectionKind.OTHER}
-    assert outside == {"ravdess", "coffee", "classify", "tag"}
+    assert outside >= {"ravdess", "coffee", "classify", "tag"}
+    assert outside.isdisjoint({"asr", "er", "sf", "pr", "ks", "ic", "sid", "qbe", "asv", "sd"})
 
 
 def test_an_entry_states_its_metrics_and_which_of_them_selects() -> None:
@@ -32,7 +33,8 @@ def test_an_entry_states_its_metrics_and_which_of_them_selects() -> None:
         assert entry.selects in ("", *names)
         assert len(set(names)) == len(names)
     lower = {metric.name for entry in all_entries() for metric in entry.metrics if metric.better is Better.LOWER}
-    assert lower == {"wer", "cer", "per", "slot_value_cer", "eer", "der", "frame_der"}
+    assert lower >= {"wer", "cer", "per", "slot_value_cer", "eer", "der", "frame_der"}
+    assert lower.isdisjoint({"accuracy", "balanced_accuracy", "slot_type_f1", "mtwv"})
 
 
 def wrong(predictions: list, references: list) -> float:

@@ -1,6 +1,7 @@
 """Kinds of targets, the target encoder and the choice of layer."""
 
 import math
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -12,6 +13,7 @@ from sjepa import Encoder, UserError
 from sjepa.audio.mfcc import MfccConfig, mfcc
 from sjepa.model.encoder_config import EncoderConfig
 from sjepa.targets import ema
+from sjepa.targets.clusters import Clusters, clusters_from_parts, describe_targets, save_clusters
 from sjepa.targets.fit import GmmConfig
 from sjepa.targets.kinds import KINDS, Source, TargetName
 from sjepa.targets.layer import LayerChoice, LayerConfig, effective_rank
@@ -56,6 +58,19 @@ def test_every_kind_gives_a_distribution_at_every_frame_and_uses_its_components(
         assert set(q.unique().tolist()) == {0.0, 1.0}
     else:
         assert ((q > 0.01) & (q < 0.99)).any()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_file_of_clusters_gives_the_targets_of_every_kind(kind: TargetName, tmp_path: Path) -> None:
+    """A file rebuilds features that do not read the encoder from their buffers alone."""
+    clean = audio()
+    targets = fitted(kind, clean)
+    info = describe_targets(targets, MfccConfig(), 1 if KINDS[kind].reads_encoder else None, phase=1, step=1)
+    save_clusters(tmp_path / "clusters.safetensors", clusters_from_parts({}, targets.state_dict(), info), info)
+    read = Clusters.load(tmp_path / "clusters.safetensors")
+    features = targets.features(clean, 1)
+    for waveform, hidden_state, q in zip(clean, features, targets(targets.frame_features(clean, 1))[0], strict=True):
+        assert torch.equal(read.mixture_units(read.space(waveform, hidden_state)), q.argmax(-1))
 
 
 def test_hard_targets_are_the_argmax_of_the_soft_ones_and_clusters_move_the_same() -> None:

@@ -19,8 +19,8 @@ class PhaseConfig:
     steps: Annotated[int, COUNT] = 400_000
     """Optimizer steps."""
     targets: TargetName | Literal["same"] = "mfcc-gmm"
-    """What the model predicts. Phase 1 accepts mfcc-gmm, mfcc-kmeans or best-rq. A later phase accepts any kind, or
-    `same` to keep the targets of the previous phase."""
+    """What the model predicts. Phase 1 accepts online-gmm, encoder-gmm and encoder-kmeans only with init_from. A later
+    phase accepts any kind, or `same` to keep the targets of the previous phase."""
     k: Annotated[int, COUNT] = 100
     """Components of the Gaussian mixture, or codes of the codebook."""
     dimensions: Annotated[int, INDEX] = 0

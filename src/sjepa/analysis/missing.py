@@ -6,7 +6,7 @@ from sjepa.analysis.clusters import analyse_clusters, analyse_phones, corpus_inp
 from sjepa.analysis.entropy import analyse_entropy
 from sjepa.analysis.restored_run import RestoredRun
 from sjepa.analysis.speech import choose_files, read_labels, read_speech
-from sjepa.analysis.style import file_name, save_findings
+from sjepa.analysis.style import MADE_BY_REPORT, file_name, save_findings
 from sjepa.analysis.utterance import analyse_utterance
 from sjepa.device import Device
 from sjepa.progress import say, track
@@ -34,10 +34,10 @@ def analyse_missing(
             save_findings(found, out, f"utterance-{file_name(found['name'])}")
     if not (out / "entropy.json").is_file():
         restored = restored or RestoredRun(run, device)
-        save_findings(analyse_entropy(restored, str(data), sampled), out, "entropy")
+        save_findings(analyse_entropy(restored, str(data), sampled) | MADE_BY_REPORT, out, "entropy")
     if not (out / "clusters.json").is_file():
         labels = [item for item in read_labels(data, subset) if item.phones or item.segments]
         if labels:
             found = analyse_clusters(run) | {"made_from": corpus_inputs(data, subset, sampled)}
             found["phones"] = analyse_phones(restored or RestoredRun(run, device), labels, sampled)
-            save_findings(found, out, "clusters")
+            save_findings(found | MADE_BY_REPORT, out, "clusters")

@@ -94,6 +94,9 @@ def figure(width: float, height: float, stem: Path) -> Iterator[Any]:
             drawn.savefig(f"{stem}.{kind}", dpi=200, metadata=metadata)
 
 
+MADE_BY_REPORT = {"made_by": "report"}  # `sjepa analyze` may replace such findings
+
+
 def save_findings(found: Findings, out: Path, name: str, draw: Callable[[Findings, Path], None] | None = None) -> Path:
     """Write `name.json` to a folder, and draw it if `draw` is given."""
     out.mkdir(parents=True, exist_ok=True)
@@ -108,7 +111,11 @@ def refuse_replacing(path: Path, made_from: dict[str, Any], force: bool) -> None
     """Refuse to replace findings made from other data or settings, before any work is done."""
     if force or not path.is_file():
         return
-    before = read_json(path).get("made_from")
+    found = read_json(path)
+    before = found.get("made_from")
+    if MADE_BY_REPORT.items() <= found.items():
+        say(f"Replacing {path}, which `sjepa report` made")
+        return
     if before is None:
         say(f"Replacing {path}, which does not record its data and settings")
         return

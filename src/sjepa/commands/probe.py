@@ -17,8 +17,9 @@ class Probe:
     """
 
     encoder: str
-    """A run, an encoder folder, a Hugging Face speech encoder (HuBERT, WavLM, wav2vec 2.0, data2vec-audio, UniSpeech,
-    Whisper), s3prl:NAME, MODULE:FUNCTION, untrained:PATH, mfcc, mfcc+context or logmel."""
+    """A run, an encoder folder, a shipped encoder (english-compact), a Hugging Face speech encoder (HuBERT, WavLM,
+    wav2vec 2.0, data2vec-audio, UniSpeech, Whisper), s3prl:NAME, MODULE:FUNCTION, untrained:PATH, mfcc, mfcc+context or
+    logmel."""
     data: Path
     """LibriSpeech, a corpus with labels.jsonl, or any corpus that `sjepa index` reads. Phones come from
     phones-SUBSET.jsonl.gz next to LibriSpeech, from labels.jsonl, or from --alignments."""

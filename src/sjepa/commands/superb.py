@@ -29,8 +29,9 @@ class Superb:
     task: Annotated[TaskName, tyro.conf.Positional]
     """The task. `all` runs every task of SUPERB whose corpus is in the data folder, and prints the table."""
     encoder: str
-    """A run, an encoder folder, a Hugging Face speech encoder (HuBERT, WavLM, wav2vec 2.0, data2vec-audio, UniSpeech,
-    Whisper), s3prl:NAME, MODULE:FUNCTION, untrained:PATH, mfcc, mfcc+context or logmel."""
+    """A run, an encoder folder, a shipped encoder (english-compact), a Hugging Face speech encoder (HuBERT, WavLM,
+    wav2vec 2.0, data2vec-audio, UniSpeech, Whisper), s3prl:NAME, MODULE:FUNCTION, untrained:PATH, mfcc, mfcc+context or
+    logmel."""
     data: Path
     """The corpus of the task in its own layout; for `all`, the folder with the corpora. asr, classify and tag accept
     any corpus that `sjepa index` reads, or an index."""

@@ -136,7 +136,10 @@ def probe_encoder(
         "gender": [item.gender for item in corpus],
         "chapter": [item.chapter for item in corpus],
     }
-    properties = {name: labels for name, labels in properties.items() if all(labels)}
+    for name, labels in properties.items():
+        if all(labels) and len(set(labels)) == 1:
+            say(f"the corpus has a single {name}: skipping its probe")
+    properties = {name: labels for name, labels in properties.items() if all(labels) and len(set(labels)) > 1}
     if not properties and not has_phones and not prosody:
         raise UserError("nothing to probe: the corpus has neither phones nor a speaker for every utterance")
     chances = {name: chance_accuracy(labels) for name, labels in properties.items()}

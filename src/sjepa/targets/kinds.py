@@ -6,7 +6,7 @@ mixture with one shared variance, whose most likely component is the nearest cen
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from torch import Tensor
 
@@ -43,7 +43,8 @@ class TargetKind:
     has_posteriors: bool = True
     """Whether targets can be posteriors. If not, the target is the nearest code."""
     can_centre: bool = True
-    """Whether the mean of each utterance may be subtracted from its features."""
+    """Whether the mean of each utterance may be subtracted from its features. Only if `fit` and `forward` are affine in
+    the frames: fitting centres what `sample` returns, training what `forward` returns."""
     fits_frames: bool = True
     """Whether the codebook is fitted to frames. It then needs at least as many frames as components."""
 
@@ -60,9 +61,7 @@ def random_projection(source: Source) -> Features:
     return RandomProjection(source.seed)
 
 
-TargetName = Literal["mfcc-gmm", "online-gmm", "mfcc-kmeans", "encoder-gmm", "encoder-kmeans", "best-rq"]
-
-KINDS: dict[TargetName, TargetKind] = {
+KINDS: dict[str, TargetKind] = {
     "mfcc-gmm": TargetKind(mfcc_features, fit_mixture),
     "mfcc-kmeans": TargetKind(mfcc_features, fit_kmeans, has_posteriors=False),
     "best-rq": TargetKind(random_projection, draw_codes, has_posteriors=False, can_centre=False, fits_frames=False),
@@ -70,3 +69,8 @@ KINDS: dict[TargetName, TargetKind] = {
     "encoder-gmm": TargetKind(encoder_features, fit_mixture, reads_encoder=True),
     "encoder-kmeans": TargetKind(encoder_features, fit_kmeans, reads_encoder=True, has_posteriors=False),
 }
+
+if TYPE_CHECKING:
+    TargetName = str
+else:
+    TargetName = Literal[tuple(KINDS)]

@@ -23,6 +23,9 @@ LAYOUTS = (
     "folder",
 )
 
+SCANNED = frozenset({"tars", "librispeech", "librilight", "audiofolder", "manifest", "folder"})
+"""Layouts whose audio a scan for files finds. The others are read as `sjepa index` reads them."""
+
 if TYPE_CHECKING:
     Layout = str
 else:

@@ -35,6 +35,8 @@ class ClassTask(Task):
 
     def __post_init__(self) -> None:
         labels = {u.label for fold in self.folds for u in fold.train}
+        if any(isinstance(label, str) for label in labels):
+            raise TypeError("the label of a class task is a tuple with one class per slot, such as ('north',)")
         slots = range(len(next(iter(labels))))
         classes = [sorted({label[slot] for label in labels}) for slot in slots]
         if any(len(names) < 2 for names in classes):

@@ -47,7 +47,7 @@ def is_user_corpus(data: Path, *known: str) -> bool:
         return False
     if data.is_file() or (data / "index.json").is_file() or (data / LABELS_FILE).is_file():
         return True
-    return layout_of(str(data)) in ("kaldi", "lhotse", "hugging_face", "audiofolder", "manifest")
+    return layout_of(str(data)) not in ("tars", "librispeech", "librilight", "folder")
 
 
 def read_items(data: Path, layout: str = "auto") -> list[Item]:
