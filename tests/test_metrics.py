@@ -129,11 +129,11 @@ def test_weights_and_biases_gets_the_numbers_of_the_log(tmp_path: Path, monkeypa
         wandb.Run, "log", lambda self, data, step: logged.append((data, step)) or log_to(self, data, step=step)
     )
     log = Log(RunFolder(tmp_path), 0, 0, wandb_project="tests")
-    log.write("train", 3, loss=1.5, visible_loss=True, speed={"waiting": 0.25, "ranks": {"waiting": [0.25]}})
+    log.write("train", 3, loss=1.5, visible_loss=True, speed={"waiting": 0.25}, rank_speed={"waiting": [0.1, 0.25]})
     log.write("layers", 3, effective_ranks=[7.0, 8.0])
     log.close()
     numbers = (
-        {"train/loss": 1.5, "speed/waiting": 0.25},
+        {"train/loss": 1.5, "speed/waiting": 0.25, "speed/slowest_rank_waiting": 0.25},
         {"effective_rank/measured_0": 7.0, "effective_rank/measured_1": 8.0},
     )
     assert logged == [(found, 3) for found in numbers]

@@ -331,7 +331,7 @@ def test_two_ranks_with_half_the_batch_equal_one_with_the_whole(corpus: Path, tm
         assert values[1] == pytest.approx(values[0], rel=2e-3)
     log = [json.loads(line) for line in RunFolder(runs[2]).log.read_text().splitlines()]
     for line in (line for line in log if line["event"] == "train"):
-        assert {name: len(values) for name, values in line["rank_speed"].items()} == {"waiting": 2, "seconds": 2}
+        assert {name: len(values) for name, values in line["rank_speed"].items()} == {"waiting": 2, "product_ms": 2}
     mixtures = [part(runs[size], 12, "targets", "codebook") for size in (1, 2)]
     for name, tensor in mixtures[0].items():
         torch.testing.assert_close(mixtures[1][name], tensor, rtol=1e-2, atol=2e-3)

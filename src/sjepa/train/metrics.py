@@ -173,7 +173,27 @@ def select_scalars(event: str, values: dict[str, Any]) -> dict[str, float]:
             scalars |= {f"effective_rank/{tag}_{layer}": rank for layer, rank in enumerate(value)}
         elif name == "speed":
             scalars |= {f"speed/{key}": each for key, each in value.items() if isinstance(each, int | float)}
+        elif name == "rank_speed":
+            scalars |= {f"speed/slowest_rank_{key}": max(each) for key, each in value.items()}
     return scalars
+
+
+def time_product(device: torch.device) -> float:
+    """Return the milliseconds of a fixed product of matrices. It takes longer on a slow or shared device."""
+    cuda = device.type == "cuda"
+    size, kind = (4096, torch.bfloat16) if cuda else (512, torch.float32)
+    matrix = torch.ones(size, size, device=device, dtype=kind)
+    matrix @ matrix  # the first product after other work may take longer
+    if not cuda:
+        began = time.perf_counter()
+        matrix @ matrix
+        return 1e3 * (time.perf_counter() - began)
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start.record()
+    matrix @ matrix
+    end.record()
+    end.synchronize()
+    return float(start.elapsed_time(end))
 
 
 class Speed:
@@ -198,7 +218,10 @@ class Speed:
             self.step_ends.record()
 
     def read(self) -> dict[str, Any]:
-        """Return the figures of this interval, and reset. With several ranks, include the waiting time of each."""
+        """Return the figures of this interval, and reset. With several ranks, include those by which ranks differ.
+
+        Their time per step is the same, because they wait for each other.
+        """
         elapsed = max(1e-9, time.perf_counter() - self.began)
         memory = torch.cuda.max_memory_reserved() / 2**30 if self.device.type == "cuda" else peak_memory_gb()
         values: dict[str, Any] = {
@@ -209,8 +232,9 @@ class Speed:
             "seconds": elapsed,
         }
         if distributed.world_size() > 1:
-            waits = distributed.gather_objects((values["waiting"], elapsed))
-            values["ranks"] = {"waiting": [wait for wait, _ in waits], "seconds": [took for _, took in waits]}
-            values["waiting"] = max(wait for wait, _ in waits)
+            found = distributed.gather_objects((values["waiting"], time_product(self.device)))
+            waiting, product = zip(*found, strict=True)
+            values["ranks"] = {"waiting": list(waiting), "product_ms": list(product)}
+            values["waiting"] = max(waiting)
         self.restart()
         return values
