@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from processes import Command, free_port, start_ranks
+from processes import Command, free_port, start_ranks, start_torchrun
 from test_training import arguments, command, environment, lines
 
 from sjepa.config import Config
@@ -156,3 +156,28 @@ def test_a_signal_is_answered_while_another_rank_hangs(corpus: Path, tmp_path: P
     ranks[1].send(signal.SIGCONT)
     assert [rank.wait() for rank in ranks] == [0, 0], ranks[0].text
     assert f"Stopped at step {RunFolder(run).step} of 410; the same command continues" in ranks[0].text
+
+
+def test_torchrun_passes_on_slurms_warning_with_the_documented_option(
+    corpus: Path, tmp_path: Path, micro: Make
+) -> None:
+    from torch.distributed.run import get_args_parser
+
+    documented = "--signals-to-handle SIGTERM,SIGINT,SIGUSR1"
+    assert documented in (Path(__file__).parents[1] / "docs" / "cluster.md").read_text()
+    option, signals = documented.split()
+    if option not in get_args_parser().format_help():
+        pytest.skip("this torchrun is too old for the option")
+    config = micro(phase1={"steps": 4000}, phase2={"steps": 1}, train={"checkpoint_every": 10_000, "log_every": 5})
+    run = tmp_path / "run"
+    options = ["--nproc-per-node", "2", "--master-port", str(free_port()), option, signals]
+    options += ["--shutdown-timeout", "5"]  # ranks that were forked do not exit by themselves, unlike started ones
+    agent = start_torchrun(options, arguments(config, corpus, run, tmp_path), tmp_path / "log")
+    while not (run / "metrics.jsonl").exists() or '"train"' not in (run / "metrics.jsonl").read_text():
+        assert agent.is_running, agent.text
+        time.sleep(0.05)
+    agent.send(signal.SIGUSR1)
+    agent.wait(60)
+    step = RunFolder(run).step
+    assert step > 0
+    assert f"Stopped at step {step:,} of 4,001; the same command continues" in agent.text

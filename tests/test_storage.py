@@ -316,9 +316,8 @@ def test_an_outage_that_lasts_saves_the_run_and_ends_it_with_its_own_code(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     url, handler = serve(flac)
-    config = micro_config(
-        batches={"cache": "none", "workers": 0}, train={"checkpoint_every": 1000}, phase1={"steps": 50}
-    )
+    phases = {"phase1": {"steps": 22}, "phase2": {"steps": 1, "visible_loss_until": 1, "augment_until": 1}}
+    config = micro_config(batches={"cache": "none", "workers": 0}, train={"checkpoint_every": 999}, **phases)
     preset = tmp_path / "config.toml"
     preset.write_text(to_toml(config))
     call = ["pretrain", "--preset", str(preset), "--data", url, "--out", str(tmp_path / "run")]
@@ -326,7 +325,7 @@ def test_an_outage_that_lasts_saves_the_run_and_ends_it_with_its_own_code(
 
     def break_later(run: Run, *others: Any) -> None:
         train_step(run, *others)
-        if run.step == 4:
+        if run.step == 1:
             handler.refuse = 503
 
     monkeypatch.setattr(loop, "train_step", break_later)
@@ -338,27 +337,25 @@ def test_an_outage_that_lasts_saves_the_run_and_ends_it_with_its_own_code(
     assert ended.value.code == 75
     assert "sjepa: the storage of the audio does not answer; the same command continues: " in capsys.readouterr().err
     first = RunFolder(tmp_path / "run").step
-    assert first >= 5
+    assert first >= 2
     # A request to stop does not wait for the server either.
     handler.refuse = 0
     monkeypatch.setattr(prefetch, "OUTAGE", 600.0)
 
     def break_and_ask(run: Run, *others: Any) -> None:
         train_step(run, *others)
-        if run.step == first + 4:
+        if run.step == first:
             handler.refuse = 503
             threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM)).start()
 
     monkeypatch.setattr(loop, "train_step", break_and_ask)
     began = time.monotonic()
-    with pytest.raises(SystemExit) as ended:
-        cli.main(call)
+    assert not loop.pretrain(config, url, tmp_path / "run", show=False)
     assert time.monotonic() - began < 30
-    assert ended.value.code == 130
-    assert RunFolder(tmp_path / "run").step > first + 4
+    assert RunFolder(tmp_path / "run").step > first
     handler.refuse = 0
     monkeypatch.setattr(loop, "train_step", train_step)
-    cli.main(call)
+    assert loop.pretrain(config, url, tmp_path / "run", show=False)
     whole = tmp_path / "whole"
     assert loop.pretrain(config, str(flac), whole, show=False)
     assert lines(tmp_path / "run", "train") == lines(whole, "train")

@@ -28,7 +28,6 @@ from sjepa.fields import (
     table_of,
 )
 from sjepa.files import atomic_folder, read_json, save_tensors
-from sjepa.progress import say
 from sjepa.runs.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -185,6 +184,8 @@ class Writer:
                 self.failure = error
 
         if self.failure is not None:
+            from sjepa.progress import say  # it loads torch, which reading a run does not need
+
             say(f"A checkpoint could not be written ({self.failure}); trying again")
             self.failure = None
             work()
