@@ -74,15 +74,15 @@ def test_what_is_learned_by_heart_does_not_help_on_held_out_audio(corpus: Path, 
     assert found["kl_heard"] < found["kl_unheard"]
 
 
-def test_measuring_changes_nothing_in_a_run(corpus: Path, unheard: Path, tmp_path: Path, micro: Make) -> None:
-    with_audio = micro(train={"held_out": str(unheard)})
-    assert pretrain(micro(), corpus, tmp_path / "without", show=False)
-    assert pretrain(with_audio, corpus, tmp_path / "with", show=False)
+def test_measuring_changes_nothing_in_a_run(
+    corpus: Path, unheard: Path, tmp_path: Path, micro: Make, finished_run: Path
+) -> None:
+    assert pretrain(micro(train={"held_out": str(unheard)}), corpus, tmp_path / "with", show=False)
     found = lines(tmp_path / "with", "held_out")
     assert [line["step"] for line in found] == [line["step"] for line in lines(tmp_path / "with", "layers")]
-    assert [line for line in lines(tmp_path / "with") if line["event"] != "held_out"] == lines(tmp_path / "without")
+    assert [line for line in lines(tmp_path / "with") if line["event"] != "held_out"] == lines(finished_run)
     ours, theirs = (
-        safetensors.torch.load_file(tmp_path / name / "encoder" / "model.safetensors") for name in ("with", "without")
+        safetensors.torch.load_file(run / "encoder" / "model.safetensors") for run in (tmp_path / "with", finished_run)
     )
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
     page = Page(write_page(tmp_path / "with", tmp_path / "page.html"))
@@ -90,7 +90,7 @@ def test_measuring_changes_nothing_in_a_run(corpus: Path, unheard: Path, tmp_pat
         [line["step"] for line in found],
         [line["accuracy_unheard"] for line in found],
     )
-    assert "held_out" not in Page(write_page(tmp_path / "without", tmp_path / "page.html")).charts
+    assert "held_out" not in Page(write_page(finished_run, tmp_path / "page.html")).charts
     shown = render_status(tmp_path / "with", total=12)
     assert re.search(rf"masked, held-out audio +{found[-1]['accuracy_unheard']:.1%}", shown)
 
