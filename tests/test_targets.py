@@ -10,12 +10,13 @@ import torch
 from conftest import babble
 
 from sjepa import Encoder, UserError
-from sjepa.audio.mfcc import MfccConfig, mfcc
+from sjepa.audio.mfcc import MfccConfig, log_mel, mfcc
 from sjepa.model.encoder_config import EncoderConfig
 from sjepa.targets import ema
 from sjepa.targets.clusters import Clusters, clusters_from_parts, describe_targets, save_clusters
-from sjepa.targets.fit import GmmConfig
-from sjepa.targets.kinds import KINDS, Source, TargetName
+from sjepa.targets.features import Features
+from sjepa.targets.fit import GmmConfig, fit_mixture
+from sjepa.targets.kinds import KINDS, Source, TargetKind, TargetName
 from sjepa.targets.layer import LayerChoice, LayerConfig, effective_rank
 from sjepa.targets.targets import Targets
 
@@ -71,6 +72,30 @@ def test_the_file_of_clusters_gives_the_targets_of_every_kind(kind: TargetName, 
     features = targets.features(clean, 1)
     for waveform, hidden_state, q in zip(clean, features, targets(targets.frame_features(clean, 1))[0], strict=True):
         assert torch.equal(read.mixture_units(read.space(waveform, hidden_state)), q.argmax(-1))
+
+
+class NewFeatures(Features):
+    def __init__(self, shift: int, dimension: int):
+        super().__init__()
+        self.shift, self.dimension = shift, dimension
+
+    def forward(self, clean: torch.Tensor, layer: int | None) -> torch.Tensor:
+        return log_mel(clean, 20, self.shift)
+
+
+@pytest.mark.parametrize(
+    ("shift", "dimension", "words"),
+    [
+        (160, 20, "NewFeatures gives 148 frames where the encoder has 74"),
+        (320, 24, "NewFeatures has dimension 24, but frames of width 20"),
+    ],
+)
+def test_features_of_another_rate_or_width_are_named(
+    shift: int, dimension: int, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(KINDS, "new", TargetKind(lambda source: NewFeatures(shift, dimension), fit_mixture))
+    with pytest.raises(ValueError, match=words):
+        fitted("new", audio())
 
 
 def test_hard_targets_are_the_argmax_of_the_soft_ones_and_clusters_move_the_same() -> None:

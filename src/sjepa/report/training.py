@@ -156,7 +156,9 @@ def decay(report: Report) -> str:
     title = "Target-encoder decay"
     levels = sorted({line["decay"] for line in report.lines if line.get("decay") is not None})
     if not levels:
-        return f"<figure><h3>{title}</h3>{note('There is no target encoder yet.')}</figure>"
+        steps = report.lines[-1]["step"] if report.lines else 0
+        when = "" if 0 < report.planned_steps <= steps else " yet"
+        return f"<figure><h3>{title}</h3>{note(f'There is no target encoder{when}.')}</figure>"
     memory = " and ".join(f"{level:g} averages about {1 / (1 - level):,.0f} steps" for level in levels if level < 1)
     return figure(
         "decay",

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from sjepa import distributed
 from sjepa.errors import UserError
 from sjepa.model.encoder import EncoderNetwork
+from sjepa.model.frontend import frame_count
 from sjepa.targets import ema
 from sjepa.targets.fit import GmmConfig, anchor_mixture, require_frames
 from sjepa.targets.gmm import DiagonalGMM, Statistics
@@ -62,7 +63,11 @@ class Targets(nn.Module):
     @torch.no_grad()
     def frames_to_fit(self, clean: Tensor, layer: int | None) -> Tensor:
         """Return the frames (B, T, ...) of clean audio that the reservoir samples for fitting."""
-        return self.centre(self.features.sample(clean, layer)).float()
+        sample, frames = self.features.sample(clean, layer), frame_count(clean.shape[1])
+        if sample.shape[1] != frames:
+            name = type(self.features).__name__
+            raise ValueError(f"{name} gives {sample.shape[1]} frames where the encoder has {frames}")
+        return self.centre(sample).float()
 
     @torch.no_grad()
     def two_layer_features(self, clean: Tensor, layers: tuple[int, int]) -> Tensor:
@@ -92,9 +97,15 @@ class Targets(nn.Module):
         require_frames(self.components, len(sample))
         if float(sample.var(0).max()) == 0.0:
             raise UserError("all frames have the same features: are all files silent or identical? Give other audio")
-        frames = self.projection.fit(self.features.fit(sample))
+        learned = self.features.fit(sample)
+        if learned.shape[1] != self.features.dimension:
+            name = type(self.features).__name__
+            raise ValueError(f"{name} has dimension {self.features.dimension}, but frames of width {learned.shape[1]}")
+        frames = self.projection.fit(learned)
         fitted, curve = self.kind.fit(frames, self.components, self.config, self.seed)
         self.codebook.load_state_dict(fitted.state_dict())
+        if not self.kind.reads_encoder:  # a target encoder is the same on all ranks already
+            distributed.broadcast_module(self.features)
         distributed.broadcast_module(self.projection)
         distributed.broadcast_module(self.codebook)
         return curve
