@@ -30,7 +30,7 @@ class StopRequest:
         self.process = os.getpid()
         self.unsaved = True
         """Whether there may be something to save. Otherwise a signal ends the process at once."""
-        self.received: dict[int, float] = {}  # when the main thread last received a signal, by number
+        self.received: set[int] = set()  # signals that the main thread has received
         self.answered: set[int] = set()  # signals that were answered while the main thread was blocked
 
     def __bool__(self) -> bool:
@@ -44,36 +44,37 @@ class StopRequest:
         """Handle a signal in the main thread."""
         if os.getpid() != self.process:
             return  # a newly forked worker process: its parent handles signals
-        self.received[number] = time.monotonic()
+        self.received.add(number)
         if number in self.answered:
             self.answered.discard(number)
-        elif not self.answer(number):
+        elif not self.answer(number, time.monotonic()):
             signal.default_int_handler(number, None)
 
-    def answer(self, number: int) -> bool:
+    def answer(self, number: int, now: float) -> bool:
         """Print and remember a signal. Return False for a second Ctrl-C, which ends the process; others may repeat."""
         if self.number is None:
-            self.number, self.since = number, time.monotonic()
+            self.number, self.since = number, now
             if is_first_process():
                 again = "; Ctrl-C again aborts" if number == signal.SIGINT else ""
                 words = f"stopping {self.moment}{again}" if self.unsaved else "stopped"
                 os.write(2, f"\nsjepa: {signal.Signals(number).name}: {words}\n".encode())
             if not self.unsaved:
                 os._exit(INTERRUPTED)
-        return number != signal.SIGINT or time.monotonic() - self.since <= SAME
+        return number != signal.SIGINT or now - self.since <= SAME
 
     def watch(self, signals: int) -> None:
         """Answer signals that the main thread does not receive, because it waits in code that is not Python's.
 
-        `signals` is a pipe with the number of every signal. Ranks wait like this for each other.
+        `signals` is a pipe with the number of every signal. Ranks wait like this for each other. Signals that the main
+        thread has received before are left to it, because this thread may be late.
         """
         while numbers := os.read(signals, 256):
-            since = time.monotonic() - 1.1 * BLOCKED  # it may have received them before this thread read them
+            now = time.monotonic()
             time.sleep(BLOCKED)
             for number in dict.fromkeys(numbers):
-                if self.received.get(number, 0.0) < since:
+                if number not in self.received:
                     self.answered.add(number)
-                    if not self.answer(number):
+                    if not self.answer(number, now):
                         os._exit(INTERRUPTED)
 
 
