@@ -40,9 +40,9 @@ def test_the_numbers_are_those_of_a_loop_over_masked_frames(corpus: Path, unhear
     run.reference_set = batch.waveforms
     held_out = HeldOut(run, open_corpus(unheard, 15.0, "none", 0.0, show=False))
     found = held_out.measure(run)
-    assert len(held_out.heard) == len(held_out.unheard) == min(5, len(batch.waveforms))
+    assert len(held_out.training) == len(held_out.held_out) == min(5, len(batch.waveforms))
     run.model.eval()
-    for name, waveforms in (("heard", held_out.heard), ("unheard", held_out.unheard)):
+    for name, waveforms in (("training", held_out.training), ("held_out", held_out.held_out)):
         divergence, right = [], []
         for audio, mask in zip(waveforms, held_out.masks, strict=True):
             clean, mask = audio[None].float() / 32768.0, mask[None]
@@ -70,8 +70,8 @@ def test_what_is_learned_by_heart_does_not_help_on_held_out_audio(corpus: Path, 
         run.step = step
         train_step(run, config.schedule()[0], batch, None)
     found = held_out.measure(run)
-    assert found["accuracy_heard"] > found["accuracy_unheard"] + 0.2
-    assert found["kl_heard"] < found["kl_unheard"]
+    assert found["accuracy_training"] > found["accuracy_held_out"] + 0.2
+    assert found["kl_training"] < found["kl_held_out"]
 
 
 def test_measuring_changes_nothing_in_a_run(
@@ -88,11 +88,11 @@ def test_measuring_changes_nothing_in_a_run(
     page = Page(write_page(tmp_path / "with", tmp_path / "page.html"))
     assert page.series("held_out", "held-out audio") == (
         [line["step"] for line in found],
-        [line["accuracy_unheard"] for line in found],
+        [line["accuracy_held_out"] for line in found],
     )
     assert "held_out" not in Page(write_page(finished_run, tmp_path / "page.html")).charts
     shown = render_status(tmp_path / "with", total=12)
-    assert re.search(rf"masked, held-out audio +{found[-1]['accuracy_unheard']:.1%}", shown)
+    assert re.search(rf"masked, held-out audio +{found[-1]['accuracy_held_out']:.1%}", shown)
 
 
 def test_audio_that_cannot_be_held_out_is_refused(corpus: Path, tmp_path: Path, micro: Make) -> None:

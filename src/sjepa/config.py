@@ -60,7 +60,8 @@ class TrainConfig:
     """Recompute each transformer layer in the backward pass instead of storing its activations: less memory, about 20%
     more time."""
     accumulate: Annotated[int, COUNT] = 1
-    """Split each rank's batch into this many parts and accumulate their gradients: less memory, the same result."""
+    """Split each rank's batch into this many parts and accumulate their gradients: less memory, the same result.
+    Partners for noise and mixing come from the same part."""
     held_out: str = ""
     """Audio to measure on and never train on: a folder, an index or shards. At each check of the layers, masked
     prediction is measured on it, and on as much training audio."""

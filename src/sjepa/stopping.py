@@ -76,6 +76,7 @@ class StopRequest:
                     self.answered.add(number)
                     if not self.answer(number, now):
                         os._exit(INTERRUPTED)
+        os.close(signals)
 
 
 @contextmanager

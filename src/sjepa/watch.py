@@ -31,8 +31,8 @@ ROWS = (
     ("waiting", "waiting for data", "{:.1%}"),
 )
 HELD_OUT_ROWS = (
-    ("accuracy_heard", "masked, training audio", "{:.1%}"),
-    ("accuracy_unheard", "masked, held-out audio", "{:.1%}"),
+    ("accuracy_training", "masked, training audio", "{:.1%}"),
+    ("accuracy_held_out", "masked, held-out audio", "{:.1%}"),
 )
 
 

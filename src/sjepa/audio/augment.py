@@ -103,7 +103,7 @@ def student_samples(samples: int, speed: float) -> int:
 
 
 def augment(clean: Tensor, draws: Tensor, noise: Tensor | None = None, equalize: bool = False) -> Tensor:
-    """Return a copy of (B, N) audio with noise and mixing. `noise` is one long recording to take noise from."""
+    """Return a copy of (B, N) audio with equalizer, noise and mixing. `noise` is one long recording."""
     drawn = Draws.from_rows(draws)
     student = apply_equalizer(clean, drawn.gains) if equalize else clean
     return mix_utterances(add_noise(student, drawn, noise), student, drawn)

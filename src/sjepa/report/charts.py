@@ -42,8 +42,8 @@ def accuracy(events: Sequence[Event]) -> Chart:
 def held_out(events: Sequence[Event]) -> Chart:
     """Accuracy at masked frames of training audio and of held-out audio."""
     traces = [
-        curve(events, "accuracy_heard", "training audio", MASKED, form=".1%", kind="held_out"),
-        curve(events, "accuracy_unheard", "held-out audio", INK, form=".1%", kind="held_out"),
+        curve(events, "accuracy_training", "training audio", MASKED, form=".1%", kind="held_out"),
+        curve(events, "accuracy_held_out", "held-out audio", INK, form=".1%", kind="held_out"),
     ]
     return chart_over_steps(events, traces, y={"tickformat": ".0%", "rangemode": "tozero"})
 

@@ -142,7 +142,7 @@ def held_out(report: Report) -> str:
         "Masked accuracy on held-out audio",
         charts.held_out(report.events),
         "Measured on fixed crops with fixed masks, without dropout and augmentation. If only the accuracy on training "
-        "audio rises, the encoder learns its corpus by heart.",
+        "audio rises, the encoder memorises its corpus.",
     )
 
 

@@ -45,14 +45,14 @@ FIELDS: dict[str, Kind] = {
     **dict.fromkeys(("loss", "kl_masked", "kl_visible", "kl_encoder", "lr", "gradient_norm", "decay", "hours"), MAYBE),
     **dict.fromkeys(("accuracy_masked", "accuracy_visible", "crop_loss"), MAYBE),
     **dict.fromkeys(("target_entropy", "predictor_entropy", "target_perplexity"), MAYBE),
-    **dict.fromkeys(("kl_heard", "kl_unheard", "accuracy_heard", "accuracy_unheard"), MAYBE),
+    **dict.fromkeys(("kl_training", "kl_held_out", "accuracy_training", "accuracy_held_out"), MAYBE),
 }
 # Required fields of each kind of event.
 NEEDED = {
     "phase": ("phase", "k", "targets"),
     "layers": ("effective_ranks", "smoothed"),
     "clusters": ("phase", "share"),
-    "held_out": ("phase", "accuracy_heard", "accuracy_unheard"),
+    "held_out": ("phase", "accuracy_training", "accuracy_held_out"),
 }
 
 

@@ -1,6 +1,6 @@
-"""Masked prediction on audio that a run does not train on, beside audio that it does.
+"""Measure masked prediction on held-out audio, and on training audio for comparison.
 
-An encoder that only improves on the audio it has heard learns its corpus by heart.
+If only the training audio improves, the encoder memorises its corpus.
 """
 
 import numpy as np
@@ -63,20 +63,20 @@ class HeldOut:
         if not len(long_enough):
             raise UserError(f"every utterance of {config.train.held_out} is shorter than {samples / SAMPLE_RATE:g} s")
         reader = BatchReader(corpus, config.mask, config.augment, seed=config.seed)
-        self.unheard = draw_crops(reader, long_enough, samples, wanted)
-        self.heard = run.reference_set[: len(self.unheard)]
+        self.held_out = draw_crops(reader, long_enough, samples, wanted)
+        self.training = run.reference_set[: len(self.held_out)]
         generator = np.random.default_rng((config.seed, STREAM))
-        masks = [block_mask(frame_count(samples), config.mask, generator) for _ in self.unheard]
+        masks = [block_mask(frame_count(samples), config.mask, generator) for _ in self.held_out]
         self.masks = torch.from_numpy(np.stack(masks))
 
     def measure(self, run: Run) -> dict[str, float]:
-        """Return KL and accuracy at masked frames, for heard and unheard audio."""
-        heard, unheard = (measure_masked(run, audio, self.masks) for audio in (self.heard, self.unheard))
+        """Return KL and accuracy at masked frames."""
+        training, held_out = (measure_masked(run, audio, self.masks) for audio in (self.training, self.held_out))
         return {
-            "kl_heard": heard[0],
-            "kl_unheard": unheard[0],
-            "accuracy_heard": heard[1],
-            "accuracy_unheard": unheard[1],
+            "kl_training": training[0],
+            "kl_held_out": held_out[0],
+            "accuracy_training": training[1],
+            "accuracy_held_out": held_out[1],
         }
 
 

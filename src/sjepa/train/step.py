@@ -1,6 +1,7 @@
 """One training step: targets, masked prediction, KL, update."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -65,9 +66,15 @@ def draw_kept_layers(config: Config, step: int) -> tuple[bool, ...]:
     source = np.random.default_rng((config.seed, step))
     if 2**layers <= MOST_PATTERNS:
         return tuple((source.random(layers) >= rate).tolist())
-    dealt = np.random.default_rng((config.seed, layers))
-    order = np.stack([dealt.permutation(PATTERNS) for _ in range(layers)])
-    return tuple((order[:, source.integers(PATTERNS)] >= round(rate * PATTERNS)).tolist())
+    order = deal_patterns(config.seed, layers)[:, source.integers(PATTERNS)]
+    return tuple((order >= round(rate * PATTERNS)).tolist())
+
+
+@lru_cache
+def deal_patterns(seed: int, layers: int) -> np.ndarray:
+    """Return an order of the patterns for each layer: (layers, PATTERNS). The first ones drop the layer."""
+    source = np.random.default_rng((seed, layers))
+    return np.stack([source.permutation(PATTERNS) for _ in range(layers)])
 
 
 def train_step(run: Run, phase: Phase, batch: Batch, noise: Tensor | None) -> None:
