@@ -5,7 +5,7 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from sjepa.device import choose_device
 from sjepa.errors import ReportedError, UserError
 from sjepa.stopping import nothing_unsaved
+
+T = TypeVar("T")
 
 TIMEOUT = timedelta(minutes=30)  # a rank may read slow storage or compile while the others wait
 
@@ -149,21 +151,22 @@ def gather_tensors(tensor: Tensor) -> list[Tensor]:
     return gathered
 
 
-def run_on_main_rank(task: Callable[[], None]) -> None:
-    """Run a task on the main rank. If it raises UserError, all ranks end with it."""
-    run_on_all_ranks(lambda: task() if is_main() else None)
+def run_on_main_rank(task: Callable[[], T]) -> T | None:
+    """Run a task on the main rank, and return its result there. If it raises UserError, all ranks end with it."""
+    return run_on_all_ranks(lambda: task() if is_main() else None)
 
 
-def run_on_all_ranks(task: Callable[[], None]) -> None:
-    """Run a task on every rank. If one raises UserError, all end with it, so that none waits for another.
+def run_on_all_ranks(task: Callable[[], T]) -> T:
+    """Run a task on every rank, and return its result. If one raises UserError, all end with it and none waits.
 
     The main rank raises the error, and the others a ReportedError.
     """
-    message = None
+    result = message = None
     try:
-        task()
+        result = task()
     except UserError as error:
         message = str(error)
     messages = [found for found in gather_objects(message) if found]
     if messages:
         raise UserError(messages[0]) if is_main() else ReportedError(messages[0])
+    return cast(T, result)

@@ -90,25 +90,20 @@ def run_files(command: Embed) -> None:
 
     readout, network = load_network(command)
     settings = describe_settings(command, network) | {"window": asdict(command.window)}
-    found: tuple[list[Recording], list[str]] = ([], [])
 
-    def begin() -> None:
-        nonlocal found
+    def begin() -> tuple[list[Recording], list[str]]:
         holding.enter_context(lock_folder(command.out))
         check_folder(command.out, settings, command.force)
         found = find_recordings(command.files)
         write_whole(command.out / SETTINGS, json.dumps(settings, indent=1) + "\n")
+        return found
 
     with ExitStack() as holding:
-        distributed.run_on_main_rank(begin)
-        recordings, refused = distributed.broadcast_object(found)
+        recordings, refused = distributed.broadcast_object(distributed.run_on_main_rank(begin))
         about = {name: str(settings[name]) for name in ("encoder", "fingerprint", "what", "layer")}
         plan = Embedding(network, readout, command.window, command.format, command.batch_seconds, about)
-        outcomes: list[Outcome] = []
-        distributed.run_on_all_ranks(
-            lambda: outcomes.append(embed(recordings, command.out, plan, skip=not command.force))
-        )
-        outcome = sum(distributed.gather_objects(outcomes[0]), Outcome())
+        own = distributed.run_on_all_ranks(lambda: embed(recordings, command.out, plan, skip=not command.force))
+        outcome = sum(distributed.gather_objects(own), Outcome())
         if not distributed.is_main():
             return
         refused = refused + outcome.refused

@@ -27,30 +27,21 @@ CHUNK = 16  # utterances at a time
 
 def open_held_out(config: Config, corpus: Corpus | CorpusMix, show: bool) -> Corpus | CorpusMix | None:
     """Open the held-out audio on the main rank, if there is any. Raise UserError if it is the audio of training."""
-    path, found = config.train.held_out, None
+    path = config.train.held_out
 
-    def open_it() -> None:
-        nonlocal found
+    def open_it() -> Corpus | CorpusMix:
         say(f"Held-out audio of {path}:")
         found = open_corpus(path, config.batches.max_seconds, "none", 0.0, show)
         if found.fingerprint() == corpus.fingerprint():
             raise UserError(f"train.held_out must be audio that the run does not train on; {path} is its own audio")
+        return found
 
-    if path:
-        distributed.run_on_main_rank(open_it)
-    return found
+    return distributed.run_on_main_rank(open_it) if path else None
 
 
 def draw_held_out(run: Run, corpus: Corpus | CorpusMix | None) -> "HeldOut | None":
     """Draw crops of held-out audio on the main rank, if there is any."""
-    drawn = None
-
-    def draw() -> None:
-        nonlocal drawn
-        drawn = HeldOut(run, corpus) if corpus is not None else None
-
-    distributed.run_on_main_rank(draw)
-    return drawn
+    return distributed.run_on_main_rank(lambda: HeldOut(run, corpus) if corpus is not None else None)
 
 
 class HeldOut:

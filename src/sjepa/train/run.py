@@ -250,21 +250,16 @@ class Run:
 
         The main rank chooses the checkpoint. If another rank cannot load it, all ranks raise UserError.
         """
-        found: list[tuple[dict[str, dict[str, Tensor]], dict[str, Any]] | None] = [None]
-
-        def choose() -> None:
-            found[0] = (
-                checkpoint.load_latest(folder, say, training=True) if step is None else load_step(folder.path, step)
-            )
-
-        distributed.run_on_main_rank(choose)
-        chosen = distributed.broadcast_object(found[0][1]["step"] if found[0] is not None else None)
+        found = distributed.run_on_main_rank(
+            lambda: checkpoint.load_latest(folder, say, training=True) if step is None else load_step(folder.path, step)
+        )
+        chosen = distributed.broadcast_object(found[1]["step"] if found is not None else None)
         if chosen is None:
             return False
 
-        def load_chosen() -> None:
+        def load_chosen() -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
             try:
-                found[0] = found[0] or checkpoint.load(folder.checkpoint(chosen))
+                return found or checkpoint.load(folder.checkpoint(chosen))
             except checkpoint.DamagedError as error:
                 where = f"rank {distributed.rank()} on {platform.node()}"
                 raise UserError(
@@ -272,9 +267,7 @@ class Run:
                     "disk that all ranks share?"
                 ) from error
 
-        distributed.run_on_all_ranks(load_chosen)
-        assert found[0] is not None
-        self.load_checkpoint(*found[0])
+        self.load_checkpoint(*distributed.run_on_all_ranks(load_chosen))
         return True
 
     def load_checkpoint(self, parts: dict[str, dict[str, Tensor]], state: dict[str, Any]) -> None:
