@@ -52,7 +52,9 @@ def make_table() -> str:
         if any(errors):
             rows.append([shown, *errors, *relative])
     columns = [f"{shown}: CER / WER" for shown in AMOUNTS.values()]
-    return to_markdown(["pre-trained on", *columns, *(f"CER / log-mel's, {shown}" for shown in AMOUNTS.values())], rows)
+    return to_markdown(
+        ["pre-trained on", *columns, *(f"CER relative to log-mel, {shown}" for shown in AMOUNTS.values())], rows
+    )
 
 
 if __name__ == "__main__":

@@ -70,8 +70,8 @@ STUDIES = {
             (
                 "soft", "soft-16", "hard-16", "soft-768", "hard-768", "frozen", "fixed-decay", "linear-decay",
                 "cosine-decay", "rank-layer", "first-layer", "middle-layer", "last-layer", "visible", "augmented",
-                "visible-augmented", "paper", "paper-centred", "paper-masks", "paper-likeness", "paper-both-paths",
-                "paper-muon", "paper-undropped", "soft.phase1", "paper.phase1",
+                "visible-augmented", "paper", "paper-centred", "paper-masks", "paper-attention-start",
+                "paper-both-paths", "paper-muon", "paper-no-dropout", "soft.phase1", "paper.phase1",
             ),
             (
                 ("soft-16", "hard-16"), ("soft-768", "hard-768"), ("soft-16", "soft"), ("soft-768", "soft"),
@@ -79,8 +79,8 @@ STUDIES = {
                 ("linear-decay", "soft"), ("cosine-decay", "soft"), ("rank-layer", "soft"), ("first-layer", "soft"),
                 ("middle-layer", "soft"), ("last-layer", "soft"), ("visible", "soft"), ("augmented", "soft"),
                 ("visible-augmented", "soft"), ("paper-centred", "paper"), ("paper-masks", "paper"),
-                ("paper-likeness", "paper"), ("paper-both-paths", "paper"), ("paper-muon", "paper"),
-                ("paper-undropped", "paper"),
+                ("paper-attention-start", "paper"), ("paper-both-paths", "paper"), ("paper-muon", "paper"),
+                ("paper-no-dropout", "paper"),
             ),
         ),
         Study(
@@ -219,10 +219,10 @@ TABLES: dict[str, dict[str, Row]] = {
     "units": {
         "PNMI": read_result("units", "metrics", "pnmi"),
         "phone purity": read_result("units", "metrics", "phone_purity"),
-        "target": read_end("target_entropy"),
-        "posterior behind it, temperature 1": read_entropy("plain"),
-        "predictor, masked frames": read_end("predictor_entropy"),
-        "head on the encoder, nothing masked": read_entropy("visible"),
+        "entropy of the target": read_end("target_entropy"),
+        "of the posterior behind it, temperature 1": read_entropy("plain"),
+        "of the predictor, masked frames": read_end("predictor_entropy"),
+        "of the head, nothing masked": read_entropy("visible"),
     },
     "cost": {
         "hours of audio": lambda found: found["audio_seconds"] / 3600 if "curve" in found else None,

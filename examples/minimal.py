@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-PAPER = SimpleNamespace(  # pairs are (phase 1, phase 2); not the paper's: steps, warm-up, clip, batch (192)
+PAPER = SimpleNamespace(  # pairs are (phase 1, phase 2); ours: steps, warm-up, clip; the paper's batch is 192
     dim=768, layers=6, heads=12, inner=3072, channels=512, kernel=128, groups=16, dropout=0.1, layerdrop=0.05,
     predictor_heads=8, predictor_inner=1536, batch=24, seconds=15.0, ratio=0.65, span=10,
     steps=(400_000, 400_000), k=(100, 500), lr=(1e-4, 2.5e-5), warmup=20_000, clip=1.0, fit_batches=50,
@@ -141,7 +141,7 @@ def effective_rank(z: Tensor) -> float:  # frames (N, D)
 def pretrain(model: SJEPA, batches: Iterator[tuple[Tensor, Tensor]], s: SimpleNamespace) -> Iterator[tuple[int, float]]:
     """Both phases in one run. Takes batches of waveforms (B, N) and masks (B, T); yields each step's phase and loss."""
     optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.99), weight_decay=1e-3)
-    ranks, layer = [0.0] * s.layers, 0  # smoothed effective rank of each layer, and the layer of the highest
+    smoothed, layer = [0.0] * s.layers, 0  # smoothed effective rank of each layer, and the layer of the highest
     for phase, steps, k, lr in zip((1, 2), s.steps, s.k, s.lr, strict=True):
         target = copy.deepcopy(model.encoder).eval().requires_grad_(False) if phase == 2 else None  # moves by EMA
         sample = [next(batches)[0] for _ in range(s.fit_batches)]
@@ -170,8 +170,8 @@ def pretrain(model: SJEPA, batches: Iterator[tuple[Tensor, Tensor]], s: SimpleNa
                         old.lerp_(new, 1 - decay)
                 if (step + 1) % s.layer_check == 0 or step + 1 == steps:
                     now = [effective_rank(z.flatten(0, 1)[:2000]) for z in (target or model.encoder.eval())(x)]
-                    ranks = [0.5 * a + 0.5 * b for a, b in zip(ranks, now, strict=True)] if any(ranks) else now
-                    layer = ranks.index(max(ranks))
+                    smoothed = [0.5 * a + 0.5 * b for a, b in zip(smoothed, now, strict=True)] if any(smoothed) else now
+                    layer = smoothed.index(max(smoothed))
             yield phase, loss.item()
 
 

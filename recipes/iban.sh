@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# A language without models: pre-train on untranscribed Iban, then train a recogniser on few transcripts.
+# Few transcripts in another language: pre-train on untranscribed Iban, then train a recogniser.
 #
 #   bash recipes/iban.sh IBAN ENGLISH                     # from a bare machine with a GPU to the table
-#   STUDY=/large/disk bash recipes/iban.sh IBAN ENGLISH   # somewhere else than in runs/iban
+#   STUDY=/large/disk bash recipes/iban.sh IBAN ENGLISH   # another folder than runs/iban
 #   WHISPER=FOLDER bash recipes/iban.sh IBAN ENGLISH      # also the encoder of Whisper tiny.en, as a reference
 #
 # IBAN holds the Kaldi folders train and test of the Iban corpus. ENGLISH holds the audio of the English encoder, or is a
-# run that is complete already. Encoders are trained on the train speakers only. The same call again continues what was stopped.
+# run that is complete already. Encoders are trained on the train speakers only. Run the same command again to continue.
 set -euo pipefail
 [ $# = 2 ] || { echo "usage: bash recipes/iban.sh IBAN ENGLISH" >&2; exit 2; }
 IBAN=$(realpath "$1") ENGLISH=$(realpath "$2") STUDY=$(realpath -m "${STUDY:-$(dirname "$0")/../runs/iban}")

@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# A study, from a bare machine with a GPU to its tables. study.toml describes its runs.
+# A study, from a bare machine with a GPU to its tables. recipes/$RECIPE.toml describes its runs (study.toml by default).
 #
 #   bash recipes/study.sh CORPORA                                      # everything, one after the other
-#   bash recipes/study.sh CORPORA --only soft-0 soft.phase1-0 logmel   # some runs; several calls can share a GPU
+#   bash recipes/study.sh CORPORA --only headline-0 logmel             # some runs; several calls can share a GPU
 #   bash recipes/study.sh CORPORA --list                               # all runs and their state
 #   STUDY=/large/disk bash recipes/study.sh CORPORA                    # another folder than runs/study
 #   RECIPE=study-ablations bash recipes/study.sh CORPORA               # short runs, in runs/study-ablations
 #   RECIPE=study-adamw bash recipes/study.sh CORPORA                   # the first study, in runs/study-adamw
 #
-# CORPORA holds LibriSpeech/dev-clean with phones-dev-clean.jsonl.gz beside LibriSpeech, and any of: extra/ (more
-# LibriSpeech), speechocean762/, noise/, whisper-tiny.en-encoder/; for the first study also ravdess/ and coffee/. The
-# same call again continues what was stopped.
+# CORPORA holds LibriSpeech/dev-clean with phones-dev-clean.jsonl.gz next to LibriSpeech, and any of: extra/ (more
+# LibriSpeech), speechocean762/, noise/, whisper-tiny.en-encoder/; for the first study also ravdess/ and coffee/. Run
+# the same command again to continue.
 set -euo pipefail
 refuse() {
   echo "$*" >&2
@@ -25,7 +25,7 @@ shift
 cd "$(dirname "$0")/.."
 
 compgen -G "$CORPORA/LibriSpeech/dev-clean/*/*/*.trans.txt" > /dev/null && compgen -G "$CORPORA/phones-*.jsonl*" > /dev/null ||
-  refuse "$CORPORA must hold LibriSpeech/dev-clean, with its transcripts, and phones-dev-clean.jsonl.gz beside LibriSpeech"
+  refuse "$CORPORA must hold LibriSpeech/dev-clean, with its transcripts, and phones-dev-clean.jsonl.gz next to LibriSpeech"
 sources=("$CORPORA/LibriSpeech/dev-clean")
 for more in extra speechocean762; do if [ -d "$CORPORA/$more" ]; then sources+=("$CORPORA/$more"); fi; done
 for more in extra speechocean762 noise; do

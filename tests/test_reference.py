@@ -30,7 +30,7 @@ CASES: dict[str, dict[str, object]] = {
     "few dimensions": {"phase2": {"dimensions": 6}},
     "three phases": {"phase3": {"steps": 9, "k": 10, "dimensions": 5, "lr": 2e-4, "final_lr": 0.0}},
     "frozen front end": {"phase2": {"frontend_until": 6}},
-    # With attention that starts as likeness: other gradients of keys are rounding in part, which Muon enlarges.
+    # With an attention start: other gradients of keys are rounding in part, which Muon enlarges.
     "Muon": {"train": {"optimizer": "muon"}, "encoder": {"attention_start": 1.0}, "predictor": {"attention_start": 1}},
     "clipped, decayed": {"train": {"clip": 0.05, "weight_decay": 0.5}},
 }

@@ -14,7 +14,7 @@ Cadence = Annotated[int | float, CADENCE]
 
 @dataclass(frozen=True)
 class PhaseConfig:
-    """One phase. Cadences are steps (`2000`) or fractions of the phase (`0.1`)."""
+    """One phase. Times and intervals are a number of steps (`2000`) or a fraction of the phase (`0.1`)."""
 
     steps: Annotated[int, COUNT] = 400_000
     """Optimizer steps."""

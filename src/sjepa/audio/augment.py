@@ -36,9 +36,9 @@ class AugmentConfig:
     snr_high: Annotated[float, DECIBELS] = 20.0
     """Highest signal-to-noise ratio, dB."""
     mix_low: Annotated[float, DECIBELS] = -5.0
-    """Lowest energy ratio of the mixed-in stretch to the stretch that it covers, dB."""
+    """Lowest energy of the mixed-in utterance, relative to the part of the utterance that it covers, dB."""
     mix_high: Annotated[float, DECIBELS] = 5.0
-    """Highest energy ratio of the mixed-in stretch, dB."""
+    """Highest relative energy of the mixed-in utterance, dB."""
     mix_longest: Annotated[float, SHARE] = 0.5
     """Longest stretch of another utterance, mixed in or in place of noise, as a share of the utterance (WavLM)."""
     noise: str = ""

@@ -63,7 +63,7 @@ class Utterance(EncoderSubject):
     files: Annotated[tuple[Path, ...], tyro.conf.Positional] = ()
     """Audio files. Default: some utterances of --data."""
     data: Path | None = None
-    """A corpus: LibriSpeech with phone labels, a synthetic corpus, or a folder of audio without labels."""
+    """A corpus: LibriSpeech with phone labels, a corpus with labels.jsonl, or a folder of audio without labels."""
     subset: str = "dev-clean"
     """Subset of LibriSpeech."""
     alignments: Path | None = None
@@ -86,7 +86,7 @@ class Erank(EncoderSubject):
     """
 
     data: Path | None = None
-    """A labelled corpus for the check: LibriSpeech with phone labels, or a synthetic corpus."""
+    """A labelled corpus for the check: LibriSpeech with phone labels, or a corpus with labels.jsonl."""
     subset: str = "dev-clean"
     """Subset of LibriSpeech."""
     labels: Literal["phones", "words"] = "phones"
@@ -113,7 +113,7 @@ class Clusters(EncoderSubject):
     """
 
     data: Path | None = None
-    """A labelled corpus: LibriSpeech with phone labels, or a synthetic corpus."""
+    """A labelled corpus: LibriSpeech with phone labels, or a corpus with labels.jsonl."""
     subset: str = "dev-clean"
     """Subset of LibriSpeech."""
     utterances: Annotated[int, COUNT] = 500

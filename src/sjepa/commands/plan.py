@@ -32,7 +32,7 @@ class Plan:
     hours: Annotated[float, AMOUNT]
     """Hours of audio in the corpus."""
     gpus: Annotated[int | None, AMOUNT] = None
-    """Number of GPUs, 8 per node. The default is 8, or as many as a batch has utterances."""
+    """Number of GPUs, 8 per node. The default is 8, or the number of utterances in a batch if that is smaller."""
     throughput: tuple[str, ...] = ()
     """Seconds of audio per second that one GPU trains on: one number for steps of any size, or JSON files of
     `sjepa bench step` for steps of several sizes. The default was measured on an H200."""

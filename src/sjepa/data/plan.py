@@ -206,7 +206,7 @@ def summarise(work: Work, machine: Machine, shard_hours: float) -> list[str]:
     batches = " and ".join(f"{size:,.0f}" for size in dict.fromkeys(phase.batch_seconds for phase in work.phases))
     return [
         f"{work.hours:,.0f} hours on {where}",
-        f"  steps     {work.steps:,} of {batches} s",
+        f"  steps     {work.steps:,}, each with {batches} s of audio",
         f"  epochs    {work.epochs:.2f}: {work.audio_seconds / 3600:,.0f} hours of audio",
         f"  time      {format_time(work.audio_seconds / pace)} at {pace:,.0f} s of audio per second",
         f"  storage   {flac} as flac shards, {int16} as int16",

@@ -28,7 +28,7 @@ class EncoderConfig:
     inner_size: Annotated[int, SIZE] = 3072
     """Width inside the feed-forward blocks."""
     conv_channels: Annotated[int, SIZE] = 512
-    """Channels of the convolutional feature extractor."""
+    """Channels of the convolutional front end."""
     position_kernel: Annotated[int, SIZE] = 128
     """Kernel size of the convolutional position encoding, in frames. Must be even."""
     position_groups: Annotated[int, SIZE] = 16
@@ -42,10 +42,10 @@ class EncoderConfig:
     layerdrop: Annotated[float, SHARE] = 0.05
     """Probability that a transformer layer is skipped in a training step."""
     attention_start: Annotated[float, NOT_NEGATIVE] = 0.0
-    """If positive (try 1), queries and keys start as one rotation with this gain: a frame first attends to itself and
-    to similar frames."""
+    """If positive (try 1), queries and keys start as the same random orthogonal matrix, scaled by this gain: a frame
+    first attends to itself and to similar frames."""
     feature_gradient_scale: Annotated[float, NOT_NEGATIVE] = 0.1
-    """Scale of the gradients that reach the convolutional feature extractor."""
+    """Scale of the gradients that reach the convolutional front end."""
 
     def __post_init__(self) -> None:
         check_bounds(self, "encoder.")

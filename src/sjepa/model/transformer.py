@@ -28,7 +28,7 @@ class Attention(nn.Module):
 
     @torch.no_grad()
     def share_queries_and_keys(self, gain: float) -> None:
-        """Initialise queries and keys as one scaled rotation: a frame first attends to itself and similar frames."""
+        """Start queries and keys as one scaled orthogonal matrix: a frame first attends to itself and similar ones."""
         nn.init.orthogonal_(self.q_proj.weight, gain)
         self.k_proj.weight.copy_(self.q_proj.weight)
 

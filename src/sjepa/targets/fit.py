@@ -38,7 +38,8 @@ class GmmConfig:
     reseed: bool = False
     """Restart dead components at random frames of the batch, at every log line (the paper does not)."""
     update: Literal["parameters", "frames"] = "parameters"
-    """What the online update averages: the parameters of all components equally (paper), or frames (stepwise EM)."""
+    """What the online update averages: the parameters of each component (paper), or its sufficient statistics over
+    frames (stepwise EM)."""
 
 
 def require_frames(components: int, frames: int) -> None:
