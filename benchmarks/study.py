@@ -66,15 +66,15 @@ STUDIES = {
         ),
         Study(
             "study-ablations",
-            "half-hour",
+            "compact",
             (
-                "soft", "soft-16", "hard-16", "soft-768", "hard-768", "frozen", "fixed-decay", "linear-decay",
+                "soft", "soft-16", "hard-16", "soft-all", "hard-all", "frozen", "fixed-decay", "linear-decay",
                 "cosine-decay", "rank-layer", "first-layer", "middle-layer", "last-layer", "visible", "augmented",
                 "visible-augmented", "paper", "paper-centred", "paper-masks", "paper-attention-start",
                 "paper-both-paths", "paper-muon", "paper-no-dropout", "soft.phase1", "paper.phase1",
             ),
             (
-                ("soft-16", "hard-16"), ("soft-768", "hard-768"), ("soft-16", "soft"), ("soft-768", "soft"),
+                ("soft-16", "hard-16"), ("soft-all", "hard-all"), ("soft-16", "soft"), ("soft-all", "soft"),
                 ("soft", "frozen"), ("soft", "soft.phase1"), ("frozen", "soft.phase1"), ("fixed-decay", "soft"),
                 ("linear-decay", "soft"), ("cosine-decay", "soft"), ("rank-layer", "soft"), ("first-layer", "soft"),
                 ("middle-layer", "soft"), ("last-layer", "soft"), ("visible", "soft"), ("augmented", "soft"),
