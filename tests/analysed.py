@@ -12,9 +12,9 @@ import soundfile
 from sjepa.analysis.clusters import analyse_clusters, analyse_phones
 from sjepa.analysis.entropy import analyse_entropy
 from sjepa.analysis.restored_run import RestoredRun
-from sjepa.analysis.speech import choose_files, read_speech
+from sjepa.analysis.speech import find_utterances, read_speech
 from sjepa.analysis.style import save_findings
-from sjepa.analysis.utterance import analyse_utterance
+from sjepa.analysis.utterance import analyse_utterance, file_stem
 from sjepa.evaluate.labelled import read_labelled
 from sjepa.settings_file import from_toml
 from sjepa.train.loop import pretrain
@@ -97,8 +97,8 @@ def findings() -> dict[str, Any]:
     run = RestoredRun(trained())
     found = {"entropy": analyse_entropy(run, str(corpus()), 12), "clusters": analyse_clusters(trained())}
     found["clusters"]["phones"] = analyse_phones(run, read_labelled(corpus()), 8)
-    for path, label in choose_files(corpus(), [], 3, ""):
-        found[f"utterance-{path.stem}"] = analyse_utterance(run, read_speech(path, label, 0.0, 20.0))
+    for item in find_utterances(corpus(), [], 3, ""):
+        found[file_stem(item.utterance)] = analyse_utterance(run, read_speech(item, 0.0, 20.0))
     return found
 
 

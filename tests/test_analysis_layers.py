@@ -206,7 +206,7 @@ def test_occupancy_is_that_of_the_log_and_a_missing_one_is_reported(tmp_path: Pa
     assert found["missing"] is None
     without = analyse_clusters(make_run(tmp_path / "run", make_events()))
     assert without["occupancy"] == []
-    assert "logged no shares" in without["missing"]
+    assert "no shares of components are logged yet" in without["missing"]
 
 
 def test_phones_of_clusters_are_posteriors_added_up_frame_by_frame() -> None:

@@ -12,14 +12,16 @@ import soundfile
 import torch
 from analysed import corpus, findings, trained
 
+from sjepa.analysis.calibration import split_corpus
 from sjepa.analysis.restored_run import RestoredRun
-from sjepa.analysis.speech import choose_files, excerpt_segments, merge_labels, read_speech
+from sjepa.analysis.speech import excerpt_segments, find_utterances, label_file, merge_labels, read_speech
 from sjepa.analysis.style import file_name, load_findings
 from sjepa.analysis.utterance import analyse_utterance, draw_utterance, mel_ticks, spectrogram_image
 from sjepa.audio.io import to_int16
 from sjepa.audio.mfcc import log_mel, mel_filters
 from sjepa.cli import dispatch
 from sjepa.errors import UserError
+from sjepa.evaluate.labelled import read_labelled
 
 HOSTILE = "$x^2 <script>alert(1)</script> 語é.wav".replace("/", "∕")
 
@@ -30,7 +32,7 @@ def restored() -> RestoredRun:
 
 
 def analysed(run: RestoredRun, path: Path, seconds: float = 20.0, start: float = 0.0) -> dict[str, object]:
-    found = analyse_utterance(run, read_speech(path, None, start, seconds))
+    found = analyse_utterance(run, read_speech(label_file(path, []), start, seconds))
     return json.loads(json.dumps(found, allow_nan=False))
 
 
@@ -40,8 +42,8 @@ def write(path: Path, samples: np.ndarray) -> Path:
 
 
 def test_what_is_kept_is_the_sound_the_spectrogram_and_the_strongest_posteriors(restored: RestoredRun) -> None:
-    path, label = choose_files(corpus(), [], 1, "")[0]
-    speech = read_speech(path, label, 0.0, 20.0)
+    (item,) = find_utterances(corpus(), [], 1, "")
+    speech = read_speech(item, 0.0, 20.0)
     found = analyse_utterance(restored, speech)
     heard, rate = soundfile.read(io.BytesIO(base64.b64decode(found["audio"])), dtype="int16")
     assert rate == 16_000
@@ -58,8 +60,8 @@ def test_what_is_kept_is_the_sound_the_spectrogram_and_the_strongest_posteriors(
 
 
 def test_labels_are_cut_to_the_stretch() -> None:
-    path, label = choose_files(corpus(), [], 1, "")[0]
-    speech = read_speech(path, label, 0.3, 0.5)
+    (item,) = find_utterances(corpus(), [], 1, "")
+    speech = read_speech(item, 0.3, 0.5)
     assert speech.words == ((0.0, 0.18, "first"), (0.3, 0.5, "<i>second</i>"))
     assert speech.phones[0][:2] == (0.0, 0.06)
     assert len(speech.samples) == 8000
@@ -93,7 +95,7 @@ def test_of_a_two_hour_file_only_the_stretch_is_read(
     assert (found["seconds"], found["start"], found["file_seconds"]) == (4.0, 3600.0, 7200.0)
     assert "7,200 seconds long: using 3600 to 3604 s" in capsys.readouterr().out
     with pytest.raises(UserError, match="seconds long"):
-        read_speech(path, None, 7200.0, 4.0)
+        read_speech(label_file(path, []), 7200.0, 4.0)
 
 
 def test_silence_and_hostile_names_are_drawn(
@@ -116,13 +118,13 @@ def test_names_become_names_of_files() -> None:
 
 def test_what_cannot_be_looked_at_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="too short"):
-        read_speech(write(tmp_path / "short.wav", np.ones(100)), None, 0.0, 20.0)
+        read_speech(label_file(write(tmp_path / "short.wav", np.ones(100)), []), 0.0, 20.0)
     with pytest.raises(UserError, match="no utterance given"):
-        choose_files(None, [], 3, "")
+        find_utterances(None, [], 3, "")
     with pytest.raises(UserError, match="there is no file"):
-        choose_files(None, [tmp_path / "nothing.wav"], 3, "")
+        find_utterances(None, [tmp_path / "nothing.wav"], 3, "")
     with pytest.raises(UserError, match="there is no folder"):
-        choose_files(tmp_path / "nowhere", [], 3, "")
+        find_utterances(tmp_path / "nowhere", [], 3, "")
     (tmp_path / "empty").mkdir()
     file = tmp_path / "file.wav"
     file.touch()
@@ -130,26 +132,47 @@ def test_what_cannot_be_looked_at_is_refused(tmp_path: Path) -> None:
         dispatch(["analyze", "utterance", str(tmp_path), "--data", str(file)])
     file.unlink()
     with pytest.raises(UserError, match="no audio in"):
-        choose_files(tmp_path / "empty", [], 3, "")
+        find_utterances(tmp_path / "empty", [], 3, "")
 
 
 def test_words_of_the_figure_come_from_alignments(tmp_path: Path) -> None:
     """Instead of the corpus's own; times are cut to the stretch that is shown."""
     rows = ["utterance,start,end,word", "speaker1-01,0.1,0.6,hello", "speaker1-01,0.7,1.1,world"]
     (tmp_path / "words.csv").write_text("\n".join(rows) + "\n")
-    ((path, label),) = choose_files(corpus(), [], 3, "", tmp_path / "words.csv")
-    assert path.stem == "speaker1-01"
-    speech = read_speech(path, label, 0.5, 0.6)
+    (item,) = find_utterances(corpus(), [], 3, "", tmp_path / "words.csv")
+    assert item.utterance.path.stem == "speaker1-01"
+    speech = read_speech(item, 0.5, 0.6)
     assert [word for word in speech.words if word[2]] == [(0.0, 0.1, "hello"), (0.2, 0.6, "world")]
     with pytest.raises(UserError, match="--alignments needs --data"):
-        choose_files(None, [path], 3, "", tmp_path / "words.csv")
+        find_utterances(None, [item.utterance.path], 3, "", tmp_path / "words.csv")
+
+
+def test_segments_of_one_recording_are_separate_utterances(tmp_path: Path) -> None:
+    samples = 0.1 * np.random.default_rng(0).normal(size=64_000)
+    write(tmp_path / "long.wav", samples)
+    (tmp_path / "wav.scp").write_text("long long.wav\n")
+    (tmp_path / "segments").write_text("u1 long 0.5 1.5\nu2 long 2 4\n")
+    (tmp_path / "text").write_text("u1 one\nu2 two\n")
+    (tmp_path / "utt2spk").write_text("u1 ann\nu2 bob\n")
+    chosen = find_utterances(tmp_path, [], 3, "dev-clean")
+    spoken = [read_speech(item, 0.0, 20.0) for item in chosen]
+    assert [(s.utterance.name, s.text, s.speaker, s.duration) for s in spoken] == [
+        ("u1", "one", "ann", 1.0),
+        ("u2", "two", "bob", 2.0),
+    ]
+    np.testing.assert_allclose(spoken[1].samples, samples[32_000:], atol=1e-4)
+    np.testing.assert_allclose(read_speech(chosen[1], 0.5, 0.25).samples, samples[40_000:44_000], atol=1e-4)
+    (whole,) = find_utterances(tmp_path, [tmp_path / "long.wav"], 3, "dev-clean")
+    assert (whole.utterance.name, whole.utterance.label) == ("long.wav", "")
+    train, held_out = split_corpus(read_labelled(tmp_path, phones=False), "words", seed=0)
+    assert sorted(u.length(64_000) for u in train + held_out) == [16_000, 32_000]
 
 
 def test_a_folder_without_labels_gives_utterances_without_labels(tmp_path: Path) -> None:
     for index in range(5):
         write(tmp_path / f"{index}.wav", 0.1 * np.random.default_rng(index).normal(size=16_000))
-    chosen = choose_files(tmp_path, [], 2, "dev-clean")
-    assert [(path.name, label) for path, label in chosen] == [("0.wav", None), ("2.wav", None)]
+    chosen = find_utterances(tmp_path, [], 2, "dev-clean")
+    assert [(item.utterance.name, item.utterance.label) for item in chosen] == [("0.wav", ""), ("2.wav", "")]
 
 
 def test_the_command_takes_files_with_their_labels_and_draws_them_again(tmp_path: Path) -> None:

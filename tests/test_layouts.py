@@ -101,6 +101,13 @@ def test_kaldi_segments_are_stretches_of_recordings(tmp_path: Path) -> None:
     assert np.array_equal(corpus.read(0), whole.read(0, 8_000, 20_000))
 
 
+def test_kaldi_files_may_separate_the_key_with_a_tab(tmp_path: Path) -> None:
+    write(tmp_path / "a.wav")
+    folder = kaldi(tmp_path, wav_scp="utt1\ta.wav\n", text="utt1\tHELLO WORLD\n", utt2spk="utt1\tann\n")
+    (item,), refused = found(folder)
+    assert (item.id, item.text, item.speaker, refused) == ("utt1", "HELLO WORLD", "ann", [])
+
+
 def test_commands_in_wav_scp_are_refused_and_never_run(tmp_path: Path) -> None:
     write(tmp_path / "a.wav")
     touched = tmp_path / "touched"
@@ -191,6 +198,15 @@ def test_lhotse_recordings_and_supervisions_are_joined(tmp_path: Path) -> None:
     items, refused = found(tmp_path)
     assert [(i.id, i.text, i.speaker, i.split, i.duration) for i in items] == [("rec", "hi", "bob", "dev", 2.0)]
     assert "lost belongs to gone, which is in no recordings manifest" in refused[0]
+
+
+def test_a_lhotse_manifest_in_a_folder_called_recordings_finds_its_supervisions(tmp_path: Path) -> None:
+    folder = tmp_path / "recordings"
+    write(folder / "a.wav", 2.0)
+    jsonl(folder / "mine_recordings_dev.jsonl", [cut("x", "a.wav")["recording"] | {"id": "rec"}])
+    jsonl(folder / "mine_supervisions_dev.jsonl", [supervision("s", 0.0, 2.0, text="hi", speaker="bob")])
+    items, _ = found(folder / "mine_recordings_dev.jsonl")
+    assert [(i.text, i.speaker) for i in items] == [("hi", "bob")]
 
 
 @pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
@@ -325,7 +341,8 @@ def test_pretraining_reads_lists_and_refuses_other_files(tmp_path: Path) -> None
     write(tmp_path / "a.wav")
     (tmp_path / "list.csv").write_text("path,mood\na.wav,calm\n")
     corpus = open_one(str(tmp_path / "list.csv"), 15.0, show=False)
-    assert (len(corpus), corpus.indexed) == (1, True)
+    assert (len(corpus), corpus.is_cut) == (1, False)
+    assert corpus.identity
     (tmp_path / "list.csv").write_text("path\nb.wav\n")
     with pytest.raises(UserError, match=r"no usable audio in .*list\.csv: .*b\.wav"):
         open_one(str(tmp_path / "list.csv"), 15.0, show=False)

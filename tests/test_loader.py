@@ -194,9 +194,12 @@ def test_cut_files_are_reported_and_the_advice_on_crops_fits_the_corpus(
     build_index([str(corpus)], tmp_path / "index", layout="auto", max_seconds=15.0, cut_transcribed=False, show=False)
     places = {"folder": str(corpus), "index": str(tmp_path / "index"), "both": f"{corpus}=1,{tmp_path / 'index'}=1"}
     opened = {name: open_corpus(place, 1.3, "none", 0.0, show=False) for name, place in places.items()}
+    (tmp_path / "kaldi").mkdir()
+    (tmp_path / "kaldi" / "wav.scp").write_text("".join(f"{file.stem} {file}\n" for file in corpus.glob("*.*")))
+    opened["kaldi"] = open_corpus(str(tmp_path / "kaldi"), 1.3, "none", 0.0, show=False)
     folder, index, *_ = capsys.readouterr().out.splitlines()
     assert folder == "12 files, 18 utterances of at most 1.3 s, 0.00 hours"
     assert index == "12 utterances, 0.00 hours"
     advice = {name: ", ".join(suggest_less_cropping(part)) for name, part in opened.items()}
-    assert {name for name, words in advice.items() if "--batches.max-seconds" in words} == {"folder", "both"}
+    assert {name for name, words in advice.items() if "--batches.max-seconds" in words} == {"folder", "both", "kaldi"}
     assert {name for name, words in advice.items() if "sjepa index --max-seconds" in words} == {"index", "both"}

@@ -14,7 +14,7 @@ from sjepa.analysis.over_training import (
     restore_at,
 )
 from sjepa.analysis.restored_run import RestoredRun
-from sjepa.analysis.speech import choose_files, read_speech
+from sjepa.analysis.speech import find_utterances, read_speech
 from sjepa.runs.folder import RunFolder
 
 
@@ -28,7 +28,7 @@ def test_a_checkpoint_is_restored_as_a_run_continues_from_it() -> None:
 
 
 def test_every_checkpoint_is_listed_with_its_accuracy() -> None:
-    speeches = [read_speech(path, label, 0.0, 4.0) for path, label in choose_files(corpus(), [], 3, "")]
+    speeches = [read_speech(item, 0.0, 4.0) for item in find_utterances(corpus(), [], 3, "")]
     found = analyse_over_training(Path(trained()), speeches)
     folder = RunFolder(trained())
     assert [moment["step"] for moment in found["moments"]] == sorted(folder.checkpoint_steps)

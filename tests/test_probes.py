@@ -11,7 +11,7 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import mutual_info_score
 
-from sjepa.analysis.speech import choose_files
+from sjepa.analysis.speech import find_utterances
 from sjepa.cli import dispatch
 from sjepa.data.synthetic import VOICES, synthesise_corpus
 from sjepa.errors import UserError
@@ -250,9 +250,8 @@ def test_a_list_needs_no_more_than_a_path_a_text_and_a_speaker(
     assert results["data"] == {"utterances": len(corpus)}
     (section,) = build_sections([results])
     assert section.columns == ["speaker"]
-    (_, label), *_ = choose_files(data, [], 2, "dev-clean")  # for the explorer of `report --data`
-    assert label is not None
-    assert label.speaker
+    item, *_ = find_utterances(data, [], 2, "dev-clean")  # for the explorer of `report --data`
+    assert item.speaker
     with pytest.raises(UserError, match=r"labels\.jsonl has no phones: a list of \[start, end, phone\]"):
         dispatch(["units", "--encoder", "mfcc", "--units", "kmeans", "--data", str(data)])
     with pytest.raises(UserError, match="nothing to probe"):

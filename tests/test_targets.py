@@ -33,8 +33,8 @@ def fitted(kind: TargetName, clean: torch.Tensor, layer: int = 1, **settings: An
     """Targets of one kind, fitted to some audio; they read `layer` from then on."""
     torch.manual_seed(0)
     source = Source(Encoder(SMALL), MfccConfig(), seed=3)
-    k = 7 if kind.startswith("mfcc") else 9
-    targets = Targets(kind, source, GmmConfig(decay=0.9), k=k, **settings)
+    settings = {"k": 7 if kind.startswith("mfcc") else 9} | settings
+    targets = Targets(kind, source, GmmConfig(decay=0.9), **settings)
     targets.fit(targets.frames_to_fit(clean, layer).flatten(0, 1))
     return targets
 
@@ -218,6 +218,13 @@ def test_best_rq_is_the_nearest_code_of_the_normalised_projection() -> None:
     torch.testing.assert_close(features.norm(dim=-1), torch.ones(6, 74))
     distances = torch.cdist(features.flatten(0, 1), targets.codebook.means)
     assert torch.equal(q_of(targets, clean).argmax(-1).flatten(), distances.argmin(1))
+
+
+def test_best_rq_may_have_more_codes_than_frames() -> None:
+    """Its codes are drawn, not fitted."""
+    clean = audio()
+    targets = fitted("best-rq", clean, k=6 * 74 + 1)
+    assert q_of(targets, clean).shape == (6, 74, 6 * 74 + 1)
 
 
 def test_few_dimensions_are_the_principal_components_of_scikit_learn() -> None:

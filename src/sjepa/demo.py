@@ -12,7 +12,7 @@ import torch
 
 from sjepa.analysis.missing import SECONDS, analyse_missing
 from sjepa.analysis.over_training import analyse_over_training
-from sjepa.analysis.speech import choose_files, read_speech
+from sjepa.analysis.speech import find_utterances, read_speech
 from sjepa.analysis.style import save_findings
 from sjepa.audio.io import read_audio
 from sjepa.audio.mfcc import MfccConfig, mfcc
@@ -116,7 +116,7 @@ def show_masked_prediction(run: RunFolder, corpus: Path, utterances: int = 24) -
     """Write the predictions of every checkpoint at the same masked frames. Then remove the earlier checkpoints."""
     if (run.analysis / "over_training.json").is_file():
         return
-    chosen = [read_speech(path, label, 0.0, SECONDS) for path, label in choose_files(corpus, [], utterances, "")]
+    chosen = [read_speech(item, 0.0, SECONDS) for item in find_utterances(corpus, [], utterances, "")]
     save_findings(analyse_over_training(run.path, chosen), run.analysis, "over_training")
     checkpoint.prune(run, 1, {phase.end for phase in run.config().schedule()})
 

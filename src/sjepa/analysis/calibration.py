@@ -1,6 +1,7 @@
 """Does effective rank find the best layer? Compare it with the error rate of a CTC head on each frozen layer."""
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -8,7 +9,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from sjepa.audio.io import read_header
 from sjepa.device import Device
 from sjepa.errors import UserError
 from sjepa.evaluate.labelled import LabelledUtterance, corpus_name, read_labelled
@@ -79,7 +79,7 @@ def calibrate(
 
 def split_corpus(corpus: list[LabelledUtterance], labels: Labels, seed: int) -> tuple[list[Utterance], list[Utterance]]:
     """Split labelled utterances by speaker into a training part and a held-out part."""
-    utterances = [Utterance(i.utterance.name, i.utterance.path, label_text(i, labels), i.speaker) for i in corpus]
+    utterances = [replace(item.utterance, label=label_text(item, labels)) for item in corpus]
     train, held_out = split_speakers([u for u in utterances if u.label], SHARES, seed, "the corpus")
     return train, held_out
 
@@ -102,7 +102,8 @@ def make_task(train: list[Utterance], held_out: list[Utterance], labels: Labels,
 
 
 def sample_counts(utterances: list[Utterance]) -> np.ndarray:
-    return np.array([read_header(u.path).samples for u in track(utterances, "Reading headers", len(utterances))])
+    headers = track(utterances, "Reading headers", len(utterances))
+    return np.array([u.length(u.header().samples) for u in headers])
 
 
 def train_heads(

@@ -8,7 +8,6 @@ import numpy as np
 
 from sjepa.analysis.restored_run import RestoredRun
 from sjepa.analysis.style import GRID, MUTED, TARGET, WARNING, Findings, absolute_path, figure
-from sjepa.audio.io import read_audio
 from sjepa.evaluate.agreement import measure_agreement
 from sjepa.evaluate.labelled import LabelledUtterance
 from sjepa.evaluate.superb.records import sample_evenly
@@ -22,7 +21,7 @@ DEAD = 0.01  # a component below this part of an even share is dead, as in metri
 def analyse_clusters(run: Path) -> Findings:
     """Read the logged shares of the components, separately for each phase, since each phase has its own components."""
     found = occupancies(RunFolder(run).events())
-    missing = None if found else "this run logged no shares of components: an older version of sjepa trained it"
+    missing = None if found else "no shares of components are logged yet: every tenth log line of training has them"
     return {"subject": "clusters", "occupancy": found, "missing": missing, "phones": None}
 
 
@@ -69,7 +68,7 @@ def analyse_phones(run: RestoredRun, corpus: Sequence[LabelledUtterance], uttera
     best, spoken = [], []
     with bar("Phones of clusters", len(chosen)) as progress:
         for item in chosen:
-            target = run.targets(read_audio(item.utterance.path)).cpu().numpy()
+            target = run.targets(item.utterance.read()).cpu().numpy()
             labels = item.frame_phones(len(target))
             order = np.array([number[label] for label in labels])
             np.add.at(joint.T, order, target)

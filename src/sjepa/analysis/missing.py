@@ -5,7 +5,7 @@ from pathlib import Path
 from sjepa.analysis.clusters import analyse_clusters, analyse_phones, corpus_inputs
 from sjepa.analysis.entropy import analyse_entropy
 from sjepa.analysis.restored_run import RestoredRun
-from sjepa.analysis.speech import choose_files, read_labels, read_speech
+from sjepa.analysis.speech import find_utterances, read_labels, read_speech
 from sjepa.analysis.style import MADE_BY_REPORT, file_name, save_findings
 from sjepa.analysis.utterance import analyse_utterance
 from sjepa.device import Device
@@ -25,10 +25,10 @@ def analyse_missing(
         say(f"Keeping the utterances in {out}; delete the folder to compute everything again")
     else:
         restored = RestoredRun(run, device)
-        chosen = choose_files(data, [], utterances, subset)
+        chosen = find_utterances(data, [], utterances, subset)
         analysed = [
-            analyse_utterance(restored, read_speech(path, label, 0.0, SECONDS))
-            for path, label in track(chosen, "Utterances", len(chosen))
+            analyse_utterance(restored, read_speech(item, 0.0, SECONDS))
+            for item in track(chosen, "Utterances", len(chosen))
         ]
         for found in analysed:  # save them at the end: one saved utterance means that all are there
             save_findings(found, out, f"utterance-{file_name(found['name'])}")

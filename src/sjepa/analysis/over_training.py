@@ -48,7 +48,7 @@ def analyse_over_training(folder: Path, speeches: list[Speech]) -> dict[str, Any
     centres = frame_centres(len(found[0][0]))[listed]
     return {
         "subject": "over_training",
-        "name": speeches[0].name,
+        "name": speeches[0].utterance.name,
         "text": speeches[0].text,
         "utterances": len(speeches),
         "masked_frames": int(mask.sum()),
@@ -72,7 +72,6 @@ def restore_at(folder: RunFolder, step: int) -> Run:
     run.targets.load_state_dict(parts["targets"])
     run.model.eval()
     run.targets.eval()
-    run.targets.online = False  # an online mixture would learn from this audio
     return run
 
 

@@ -48,7 +48,6 @@ class RestoredRun:
             raise UserError(f"{folder} has no checkpoint yet: wait for the first, or lower train.checkpoint_every")
         self.run.model.eval()
         self.run.targets.eval()
-        self.run.targets.online = False  # an online mixture would learn from this audio
         self.seed = seed  # of the passes that mask frames
         # The predictor has a limited number of positions, so longer audio is processed in pieces.
         self.longest = min(round(config.batches.max_seconds * 50), config.predictor.positions)

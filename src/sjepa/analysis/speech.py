@@ -2,30 +2,29 @@
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from sjepa.audio.io import SAMPLE_RATE, read_audio, read_header, show_path
+from sjepa.audio.io import SAMPLE_RATE, show_path
 from sjepa.data.corpus import audio_files
 from sjepa.errors import UserError
 from sjepa.evaluate.alignments import Segment, cut_segments
 from sjepa.evaluate.labelled import LabelledUtterance, read_labelled
-from sjepa.evaluate.superb.records import sample_evenly
+from sjepa.evaluate.superb.records import Utterance, sample_evenly
 from sjepa.model.frontend import RECEPTIVE_FIELD
 from sjepa.progress import say
 
 
 @dataclass(frozen=True)
 class Speech:
-    """A stretch of an audio file with its text and labels. Times count from the start of the stretch."""
+    """A stretch of an utterance with its text and labels. Times count from the start of the stretch."""
 
-    name: str
-    path: Path
+    utterance: Utterance
     start: float
     duration: float
-    """Length of the whole file, in seconds."""
+    """Length of the whole utterance, in seconds."""
     samples: np.ndarray
     text: str = ""
     speaker: str = ""
@@ -44,59 +43,68 @@ def read_labels(data: Path, subset: str, alignments: Path | None = None) -> list
         return []
 
 
-def choose_files(
+def find_utterances(
     data: Path | None, files: list[Path], count: int, subset: str, alignments: Path | None = None
-) -> list[tuple[Path, LabelledUtterance | None]]:
-    """Return files with their labels: those given, or `count` files evenly spaced over a corpus."""
-    known: dict[Path, LabelledUtterance] = {}
+) -> list[LabelledUtterance]:
+    """Return the given files with the labels that the corpus has for them, or `count` utterances of the corpus."""
+    known: dict[Path, list[LabelledUtterance]] = {}
     if data is None and alignments is not None:
         raise UserError("--alignments needs --data: the corpus that the alignments belong to")
     if data is not None:
         if not data.is_dir():
             raise UserError(f"there is no folder {data}")
-        known = {item.utterance.path.resolve(): item for item in read_labels(data, subset, alignments)}
-    if not files:
-        if data is None:
-            raise UserError("no utterance given: name audio files, or give a corpus with --data")
-        found = [item.utterance.path for item in known.values()] or [Path(path) for path in audio_files(data, [])]
-        if not found:
-            raise UserError(f"no audio in {data}")
-        files = sample_evenly(found, count)
-    missing = [path for path in files if not path.is_file()]
-    if missing:
-        raise UserError(f"there is no file {show_path(missing[0])}")
-    return [(path, known.get(path.resolve())) for path in files]
+        for item in read_labels(data, subset, alignments):
+            known.setdefault(item.utterance.path.resolve(), []).append(item)
+    if files:
+        return [label_file(path, known.get(path.resolve(), [])) for path in files]
+    if data is None:
+        raise UserError("no utterance given: name audio files, or give a corpus with --data")
+    labelled = [item for items in known.values() for item in items]
+    found = labelled or [label_file(Path(path), []) for path in audio_files(data, [])]
+    if not found:
+        raise UserError(f"no audio in {data}")
+    return sample_evenly(found, count)
 
 
-def read_speech(path: Path, label: LabelledUtterance | None, start: float, seconds: float) -> Speech:
-    """Read a stretch of at most `seconds` of a file, and print a note if the file is longer."""
-    duration = read_header(path).samples / SAMPLE_RATE
+def label_file(path: Path, known: list[LabelledUtterance]) -> LabelledUtterance:
+    """Return a file as one utterance, with its labels if it has not several utterances."""
+    if not path.is_file():
+        raise UserError(f"there is no file {show_path(path)}")
+    if len(known) == 1:
+        return known[0]
+    if known:
+        say(f"{show_path(path)} has {len(known)} labelled utterances: it is shown as a whole, without labels")
+    return LabelledUtterance(Utterance(show_path(path.name), path, ""))
+
+
+def read_speech(item: LabelledUtterance, start: float, seconds: float) -> Speech:
+    """Read a stretch of at most `seconds` of an utterance, and print a note if the utterance is longer."""
+    utterance = item.utterance
+    whole = utterance.length(utterance.header().samples)
+    name, duration = show_path(utterance.path), whole / SAMPLE_RATE
     if start >= duration:
-        raise UserError(f"--start {start:g}: {show_path(path)} is {duration:.2f} seconds long")
+        raise UserError(f"--start {start:g}: {name} is {duration:.2f} seconds long")
     wanted = min(seconds, duration - start)
     if wanted * SAMPLE_RATE < RECEPTIVE_FIELD:
-        raise UserError(f"{show_path(path)}: {wanted * 1000:.0f} ms from {start:g} s are too short for a frame (25 ms)")
+        raise UserError(f"{name}: {wanted * 1000:.0f} ms from {start:g} s are too short for a frame (25 ms)")
     if wanted < duration - start:
         say(
-            f"{show_path(path)} is {duration:,.0f} seconds long: using {start:g} to {start + wanted:g} s; "
+            f"{name} is {duration:,.0f} seconds long: using {start:g} to {start + wanted:g} s; "
             "choose another stretch with --start and --seconds"
         )
-    samples = read_audio(path, round(start * SAMPLE_RATE), round(wanted * SAMPLE_RATE))
+    first = utterance.start + round(start * SAMPLE_RATE)
+    samples = replace(utterance, start=first, samples=round(wanted * SAMPLE_RATE)).read()
     if not samples.any():
-        say(f"{show_path(path)}: silence, every sample is zero")
-    if label is None:
-        return Speech(show_path(path.name), path, start, duration, samples)
-    phones = label.segments or merge_labels(label.phones)
+        say(f"{name}: silence, every sample is zero")
     return Speech(
-        label.utterance.name,
-        path,
+        utterance,
         start,
         duration,
         samples,
-        str(label.utterance.label),
-        label.speaker,
-        excerpt_segments(phones, start, wanted),
-        excerpt_segments(label.words, start, wanted),
+        str(utterance.label),
+        item.speaker,
+        excerpt_segments(item.segments or merge_labels(item.phones), start, wanted),
+        excerpt_segments(item.words, start, wanted),
     )
 
 

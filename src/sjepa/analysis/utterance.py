@@ -26,7 +26,7 @@ from sjepa.analysis.style import (
 )
 from sjepa.audio.io import SAMPLE_RATE, show_path, to_int16
 from sjepa.audio.mfcc import log_mel
-from sjepa.evaluate.labelled import LabelledUtterance
+from sjepa.evaluate.superb.records import Utterance
 from sjepa.model.frontend import frame_centres
 
 MELS, SHIFT = 80, 160  # spectrogram: bands, samples between columns
@@ -38,14 +38,15 @@ SHORT = {"visible": "head,\nvisible", "masked": "predictor,\nmasked", "target": 
 RANKS = (MASKED, VISIBLE, INK)  # colours of the first, second and third posterior
 
 
-def file_stem(path: Path, label: LabelledUtterance | None) -> str:
+def file_stem(utterance: Utterance) -> str:
     """The name of an utterance's files, without a suffix."""
-    return f"utterance-{file_name(show_path(path.name) if label is None else label.utterance.name)}"
+    return f"utterance-{file_name(utterance.name)}"
 
 
-def utterance_inputs(path: Path, start: float, seconds: float, seed: int) -> dict[str, Any]:
+def utterance_inputs(utterance: Utterance, start: float, seconds: float, seed: int) -> dict[str, Any]:
     """The inputs that determine the figure of an utterance, as the JSON keeps them."""
-    return {"path": absolute_path(path), "start": start, "seconds": seconds, "seed": seed}
+    part = {"part": [utterance.start, utterance.samples]} if utterance.start or utterance.samples else {}
+    return {"path": absolute_path(utterance.path), **part, "start": start, "seconds": seconds, "seed": seed}
 
 
 def analyse_utterance(run: RestoredRun, speech: Speech, longest: float = 20.0) -> Findings:
@@ -57,9 +58,9 @@ def analyse_utterance(run: RestoredRun, speech: Speech, longest: float = 20.0) -
     found: Findings = {
         "subject": "utterance",
         "run": run.about,
-        "made_from": utterance_inputs(speech.path, speech.start, longest, run.seed),
-        "name": speech.name,
-        "path": show_path(speech.path),
+        "made_from": utterance_inputs(speech.utterance, speech.start, longest, run.seed),
+        "name": speech.utterance.name,
+        "path": show_path(speech.utterance.path),
         "start": speech.start,
         "file_seconds": round(speech.duration, 3),
         "seconds": round(len(speech.samples) / SAMPLE_RATE, 4),

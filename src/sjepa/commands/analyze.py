@@ -166,7 +166,7 @@ def run_entropy(command: Entropy, out: Path) -> None:
 def run_utterance(command: Utterance, out: Path) -> None:
     from sjepa.analysis import style
     from sjepa.analysis.restored_run import RestoredRun
-    from sjepa.analysis.speech import choose_files, read_speech
+    from sjepa.analysis.speech import find_utterances, read_speech
     from sjepa.analysis.utterance import analyse_utterance, draw_utterance, file_stem, utterance_inputs
     from sjepa.progress import track
 
@@ -179,14 +179,14 @@ def run_utterance(command: Utterance, out: Path) -> None:
             f"--data {command.data} is a file, but --data takes a corpus: give files without --data, "
             f"as in sjepa analyze utterance {command.run} {command.data}"
         )
-    chosen = choose_files(command.data, list(command.files), command.count, command.subset, command.alignments)
-    for path, label in chosen:
-        made_from = utterance_inputs(path, command.start, command.seconds, command.seed)
-        style.refuse_replacing(out / f"{file_stem(path, label)}.json", made_from, command.force)
+    chosen = find_utterances(command.data, list(command.files), command.count, command.subset, command.alignments)
+    for item in chosen:
+        made_from = utterance_inputs(item.utterance, command.start, command.seconds, command.seed)
+        style.refuse_replacing(out / f"{file_stem(item.utterance)}.json", made_from, command.force)
     run = RestoredRun(command.run, command.device, command.step, command.seed)
-    for path, label in track(chosen, "Utterances", len(chosen)):
-        found = analyse_utterance(run, read_speech(path, label, command.start, command.seconds), command.seconds)
-        style.save_findings(found, out, file_stem(path, label), draw_utterance)
+    for item in track(chosen, "Utterances", len(chosen)):
+        found = analyse_utterance(run, read_speech(item, command.start, command.seconds), command.seconds)
+        style.save_findings(found, out, file_stem(item.utterance), draw_utterance)
 
 
 def run_erank(command: Erank, out: Path) -> None:

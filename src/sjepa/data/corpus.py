@@ -50,16 +50,13 @@ class Corpus:
     silence has no samples."""
     identity: str = ""
     """The fingerprint in the index."""
+    is_cut: bool = False
+    """Whether it comes from an index or shards, whose long recordings are already cut."""
     shard_cache: ShardCache | None = None
     """The cache on disk for shards behind URLs."""
 
     def __len__(self) -> int:
         return len(self.length)
-
-    @property
-    def indexed(self) -> bool:
-        """Whether it comes from an index or shards, whose long recordings are already cut."""
-        return bool(self.identity)
 
     @property
     def hours(self) -> float:

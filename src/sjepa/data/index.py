@@ -277,6 +277,7 @@ def open_index(where: str) -> Corpus:
         raw=shards == "int16",
         block=BLOCK if shards else 1,
         identity=facts["fingerprint"],
+        is_cut=True,
     )
 
 

@@ -54,7 +54,7 @@ def open_corpus(
 def describe_amount(corpus: Corpus, max_seconds: float) -> str:
     """The amount of audio, with the number of files if some files of a plain folder were cut."""
     held = f"{len(corpus):,} utterances"
-    if not corpus.indexed and len(corpus) > len(corpus.paths):
+    if not corpus.is_cut and len(corpus) > len(corpus.paths):
         held = f"{len(corpus.paths):,} files, {held} of at most {max_seconds:g} s"
     return f"{held}, {corpus.hours:.2f} hours"
 

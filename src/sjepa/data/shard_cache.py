@@ -101,7 +101,7 @@ class ShardCache:
                 self.reserve(partial, size)
                 download(url, partial, size)
                 if partial.stat().st_size != size:
-                    raise NoRoomError(f"{url} changed its size while it was downloaded")
+                    raise UserError(f"{url} changed its size while it was downloaded")
                 flush(partial)
             (self.folder / REPORTED).unlink(missing_ok=True)
 

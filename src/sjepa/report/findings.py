@@ -196,7 +196,7 @@ def gaps(report: Report) -> str:
         ),
         "Occupancy of the components": (
             bool(select_events(report.events, "clusters")),
-            "this version of sjepa did not log it; a new run does",
+            "train on: every tenth log line has it",
         ),
     }
     missing = {what: command for what, (there, command) in made_by.items() if not there}

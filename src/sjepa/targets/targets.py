@@ -33,7 +33,6 @@ class Targets(nn.Module):
         super().__init__()
         kind = KINDS[name]
         self.name, self.kind, self.config, self.seed = name, kind, gmm, source.seed
-        self.online = kind.online
         self.hard = hard or not kind.has_posteriors
         self.temperature, self.centred = temperature, centred
         self.features = kind.features(source)
@@ -43,6 +42,10 @@ class Targets(nn.Module):
     @property
     def components(self) -> int:
         return self.codebook.components
+
+    @property
+    def online(self) -> bool:
+        return self.kind.online
 
     @property
     def target_encoder(self) -> EncoderNetwork | None:
@@ -94,7 +97,8 @@ class Targets(nn.Module):
 
     def fit(self, sample: Tensor) -> list[float]:
         """Fit features, projection and codebook to a sample of frames. Return the log-likelihoods of EM per frame."""
-        require_frames(self.components, len(sample))
+        if self.kind.fits_frames:
+            require_frames(self.components, len(sample))
         if float(sample.var(0).max()) == 0.0:
             raise UserError("all frames have the same features: are all files silent or identical? Give other audio")
         learned = self.features.fit(sample)

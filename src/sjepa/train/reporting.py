@@ -82,9 +82,9 @@ def suggest_less_cropping(corpus: Corpus | CorpusMix) -> list[str]:
     """Return ways to leave out less audio, depending on how the corpus was opened."""
     parts = corpus.corpora if isinstance(corpus, CorpusMix) else (corpus,)
     ways = ["use longer or more buckets (--batches.buckets)"]
-    if not all(part.indexed for part in parts):
+    if not all(part.is_cut for part in parts):
         ways.append("cut the files of the folder shorter (--batches.max-seconds)")
-    if any(part.indexed for part in parts):
+    if any(part.is_cut for part in parts):
         ways.append("cut the index shorter (sjepa index --max-seconds, --cut-transcribed)")
     return ways
 

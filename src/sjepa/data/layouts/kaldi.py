@@ -102,7 +102,7 @@ def pairs(path: Path) -> Iterator[tuple[int, str, str]]:
     if path.is_file():
         with path.open(encoding="utf-8", errors="surrogateescape") as file:
             for number, line in enumerate(file, 1):
-                key, _, value = line.strip().partition(" " if " " in line.strip() else "\t")
+                key, value = (*line.split(maxsplit=1), "", "")[:2]
                 if key:
                     yield number, key, value.strip()
 

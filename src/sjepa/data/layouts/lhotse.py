@@ -56,7 +56,8 @@ def items(source: Source) -> Found:
         match = NAME.match(os.path.basename(source.path))
         found = [(kind_of(source.path), match[2] or "" if match else "", source.path)]
         if found[0][0] == "recordings":
-            supervisions_file = source.path.replace("recordings", "supervisions")
+            parent, file = os.path.split(source.path)
+            supervisions_file = os.path.join(parent, file.replace("recordings", "supervisions"))
             found += [("supervisions", found[0][1], supervisions_file)] if os.path.isfile(supervisions_file) else []
     cuts = [(split, path) for kind, split, path in found if kind == "cuts"]
     for split, path in cuts:
