@@ -19,12 +19,12 @@ from sjepa.analysis.entropy import analyse_entropy, describe_entropies, describe
 from sjepa.analysis.modes import count_modes, dip, dip_test, grid_for
 from sjepa.analysis.restored_run import RestoredRun, entropy_bits
 from sjepa.analysis.style import read_findings
+from sjepa.audio.frames import frame_count
 from sjepa.audio.io import read_audio
 from sjepa.cli import dispatch
 from sjepa.errors import UserError
 from sjepa.evaluate.units import HeadUnits, PredictorUnits
 from sjepa.evaluate.upstream import load_upstream
-from sjepa.model.frontend import frame_count
 from sjepa.train.loop import pretrain
 
 

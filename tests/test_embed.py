@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from test_cli import sjepa
 
 from sjepa import Encoder, EncoderConfig, UserError
+from sjepa.audio.frames import frame_count, sample_count
 from sjepa.audio.io import read_audio
 from sjepa.audio.stream import stream_audio
 from sjepa.cli import dispatch
@@ -30,7 +31,6 @@ from sjepa.embed.recordings import Recording, batches_by_length
 from sjepa.embed.tables import write_table
 from sjepa.embed.windows import MARGIN, WindowConfig, cut_windows, join_windows
 from sjepa.model.formats import save_folder, to_hugging_face
-from sjepa.model.frontend import frame_count, sample_count
 from sjepa.model.moments import measure_moments
 from sjepa.runs.checkpoint import load_latest
 from sjepa.runs.folder import RunFolder

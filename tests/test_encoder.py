@@ -10,9 +10,10 @@ import transformers
 from conftest import NO_DROPOUT
 
 from sjepa import Encoder, EncoderConfig, UserError
+from sjepa.audio.frames import frame_count
 from sjepa.model.activation import ShortGelu
 from sjepa.model.formats import fingerprint, to_hugging_face
-from sjepa.model.frontend import frame_count, halve
+from sjepa.model.frontend import halve
 
 SMALL = EncoderConfig(
     hidden_size=64, layers=3, heads=4, inner_size=128, conv_channels=32, position_kernel=32, position_groups=4

@@ -6,8 +6,8 @@ import pytest
 import torch
 from conftest import babble
 
+from sjepa.audio.frames import frame_count
 from sjepa.audio.mfcc import MfccConfig, add_deltas, mfcc
-from sjepa.model.frontend import frame_count
 from sjepa.targets.features import RandomProjection
 
 

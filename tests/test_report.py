@@ -430,7 +430,7 @@ def interrupted_at_the_second() -> Callable[..., dict[str, Any]]:
     def analyse(run: Any, speech: Any) -> dict[str, Any]:
         if calls:
             raise KeyboardInterrupt
-        calls.append(speech.name)
+        calls.append(speech.utterance.name)
         return {"name": speech.name}
 
     return analyse

@@ -17,8 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sjepa import Encoder, EncoderConfig, UserError
+from sjepa.audio.frames import frame_count, sample_count
 from sjepa.cli import dispatch
-from sjepa.model.frontend import STRIDES, frame_count, sample_count
+from sjepa.model.frontend import STRIDES
 from sjepa.model.stream import StreamConfig
 
 

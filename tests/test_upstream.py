@@ -9,6 +9,7 @@ import pytest
 import torch
 from conftest import babble
 
+from sjepa.audio.frames import frame_count
 from sjepa.audio.mfcc import MfccConfig, mfcc
 from sjepa.config import Config
 from sjepa.errors import UserError
@@ -17,7 +18,6 @@ from sjepa.evaluate.superb.records import Utterance
 from sjepa.evaluate.upstream import load_upstream
 from sjepa.model.encoder_config import EncoderConfig
 from sjepa.model.formats import fingerprint
-from sjepa.model.frontend import frame_count
 from sjepa.runs.encoder import Encoder
 from sjepa.train.loop import pretrain
 from sjepa.train.run import Run

@@ -10,7 +10,7 @@ from sjepa.commands import COMMANDS
 from sjepa.errors import OutageError, ReportedError, UserError
 from sjepa.files import refuse_below_file, refuse_folder
 from sjepa.memory import keep_freed_memory
-from sjepa.stopping import stop_requests
+from sjepa.stopping import INTERRUPTED, stop_requests
 from sjepa.subcommands import call, option
 
 # Commands that save their progress when they are interrupted. The same call continues.
@@ -106,7 +106,7 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(2)
     except KeyboardInterrupt:
         print(f"sjepa: interrupted{suggest_continuing(arguments)}", file=sys.stderr)
-        sys.exit(130)
+        sys.exit(INTERRUPTED)
     finally:
         if "sjepa.distributed" in sys.modules:  # Ctrl-C may have interrupted the import of torch
             from sjepa import distributed

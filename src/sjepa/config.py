@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, NamedTuple
 
 from sjepa.audio.augment import AugmentConfig
+from sjepa.audio.frames import FRAMES_PER_SECOND
 from sjepa.audio.mfcc import MfccConfig
 from sjepa.bounds import COUNT, INDEX, NOT_NEGATIVE, POSITIVE, SEED, SHARE, check_bounds
 from sjepa.data.loader import BatchConfig
@@ -12,6 +13,7 @@ from sjepa.data.masking import MaskConfig
 from sjepa.errors import UserError
 from sjepa.model.encoder_config import EncoderConfig
 from sjepa.model.predictor import PredictorConfig
+from sjepa.phase_names import phase_name
 from sjepa.phases import Phase, PhaseConfig
 from sjepa.targets.ema import EmaConfig
 from sjepa.targets.fit import GmmConfig
@@ -133,6 +135,12 @@ class Config(Settings):
             placed.append(Phase(number, start, phase, self.ema, rate))
         return placed
 
+    def fitted_phase(self, number: int) -> int:
+        """Return the phase that fits the targets of a phase: itself, or an earlier one if they are `same`."""
+        while self.phases[number - 1].targets == "same":
+            number -= 1
+        return number
+
     @property
     def steps(self) -> int:
         """Optimizer steps of the whole run."""
@@ -165,7 +173,7 @@ def check_phases(config: Config) -> None:
             raise UserError("batches.buckets: give at least one length in seconds, all above 0")
         if max(batches.buckets) > batches.max_seconds:
             raise UserError("batches.buckets: the longest bucket is longer than batches.max_seconds")
-        longest = round(max(batches.buckets) * 50)
+        longest = round(max(batches.buckets) * FRAMES_PER_SECOND)
         if longest > config.predictor.positions:
             raise UserError(
                 f"predictor.positions = {config.predictor.positions}: the longest bucket has {longest} frames"
@@ -182,11 +190,6 @@ def check_first_targets(config: Config) -> None:
         raise UserError(f"phase1.targets = {targets!r}: phase 1 has no trained encoder to take targets from{hint}")
     if config.layer.choice is None:
         raise UserError(f"phase1.targets = {targets!r}: no effective rank is measured before phase 1; set layer.choice")
-
-
-def phase_name(number: int) -> str:
-    """Return the name of a phase on the command line and in files."""
-    return f"phase{number}"
 
 
 # Fields that a continued run may change: they do not change the result.

@@ -1,20 +1,20 @@
 """Command-line options for the settings of a config: --seed, --phase1.steps and so on."""
 
 import dataclasses
-import re
 from dataclasses import field
 from typing import Annotated, Any
 
-from sjepa.config import Config, Settings, phase_name
+from sjepa.config import Config, Settings
 from sjepa.errors import UserError
+from sjepa.phase_names import phase_name, phase_number
 from sjepa.phases import PhaseConfig
 
 
 def add_phases(config: Config, arguments: list[str]) -> Config:
     """Add the phases that options name: `--phase3.steps 5` adds phase 3, with the other settings of phase 2."""
     phases = list(config.phases)
-    named = {found[1] for argument in arguments if (found := re.match(r"--phase([1-9]\d{0,3})\.", argument))}
-    for number in sorted(int(name) for name in named):
+    sections = {argument.removeprefix("--").partition(".")[0] for argument in arguments if argument.startswith("--")}
+    for number in sorted(number for section in sections if (number := phase_number(section)) is not None):
         if number == len(phases) + 1:
             phases.append(phases[-1])
         elif number > len(phases):

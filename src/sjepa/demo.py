@@ -13,7 +13,7 @@ import torch
 from sjepa.analysis.missing import SECONDS, analyse_missing
 from sjepa.analysis.over_training import analyse_over_training
 from sjepa.analysis.speech import find_utterances, read_speech
-from sjepa.analysis.style import save_findings
+from sjepa.analysis.style import findings_file, save_findings
 from sjepa.audio.io import read_audio
 from sjepa.audio.mfcc import MfccConfig, mfcc
 from sjepa.config import Config, differences
@@ -114,7 +114,7 @@ def demo_config() -> Config:
 
 def show_masked_prediction(run: RunFolder, corpus: Path, utterances: int = 24) -> None:
     """Write the predictions of every checkpoint at the same masked frames. Then remove the earlier checkpoints."""
-    if (run.analysis / "over_training.json").is_file():
+    if findings_file(run.analysis, "over_training").is_file():
         return
     chosen = [read_speech(item, 0.0, SECONDS) for item in find_utterances(corpus, [], utterances, "")]
     save_findings(analyse_over_training(run.path, chosen), run.analysis, "over_training")

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sjepa.model.frontend import RECEPTIVE_FIELD, STRIDE
+from sjepa.audio.frames import RECEPTIVE_FIELD, STRIDE
 from sjepa.runs.encoder import Encoder
 
 dependencies = ["torch", "sjepa"]  # for torch.hub

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import re
 import tomllib
 import types
 import typing
@@ -12,13 +11,13 @@ from typing import Any, Literal
 
 import tomli_w
 
-from sjepa.config import Config, Settings, phase_name, tables
+from sjepa.config import Config, Settings, tables
 from sjepa.errors import UserError, suggestion
+from sjepa.phase_names import phase_name, phase_number
 from sjepa.phases import PhaseConfig
 
 EXTENDS = "extends"  # the key that names the preset or file to start from
 UNSET = "none"  # stands for None, because TOML has no null
-PHASE_SECTION = re.compile(r"phase([1-9]\d{0,3})")
 
 
 def preset_names() -> list[str]:
@@ -78,7 +77,7 @@ def from_toml(text: str, source: str, folder: Path = Path(), chain: tuple[str, .
 def change_config(config: Config, given: dict[str, Any], source: str) -> Config:
     """Return a config with the values of TOML tables."""
     phases = list(config.phases)
-    numbered = {int(found[1]): key for key in given if (found := PHASE_SECTION.fullmatch(key))}
+    numbered = {number: key for key in given if (number := phase_number(key)) is not None}
     for number, key in sorted(numbered.items()):
         if number == len(phases) + 1:
             phases.append(phases[-1])  # a new phase starts from the settings of the previous one

@@ -12,10 +12,8 @@ from sjepa.evaluate.agreement import measure_agreement
 from sjepa.evaluate.labelled import LabelledUtterance
 from sjepa.evaluate.superb.records import sample_evenly
 from sjepa.progress import bar
-from sjepa.runs.events import Event, phase_start, select_events
+from sjepa.runs.events import DEAD_SHARE, Event, phase_start, select_events
 from sjepa.runs.folder import RunFolder
-
-DEAD = 0.01  # a component below this part of an even share is dead, as in metrics.jsonl
 
 
 def analyse_clusters(run: Path) -> Findings:
@@ -37,7 +35,7 @@ def occupancies(events: Sequence[Event]) -> list[dict[str, Any]]:
 def occupancy(events: Sequence[Event], start: int = 0) -> dict[str, Any]:
     """Shares over a phase that began at `start`, and how many components are dead, have died or have revived."""
     shares = np.array([event["share"] for event in events], float)  # (times, K)
-    dead = shares < DEAD / shares.shape[1]
+    dead = shares < DEAD_SHARE / shares.shape[1]
     died, born = dead[1:] & ~dead[:-1], ~dead[1:] & dead[:-1]
     perplexity = np.exp(-(shares * np.log(np.maximum(shares, 1e-30))).sum(1))
     return {

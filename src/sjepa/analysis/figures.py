@@ -10,7 +10,7 @@ from sjepa.analysis.entropy import draw_entropy
 from sjepa.analysis.erank import analyse_erank, draw_erank
 from sjepa.analysis.pareto import analyse_pareto, draw_pareto
 from sjepa.analysis.progress import analyse_progress, draw_progress
-from sjepa.analysis.style import Findings, file_name, read_findings, write_formats
+from sjepa.analysis.style import Findings, file_name, findings_file, read_findings, utterance_files, write_formats
 from sjepa.analysis.utterance import draw_utterance
 from sjepa.errors import UserError
 from sjepa.evaluate.metric import SectionKind
@@ -67,8 +67,8 @@ def draw_run(run: RunFolder, out: Path, prefix: str, made: FigureList) -> None:
             draw(name, read_findings(path), with_draw)
 
     calibrated: Findings = {}
-    if (run.analysis / "erank.json").is_file():
-        calibrated = read_findings(run.analysis / "erank.json")
+    if (kept := findings_file(run.analysis, "erank")).is_file():
+        calibrated = read_findings(kept)
     try:
         draw("erank", analyse_erank(run.path) | {"calibration": calibrated.get("calibration")}, draw_erank)
     except UserError as error:
@@ -80,7 +80,7 @@ def draw_run(run: RunFolder, out: Path, prefix: str, made: FigureList) -> None:
     draw_saved(
         "entropy", draw_entropy, f"entropy of {run.name}'s frames", f"sjepa analyze entropy {where} --data dev-clean"
     )
-    utterances = sorted(run.analysis.glob("utterance-*.json"))
+    utterances = utterance_files(run.analysis)
     for path in utterances:
         draw_saved(path.stem, draw_utterance, "", "")
     if not utterances:
@@ -88,7 +88,7 @@ def draw_run(run: RunFolder, out: Path, prefix: str, made: FigureList) -> None:
             (f"utterances of {run.name}", f"sjepa analyze utterance {where} --data LibriSpeech --alignments FOLDER")
         )
     found = analyse_clusters(run.path) if run.log.is_file() else {}
-    kept = run.analysis / "clusters.json"
+    kept = findings_file(run.analysis, "clusters")
     phones = read_findings(kept).get("phones") if kept.is_file() else None
     if found.get("occupancy") or phones:
         draw("clusters", found | {"phones": phones}, draw_clusters)

@@ -6,8 +6,8 @@ from sjepa.analysis.clusters import analyse_clusters, analyse_phones, corpus_inp
 from sjepa.analysis.entropy import analyse_entropy
 from sjepa.analysis.restored_run import RestoredRun
 from sjepa.analysis.speech import find_utterances, read_labels, read_speech
-from sjepa.analysis.style import MADE_BY_REPORT, file_name, save_findings
-from sjepa.analysis.utterance import analyse_utterance
+from sjepa.analysis.style import MADE_BY_REPORT, findings_file, save_findings, utterance_files
+from sjepa.analysis.utterance import analyse_utterance, file_stem
 from sjepa.device import Device
 from sjepa.progress import say, track
 from sjepa.runs.folder import RunFolder
@@ -21,21 +21,21 @@ def analyse_missing(
 ) -> None:
     """Compute utterances, entropies and the clusters' phones, except those already in RUN/analysis."""
     out, restored = RunFolder(run).analysis, None
-    if any(out.glob("utterance-*.json")):
+    if utterance_files(out):
         say(f"Keeping the utterances in {out}; delete the folder to compute everything again")
     else:
         restored = RestoredRun(run, device)
         chosen = find_utterances(data, [], utterances, subset)
-        analysed = [
-            analyse_utterance(restored, read_speech(item, 0.0, SECONDS))
+        analysed = {
+            file_stem(item.utterance): analyse_utterance(restored, read_speech(item, 0.0, SECONDS))
             for item in track(chosen, "Utterances", len(chosen))
-        ]
-        for found in analysed:  # save them at the end: one saved utterance means that all are there
-            save_findings(found, out, f"utterance-{file_name(found['name'])}")
-    if not (out / "entropy.json").is_file():
+        }
+        for name, found in analysed.items():  # save them at the end: one saved utterance means that all are there
+            save_findings(found, out, name)
+    if not findings_file(out, "entropy").is_file():
         restored = restored or RestoredRun(run, device)
         save_findings(analyse_entropy(restored, str(data), sampled) | MADE_BY_REPORT, out, "entropy")
-    if not (out / "clusters.json").is_file():
+    if not findings_file(out, "clusters").is_file():
         labels = [item for item in read_labels(data, subset) if item.phones or item.segments]
         if labels:
             found = analyse_clusters(run) | {"made_from": corpus_inputs(data, subset, sampled)}

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sjepa.audio.frames import FRAMES_PER_SECOND, RECEPTIVE_FIELD, frame_count, frame_slice
 from sjepa.device import Device, choose_device
 from sjepa.errors import UserError
-from sjepa.model.frontend import RECEPTIVE_FIELD, STRIDE, frame_count
 from sjepa.model.masked_prediction import draw_passes, predict_masked
 from sjepa.progress import say
 from sjepa.runs.checkpoint import refuse_unfit
@@ -50,7 +50,7 @@ class RestoredRun:
         self.run.targets.eval()
         self.seed = seed  # of the passes that mask frames
         # The predictor has a limited number of positions, so longer audio is processed in pieces.
-        self.longest = min(round(config.batches.max_seconds * 50), config.predictor.positions)
+        self.longest = min(round(config.batches.max_seconds * FRAMES_PER_SECOND), config.predictor.positions)
 
     @property
     def components(self) -> int:
@@ -86,7 +86,7 @@ class RestoredRun:
             raise UserError(f"{len(samples)} samples are too few: a frame needs {RECEPTIVE_FIELD} (25 ms)")
         edges = np.linspace(0, total, -(-total // self.longest) + 1).round().astype(int)
         for first, last in pairwise(edges):
-            piece = samples[first * STRIDE : (last - 1) * STRIDE + RECEPTIVE_FIELD]
+            piece = samples[frame_slice(first, last)]
             yield torch.from_numpy(piece)[None].to(self.run.device)
 
     @torch.inference_mode()

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
+from sjepa.audio.frames import RECEPTIVE_FIELD
 from sjepa.audio.io import SAMPLE_RATE, show_path
 from sjepa.data.corpus import audio_files
 from sjepa.errors import UserError
 from sjepa.evaluate.alignments import Segment, cut_segments
 from sjepa.evaluate.labelled import LabelledUtterance, read_labelled
 from sjepa.evaluate.superb.records import Utterance, sample_evenly
-from sjepa.model.frontend import RECEPTIVE_FIELD
 from sjepa.progress import say
 
 

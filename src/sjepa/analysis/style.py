@@ -94,13 +94,24 @@ def figure(width: float, height: float, stem: Path) -> Iterator[Any]:
             drawn.savefig(f"{stem}.{kind}", dpi=200, metadata=metadata)
 
 
+UTTERANCE = "utterance-"  # files of utterances start with it
 MADE_BY_REPORT = {"made_by": "report"}  # `sjepa analyze` may replace such findings
+
+
+def findings_file(out: Path, name: str) -> Path:
+    """The file with the findings of an analysis, or of one utterance."""
+    return out / f"{name}.json"
+
+
+def utterance_files(out: Path) -> list[Path]:
+    """The findings of all utterances in a folder."""
+    return sorted(out.glob(findings_file(Path(), f"{UTTERANCE}*").name))
 
 
 def save_findings(found: Findings, out: Path, name: str, draw: Callable[[Findings, Path], None] | None = None) -> Path:
     """Write `name.json` to a folder, and draw it if `draw` is given."""
     out.mkdir(parents=True, exist_ok=True)
-    path = out / f"{name}.json"
+    path = findings_file(out, name)
     write_whole(path, json.dumps(found, allow_nan=False, ensure_ascii=False) + "\n")
     if draw is not None:
         draw(found, out / name)

@@ -18,16 +18,17 @@ from sjepa.analysis.style import (
     PREDICTOR,
     RULE,
     TARGET,
+    UTTERANCE,
     VISIBLE,
     Findings,
     absolute_path,
     figure,
     file_name,
 )
+from sjepa.audio.frames import FRAMES_PER_SECOND, frame_centres
 from sjepa.audio.io import SAMPLE_RATE, show_path, to_int16
 from sjepa.audio.mfcc import log_mel
 from sjepa.evaluate.superb.records import Utterance
-from sjepa.model.frontend import frame_centres
 
 MELS, SHIFT = 80, 160  # spectrogram: bands, samples between columns
 RANGE = 12.0  # dynamic range shown, in natural logarithms below the loudest point
@@ -40,7 +41,7 @@ RANKS = (MASKED, VISIBLE, INK)  # colours of the first, second and third posteri
 
 def file_stem(utterance: Utterance) -> str:
     """The name of an utterance's files, without a suffix."""
-    return f"utterance-{file_name(utterance.name)}"
+    return UTTERANCE + file_name(utterance.name)
 
 
 def utterance_inputs(utterance: Utterance, start: float, seconds: float, seed: int) -> dict[str, Any]:
@@ -185,7 +186,7 @@ def draw_segments(axes: Any, segments: list[Any], kind: str, seconds: float, wid
 def draw_strip(axes: Any, clusters: list[list[int]], part: str, components: int) -> None:
     best = np.array([row[0] for row in clusters])
     colours = np.array([cluster_colour(k) for k in range(components)])
-    extent = (0, len(best) * 0.02, 0, 1)
+    extent = (0, len(best) / FRAMES_PER_SECOND, 0, 1)
     axes.imshow(colours[best][None], aspect="auto", extent=extent, interpolation="nearest")
     style_row(axes, f"argmax {SHORT[part]}")
 

@@ -14,12 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sjepa.audio.frames import RECEPTIVE_FIELD, STRIDE
 from sjepa.audio.io import SAMPLE_RATE
 from sjepa.bounds import DECIBELS, SHARE, Bound
 
 BANDS = 8  # control points of the equalizer, equally spaced on the mel scale
 TAPS = 16  # input samples that the interpolation reads for each output sample of a speed change
-RECEPTIVE_FIELD, STRIDE = 400, 320  # of an encoder frame
 
 
 @dataclass(frozen=True)

@@ -148,12 +148,13 @@ def run_entropy(command: Entropy, out: Path) -> None:
     from sjepa.analysis.entropy import analyse_entropy, describe_modes, draw_entropy
     from sjepa.analysis.restored_run import RestoredRun
 
+    file = style.findings_file(out, "entropy")
     if command.redraw:
-        return style.redraw(out / "entropy.json", draw_entropy)
+        return style.redraw(file, draw_entropy)
     if command.data is None:
         raise UserError("give audio with --data: a folder, an index or shards that the run was not trained on")
     made_from = {"data": style.absolute_path(command.data), "utterances": command.utterances, "seed": command.seed}
-    style.refuse_replacing(out / "entropy.json", made_from, command.force)
+    style.refuse_replacing(file, made_from, command.force)
     run = RestoredRun(command.run, command.device, command.step, command.seed)
     found = analyse_entropy(run, command.data, command.utterances, command.seed)
     style.save_findings(found, out, "entropy", draw_entropy)
@@ -171,7 +172,7 @@ def run_utterance(command: Utterance, out: Path) -> None:
     from sjepa.progress import track
 
     if command.redraw:
-        for path in sorted(out.glob("utterance-*.json")):
+        for path in style.utterance_files(out):
             style.redraw(path, draw_utterance)
         return
     if command.data is not None and command.data.is_file():
@@ -182,7 +183,7 @@ def run_utterance(command: Utterance, out: Path) -> None:
     chosen = find_utterances(command.data, list(command.files), command.count, command.subset, command.alignments)
     for item in chosen:
         made_from = utterance_inputs(item.utterance, command.start, command.seconds, command.seed)
-        style.refuse_replacing(out / f"{file_stem(item.utterance)}.json", made_from, command.force)
+        style.refuse_replacing(style.findings_file(out, file_stem(item.utterance)), made_from, command.force)
     run = RestoredRun(command.run, command.device, command.step, command.seed)
     for item in track(chosen, "Utterances", len(chosen)):
         found = analyse_utterance(run, read_speech(item, command.start, command.seconds), command.seconds)
@@ -194,11 +195,12 @@ def run_erank(command: Erank, out: Path) -> None:
     from sjepa.analysis.calibration import calibrate
     from sjepa.analysis.erank import analyse_erank, draw_erank
 
+    file = style.findings_file(out, "erank")
     if command.redraw:
-        return style.redraw(out / "erank.json", draw_erank)
+        return style.redraw(file, draw_erank)
     found, past = analyse_erank(command.run), {}
-    if (out / "erank.json").is_file():
-        past = style.load_findings(out / "erank.json")
+    if file.is_file():
+        past = style.load_findings(file)
     if command.data is not None:
         made_from = {
             "data": style.absolute_path(command.data),
@@ -208,7 +210,7 @@ def run_erank(command: Erank, out: Path) -> None:
             "seed": command.seed,
         }
         if past.get("calibration"):
-            style.refuse_replacing(out / "erank.json", made_from, command.force)
+            style.refuse_replacing(file, made_from, command.force)
         found["made_from"] = made_from
         found["calibration"] = calibration = calibrate(
             command.run,
@@ -234,13 +236,14 @@ def run_pareto(command: Pareto, out: Path) -> None:
     from sjepa.analysis import style
     from sjepa.analysis.pareto import analyse_pareto, draw_pareto
 
+    file = style.findings_file(out, "pareto")
     if command.redraw:
-        return style.redraw(out / "pareto.json", draw_pareto)
+        return style.redraw(file, draw_pareto)
     for folder in (command.run, *command.results):
         if not folder.is_dir():
             raise UserError(f"there is no folder {folder}")
     made_from = {"results": [style.absolute_path(folder) for folder in (command.run, *command.results)]}
-    style.refuse_replacing(out / "pareto.json", made_from, command.force)
+    style.refuse_replacing(file, made_from, command.force)
     found = analyse_pareto([command.run, *command.results]) | {"made_from": made_from}
     style.save_findings(found, out, "pareto", draw_pareto)
     if not found["ours"]:
@@ -259,18 +262,19 @@ def run_clusters(command: Clusters, out: Path) -> None:
     from sjepa.analysis.restored_run import RestoredRun
     from sjepa.evaluate.labelled import read_labelled
 
+    file = style.findings_file(out, "clusters")
     if command.redraw:
-        return style.redraw(out / "clusters.json", draw_clusters)
+        return style.redraw(file, draw_clusters)
     found = analyse_clusters(command.run)
     if found["missing"]:
         print(found["missing"])
-    past = style.load_findings(out / "clusters.json") if (out / "clusters.json").is_file() else {}
+    past = style.load_findings(file) if file.is_file() else {}
     if command.data is None:  # keep the phones of an earlier analysis
         found |= {name: past[name] for name in ("phones", "made_from") if past.get(name)}
     else:
         made_from = corpus_inputs(command.data, command.subset, command.utterances)
         if past.get("phones"):
-            style.refuse_replacing(out / "clusters.json", made_from, command.force)
+            style.refuse_replacing(file, made_from, command.force)
         found["made_from"] = made_from
         corpus = read_labelled(command.data, command.subset)
         found["phones"] = analyse_phones(
@@ -286,8 +290,9 @@ def run_progress(command: Progress, out: Path) -> None:
     from sjepa.analysis import style
     from sjepa.analysis.progress import analyse_progress, draw_progress, name_curves, probe_checkpoints
 
+    file = style.findings_file(out, "progress")
     if command.redraw:
-        return draw_progress(style.load_findings(out / "progress.json"), out / "progress")
+        return draw_progress(style.load_findings(file), out / "progress")
     if command.data is not None:
         probe_checkpoints(
             command.run,
@@ -299,7 +304,7 @@ def run_progress(command: Progress, out: Path) -> None:
             device=command.device,
         )
     made_from = {"results": [style.absolute_path(folder) for folder in command.results]}
-    style.refuse_replacing(out / "progress.json", made_from, command.force)
+    style.refuse_replacing(file, made_from, command.force)
     found = analyse_progress(command.run, command.results) | {"made_from": made_from}
     style.save_findings(found, out, "progress", draw_progress)
     for curve, name in zip(found["curves"], name_curves(found["curves"]), strict=True):

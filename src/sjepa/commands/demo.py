@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from sjepa.stopping import INTERRUPTED
 from sjepa.subcommands import parse
 
 
@@ -22,4 +23,4 @@ def run(arguments: list[str]) -> None:
     with lock_folder(command.out):
         complete = demo(command.out)
     if not complete:
-        raise SystemExit(130)
+        raise SystemExit(INTERRUPTED)

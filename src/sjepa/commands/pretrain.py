@@ -10,6 +10,7 @@ from sjepa.config_options import add_config_options, add_phases, read_config_opt
 from sjepa.errors import UserError
 from sjepa.runs.folder import RunFolder
 from sjepa.settings_file import load_preset, preset_names
+from sjepa.stopping import INTERRUPTED
 from sjepa.subcommands import option, parse
 
 
@@ -73,7 +74,7 @@ def run(arguments: list[str]) -> None:
     choices = {"branch_from": command.branch_from, "replace_data": command.replace_data, "last_phase": last or None}
     if not pretrain(config, data, command.out, **choices):
         if distributed.world_size() == 1:  # torchrun would treat this exit code as a failure
-            raise SystemExit(130)  # stopped and saved, but a script should not go on to its next command
+            raise SystemExit(INTERRUPTED)  # stopped and saved, but a script should not go on to its next command
         return
     if distributed.is_main():
         print(f"The encoder is in {folder.encoder}: sjepa.Encoder.from_pretrained loads it")

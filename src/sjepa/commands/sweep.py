@@ -8,6 +8,7 @@ import tyro
 
 from sjepa.bounds import INDEX
 from sjepa.errors import UserError
+from sjepa.stopping import INTERRUPTED
 from sjepa.subcommands import parse
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def run(arguments: list[str]) -> None:
         run_all(sweep, items)
     except SweepStoppedError:
         print("sjepa: the sweep is stopped; run the same command to continue", flush=True)
-        raise SystemExit(130) from None
+        raise SystemExit(INTERRUPTED) from None
 
 
 def show_list(sweep: "Sweep", items: "list[Item]") -> None:

@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from sjepa.audio.frames import RECEPTIVE_FIELD
 from sjepa.audio.io import SAMPLE_RATE, AudioInfo, BadAudioError, open_audio, read_header, show_path
 from sjepa.data.corpus import Corpus, describe_refused
 from sjepa.data.index import AUDIO, Row, import_arrow, merge_parts, read_facts, report_write_errors, write_part
@@ -22,7 +23,6 @@ from sjepa.data.storage import Place, is_url, read_bytes
 from sjepa.errors import UserError
 from sjepa.files import contents
 from sjepa.locks import lock_folder
-from sjepa.model.frontend import RECEPTIVE_FIELD
 from sjepa.progress import bar, say, track
 
 PART = 1024  # items per part; an interrupted build loses at most one part

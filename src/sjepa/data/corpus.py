@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from sjepa.audio.frames import RECEPTIVE_FIELD
 from sjepa.audio.io import (
     EXTENSIONS,
     SAMPLE_RATE,
@@ -23,7 +24,6 @@ from sjepa.audio.io import (
 from sjepa.data.shard_cache import ShardCache
 from sjepa.data.storage import Place, is_url, read_bytes
 from sjepa.errors import UserError
-from sjepa.model.frontend import RECEPTIVE_FIELD
 from sjepa.progress import track
 
 REQUESTS = 32  # concurrent requests while a corpus behind URLs is decoded into memory: most of them wait

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from sjepa.audio.augment import AugmentConfig, draw, student_samples
+from sjepa.audio.frames import frame_count
 from sjepa.audio.io import SAMPLE_RATE, BadAudioError, SilentAudioError
 from sjepa.bounds import GIGABYTES, NOT_NEGATIVE, POSITIVE, SHARE, WORKERS
 from sjepa.data.corpus import Corpus
@@ -25,7 +26,6 @@ from sjepa.data.sampler import BatchPlan, BatchSpec, split_evenly
 from sjepa.data.storage import Place, UnreachableError, never_stopped
 from sjepa.data.workers import choose_workers, describe_end, find_ended, ignore_stop_signals, record_processes
 from sjepa.errors import OutageError, UserError
-from sjepa.model.frontend import frame_count
 from sjepa.stopping import StoppedError
 from sjepa.torch_private import end_workers
 

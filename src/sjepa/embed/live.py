@@ -10,6 +10,7 @@ from typing import IO
 import numpy as np
 from torch import Tensor
 
+from sjepa.audio.frames import STRIDE
 from sjepa.audio.io import SAMPLE_RATE, show_path
 from sjepa.audio.stream import stream_audio
 from sjepa.embed.network import Network
@@ -19,13 +20,12 @@ from sjepa.model.stream import FeatureStream, StreamConfig
 from sjepa.progress import say
 
 STDIN = Path("-")
-BLOCK = SAMPLE_RATE // 50  # samples per frame
 
 
 def read_pcm(stream: IO[bytes]) -> Iterator[np.ndarray]:
     """Read raw signed 16-bit little-endian mono samples at 16 kHz, in blocks as they arrive."""
     left = b""
-    while data := left + stream.read(2 * BLOCK):
+    while data := left + stream.read(2 * STRIDE):
         if len(data) == 1:  # half a sample at the end
             return
         whole = len(data) // 2 * 2
@@ -36,8 +36,8 @@ def read_pcm(stream: IO[bytes]) -> Iterator[np.ndarray]:
 def read_file(path: Path) -> Iterator[np.ndarray]:
     """Read a recording in blocks as small as those of a live stream."""
     for block in stream_audio(path):
-        for start in range(0, len(block), BLOCK):
-            yield block[start : start + BLOCK]
+        for start in range(0, len(block), STRIDE):
+            yield block[start : start + STRIDE]
 
 
 def embed_live(source: Path, network: Network, readout: Readout, config: StreamConfig) -> Iterator[Columns]:

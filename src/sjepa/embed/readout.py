@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sjepa.audio.frames import STRIDE, frame_centres, sample_count
 from sjepa.audio.io import SAMPLE_RATE, BadAudioError
 from sjepa.embed.network import Network
 from sjepa.errors import UserError
-from sjepa.model.frontend import RECEPTIVE_FIELD, STRIDE, frame_centres
 
 What = Literal["features", "mixture", "head", "units"]
 """Features of layers, posteriors of the mixture or of the cluster head, or units (the most likely components)."""
@@ -74,7 +74,7 @@ class Readout:
         total, frames = np.zeros(1), 0
         for values in pieces:
             total, frames = total + values.sum(0, dtype=np.float64), frames + len(values)
-        seconds = ((frames - 1) * STRIDE + RECEPTIVE_FIELD) / SAMPLE_RATE
+        seconds = sample_count(frames) / SAMPLE_RATE
         yield self.columns((total / frames).astype(np.float32)[None]) | {"seconds": np.array([seconds])}
 
 

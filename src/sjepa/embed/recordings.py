@@ -10,6 +10,7 @@ from typing import TypeVar
 from torch import Tensor
 
 from sjepa import distributed
+from sjepa.audio.frames import STRIDE, frame_count
 from sjepa.audio.io import SAMPLE_RATE, BadAudioError, read_audio, show_path
 from sjepa.audio.stream import stream_audio
 from sjepa.data.corpus import audio_files, check_header, describe_refused
@@ -18,7 +19,6 @@ from sjepa.embed.readout import Readout
 from sjepa.embed.tables import Format, write_table
 from sjepa.embed.windows import WindowConfig, cut_windows, join_windows
 from sjepa.errors import UserError
-from sjepa.model.frontend import STRIDE, frame_count
 from sjepa.model.moments import measure_moments
 from sjepa.progress import Bar, bar, track
 

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sjepa.audio.frames import FRAMES_PER_SECOND, STRIDE, frame_count, sample_count
 from sjepa.bounds import LENGTH, check_bounds
 from sjepa.errors import UserError
-from sjepa.model.frontend import FRAMES_PER_SECOND, STRIDE, frame_count, sample_count
 
 MARGIN = 75  # frames dropped at an inner edge; the position encoding of the paper reaches 64 frames
 
@@ -33,9 +33,8 @@ class WindowConfig:
     def __post_init__(self) -> None:
         check_bounds(self, "window.")
         if self.shared <= 2 * MARGIN:
-            raise UserError(
-                f"window.overlap: {self.overlap:g} s are too short; windows must share more than {2 * MARGIN / 50} s"
-            )
+            least = 2 * MARGIN / FRAMES_PER_SECOND
+            raise UserError(f"window.overlap: {self.overlap:g} s are too short; windows must share more than {least} s")
         if self.frames < 2 * self.shared:
             raise UserError(f"window.seconds: {self.seconds:g} s is less than twice the overlap, {self.overlap:g} s")
 

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sjepa.audio.frames import FRAMES_PER_SECOND
 from sjepa.errors import UserError
 from sjepa.evaluate.superb.librispeech import SILENCES
 
@@ -30,7 +31,7 @@ def abx_errors(
     phones: Sequence[np.ndarray],
     speakers: Sequence[str],
     seed: int = 0,
-    frequency: float = 50,
+    frequency: float = FRAMES_PER_SECOND,
 ) -> dict[str, float]:
     """Return the error in percent within and across speakers, with the angular distance and time alignment."""
     import_fastabx()
@@ -107,7 +108,7 @@ def is_number(text: str) -> bool:
         return False
 
 
-def phone_tokens(labels: np.ndarray, frequency: float = 50) -> Iterator[str]:
+def phone_tokens(labels: np.ndarray, frequency: float = FRAMES_PER_SECOND) -> Iterator[str]:
     """Yield onset, offset, phone and its neighbours for each run of frames with one label, except silence."""
     runs = []
     for label, group in itertools.groupby(enumerate(labels), key=lambda pair: pair[1]):

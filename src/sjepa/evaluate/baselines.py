@@ -5,8 +5,8 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from sjepa.audio.frames import STRIDE
 from sjepa.audio.mfcc import MfccConfig, log_mel, mfcc
-from sjepa.model.frontend import STRIDE
 
 CONTEXT = 5  # frames on each side of `mfcc+context`
 MELS = 80

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from sjepa.audio.frames import FRAMES_PER_SECOND, frame_centres
 from sjepa.audio.io import SAMPLE_RATE
 from sjepa.data.corpus import audio_files
 from sjepa.data.layouts import Item
@@ -17,7 +18,6 @@ from sjepa.evaluate.superb import librispeech
 from sjepa.evaluate.superb.records import Fold, Utterance, read_json_lines, require_audio, split_by_speaker
 from sjepa.evaluate.superb.user_corpus import corpus_label, is_user_corpus, make_utterance, read_items
 from sjepa.fields import NUMBER, TEXT, Kind, check_fields, optional
-from sjepa.model.frontend import frame_centres
 from sjepa.progress import say
 
 LABELS = "labels.jsonl"
@@ -69,7 +69,7 @@ class LabelledUtterance:
             return np.array(frame_labels(self.segments, frames, centres))
         if not self.phones:
             raise UserError(f"{self.utterance.name} has no phone labels")
-        seconds = frames * (centres[1] - centres[0] if frames > 1 else 0.02)
+        seconds = frames * (centres[1] - centres[0] if frames > 1 else 1 / FRAMES_PER_SECOND)
         if abs(len(self.phones) - 100 * seconds) > TOLERANCE:
             raise UserError(
                 f"{self.utterance.name} has {len(self.phones)} phone labels; its {seconds:.2f} s of audio need "

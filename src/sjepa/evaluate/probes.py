@@ -7,10 +7,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from sjepa.audio.frames import frame_centres
 from sjepa.cuda_graphs import StepGraphs
 from sjepa.errors import UserError
 from sjepa.evaluate.logistic import fit_logistic
-from sjepa.model.frontend import frame_centres
 
 MLP_WIDTH, MLP_DROPOUT, MLP_LR, MLP_BATCH, MLP_EPOCHS = 256, 0.1, 1e-3, 512, 20
 TEST_SHARE = 0.2

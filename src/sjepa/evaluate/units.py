@@ -7,11 +7,11 @@ import numpy as np
 import torch
 from torch import nn
 
+from sjepa.audio.frames import frame_count, frame_slice
 from sjepa.data.sampler import split_evenly
 from sjepa.errors import UserError
 from sjepa.evaluate.superb.records import Utterance
 from sjepa.evaluate.upstream import Upstream
-from sjepa.model.frontend import RECEPTIVE_FIELD, STRIDE, frame_count
 from sjepa.model.masked_prediction import draw_passes, predict_masked
 from sjepa.runs.encoder import Encoder
 from sjepa.runs.heads import RunHeads
@@ -91,7 +91,7 @@ class PredictorUnits(nn.Module):
         total, longest = frame_count(len(waveform)), len(self.predictor.positions)
         units = []
         for frames in split_evenly(total, -(-total // longest)):
-            piece = waveform[frames.start * STRIDE : (frames.stop - 1) * STRIDE + RECEPTIVE_FIELD]
+            piece = waveform[frame_slice(frames.start, frames.stop)]
             clean = torch.from_numpy(piece).float()[None].to(self.device)
             passes = draw_passes(len(frames), self.mask.ratio, self.mask.span, self.seed)
             masks = torch.from_numpy(passes).to(self.device)

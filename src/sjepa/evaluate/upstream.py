@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from sjepa.audio.frames import RECEPTIVE_FIELD, STRIDE, frame_count
 from sjepa.audio.io import SAMPLE_RATE
 from sjepa.device import Device, choose_device
 from sjepa.errors import UserError
@@ -30,7 +31,6 @@ from sjepa.evaluate.whisper import WEIGHTS, extract_states, load_whisper
 from sjepa.files import read_json
 from sjepa.model.encoder_config import EncoderConfig
 from sjepa.model.formats import fingerprint, from_hugging_face
-from sjepa.model.frontend import RECEPTIVE_FIELD, STRIDE, frame_count
 from sjepa.model.named import resolve_encoder
 from sjepa.model.utterances import encode
 from sjepa.runs.encoder import Encoder

@@ -9,9 +9,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from sjepa.audio.frames import RECEPTIVE_FIELD, STRIDE
 from sjepa.errors import UserError
 from sjepa.export.plain import PlainEncoder
-from sjepa.model.frontend import RECEPTIVE_FIELD, STRIDE
 from sjepa.progress import say
 from sjepa.runs.encoder import Encoder
 

@@ -6,9 +6,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from sjepa.audio.frames import RECEPTIVE_FIELD
 from sjepa.errors import UserError
 from sjepa.model.encoder_config import EncoderConfig
-from sjepa.model.frontend import RECEPTIVE_FIELD, FeatureExtractor, Moments, frame_counts
+from sjepa.model.frontend import FeatureExtractor, Moments, frame_counts
 from sjepa.model.position import ConvPosition
 from sjepa.model.transformer import LayerNorm, TransformerLayer, TransformerStack
 

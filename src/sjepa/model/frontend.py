@@ -6,38 +6,19 @@ which is a reshape without a copy. `tests/test_encoder.py` compares the result w
 
 from typing import NamedTuple, cast
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sjepa.audio.io import SAMPLE_RATE
+from sjepa.audio.frames import RECEPTIVE_FIELD, STRIDE, frame_count
 from sjepa.model.abilities import use_kernels
 from sjepa.model.activation import gelu
 
 KERNELS = (10, 3, 3, 3, 3, 2, 2)
 STRIDES = (5, 2, 2, 2, 2, 2, 2)
-STRIDE = 320  # samples between frames: 20 ms at 16 kHz
-FRAMES_PER_SECOND = 50
-RECEPTIVE_FIELD = 400  # samples per frame: frame t covers [320 t, 320 t + 400)
 # Frames per piece for CPU inference. At 512 channels, no buffer exceeds 32 MB. The C library returns larger buffers to
 # the system after each use, and allocating them again costs more than GELU.
 CPU_FRAMES = 240
-
-
-def frame_count(samples: int) -> int:
-    """Return the number of frames for a number of samples: 0 if shorter than one receptive field."""
-    return max(0, (samples - RECEPTIVE_FIELD) // STRIDE + 1)
-
-
-def sample_count(frames: int) -> int:
-    """Return the number of samples that a number of frames (at least one) covers."""
-    return (frames - 1) * STRIDE + RECEPTIVE_FIELD
-
-
-def frame_centres(frames: int, first: int = 0) -> np.ndarray:
-    """Return the centre of each frame's receptive field, in seconds."""
-    return (STRIDE * np.arange(first, first + frames) + RECEPTIVE_FIELD // 2) / SAMPLE_RATE
 
 
 def frame_counts(samples: Tensor) -> Tensor:

@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sjepa.audio.frames import FRAMES_PER_SECOND, STRIDE, frame_count, sample_count
 from sjepa.bounds import INTERVAL, START, check_bounds
 from sjepa.errors import UserError
 from sjepa.model.encoder import EncoderNetwork
-from sjepa.model.frontend import FRAMES_PER_SECOND, STRIDE, frame_count, sample_count
 from sjepa.model.moments import RunningMoments
 
 

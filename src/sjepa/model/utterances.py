@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from sjepa.audio.frames import frame_count
 from sjepa.model.encoder import EncoderNetwork
-from sjepa.model.frontend import frame_count
 
 
 def encode(

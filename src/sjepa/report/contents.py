@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sjepa.analysis.style import read_findings
+from sjepa.analysis.style import findings_file, read_findings, utterance_files
 from sjepa.evaluate.results import find_results
 from sjepa.runs.events import Event, select_events
 from sjepa.runs.folder import RunFolder, planned_steps
@@ -83,10 +83,8 @@ def read_report(
 ) -> Report:
     folder = RunFolder(run)
     events, analysis = folder.events(), folder.analysis
-    found = {
-        name: read_findings(analysis / f"{name}.json") for name in ANALYSES if (analysis / f"{name}.json").is_file()
-    }
-    utterances = [read_findings(path) for path in sorted(analysis.glob("utterance-*.json"))]
+    found = {name: read_findings(path) for name in ANALYSES if (path := findings_file(analysis, name)).is_file()}
+    utterances = [read_findings(path) for path in utterance_files(analysis)]
     results = find_results([run, *more_results])
     # Plain settings, so that a page can show a run of another version too.
     return Report(title, run, events, folder.settings, folder.facts, comparison or {}, results, found, utterances)

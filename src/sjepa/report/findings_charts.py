@@ -5,12 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from sjepa.analysis.clusters import DEAD, step_edges
+from sjepa.analysis.clusters import step_edges
 from sjepa.analysis.entropy import upper_limit
 from sjepa.analysis.names import LABELS
 from sjepa.analysis.pareto import PAPER, frontier_line
 from sjepa.analysis.style import GRID, INK, MUTED, PLAIN, PREDICTOR, RULE, TARGET, VISIBLE, WARNING, ramp
 from sjepa.report.charts import Chart, base_layout, note, vertical_line
+from sjepa.runs.events import DEAD_SHARE
 
 # Light to dark, so that nothing is white on the page: single hue, readable in grey.
 BLUES: list[list[Any]] = [
@@ -118,14 +119,14 @@ def occupancy(part: dict[str, Any]) -> Chart:
     """Shares over time on a logarithmic scale, above the number of dead components."""
     shares = np.array(part["shares"]) * part["components"]
     order = np.argsort(-shares[-1], kind="stable")
-    drawn = np.clip(np.log2(np.maximum(shares[:, order], 1e-9)), np.log2(DEAD), 4).T
+    drawn = np.clip(np.log2(np.maximum(shares[:, order], 1e-9)), np.log2(DEAD_SHARE), 4).T
     heat = {
         "type": "heatmap",
         "x": step_edges(part),
         "y": list(range(part["components"])),
         "z": drawn.round(3).tolist(),
         "customdata": [[int(k)] * len(part["steps"]) for k in order],
-        "zmin": float(np.log2(DEAD)),
+        "zmin": float(np.log2(DEAD_SHARE)),
         "zmax": 4,
         "colorscale": CIVIDIS,
         "hovertemplate": "near step %{x:,.0f}, component %{customdata}: 2^%{z:.1f} of an even share<extra></extra>",
@@ -133,7 +134,7 @@ def occupancy(part: dict[str, Any]) -> Chart:
             "thickness": 10,
             "len": 0.7,
             "y": 0.65,
-            "tickvals": [float(np.log2(DEAD)), -3, 0, 3],
+            "tickvals": [float(np.log2(DEAD_SHARE)), -3, 0, 3],
             "ticktext": ["dead", "1/8", "even", "8×"],
         },
     }

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from sjepa.audio.frames import frame_count
 from sjepa.errors import UserError
 from sjepa.model import formats
 from sjepa.model.encoder import EncoderNetwork
 from sjepa.model.encoder_config import EncoderConfig
-from sjepa.model.frontend import frame_count
 from sjepa.model.named import resolve_encoder
 from sjepa.model.position import HALVES
 from sjepa.model.stream import FeatureStream, StreamConfig

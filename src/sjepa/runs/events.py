@@ -11,6 +11,8 @@ from sjepa.fields import FLAG, NUMBER, TEXT, WHOLE, Kind, check_fields, list_of,
 
 Event = dict[str, Any]
 
+DEAD_SHARE = 0.01  # a component with less than this part of an even share of the frames is dead
+
 MAYBE = optional(NUMBER)
 ALARM = Kind(
     "text, or a code with a message",

@@ -19,6 +19,7 @@ from sjepa.errors import UserError
 from sjepa.fields import TABLE, TEXT, WHOLE, require
 from sjepa.files import contents, read_json, refuse_file, write_whole
 from sjepa.locks import lock_folder
+from sjepa.phase_names import phase_number
 from sjepa.runs.events import Event, read_events, select_events
 
 if TYPE_CHECKING:
@@ -41,8 +42,12 @@ before-step-N/         a copy of the run at step N, before it was extended or go
 README_NAME = "README.txt"
 HISTORY, PENDING = "history", "pending"  # keys of run.json that are not facts; see history.py
 STEP = re.compile(r"step-(\d{8,15})")
-PHASE = re.compile(r"phase\d+")
 EARLIER = re.compile(r"before-step-(\d{1,15})")
+
+
+def page_name(runs: int) -> str:
+    """The name of the page that `sjepa report` writes about one or several runs."""
+    return "report.html" if runs == 1 else "comparison.html"
 
 
 class RunFolder:
@@ -309,7 +314,7 @@ class RunFolder:
 
 def planned_steps(settings: dict[str, Any]) -> int:
     """Return the steps of all phases in plain settings, or 0 if not known."""
-    phases = [table for name, table in settings.items() if PHASE.fullmatch(name) and isinstance(table, dict)]
+    phases = [table for name, table in settings.items() if phase_number(name) is not None and isinstance(table, dict)]
     return sum(phase["steps"] for phase in phases if WHOLE.accepts(phase.get("steps")))
 
 

@@ -65,10 +65,7 @@ def restore_clusters(run: RunFolder, parts: Mapping[str, Mapping[str, Tensor]], 
 
 def describe_phase(config: "Config", phase: int, layer: int | None, step: int) -> ClustersInfo:
     """Describe the targets of a phase. `same` means the targets of the previous phase."""
-    number = phase
-    while config.phases[number - 1].targets == "same":
-        number -= 1
-    settings = config.phases[number - 1]
+    settings = config.phases[config.fitted_phase(phase) - 1]
     assert settings.targets != "same"
     kind = KINDS[settings.targets]
     return ClustersInfo(
@@ -78,7 +75,7 @@ def describe_phase(config: "Config", phase: int, layer: int | None, step: int) -
         step,
         settings.centred,
         settings.temperature,
-        settings.hard or not kind.has_posteriors,
+        kind.is_hard(settings.hard),
         config.mfcc,
         encoder="",
     )

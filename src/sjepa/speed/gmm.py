@@ -8,10 +8,10 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
+from sjepa.audio.frames import frame_count
 from sjepa.audio.io import SAMPLE_RATE
 from sjepa.bounds import INDEX, LENGTH, SIZE, SIZE_OR_DEFAULT
 from sjepa.errors import UserError
-from sjepa.model.frontend import frame_count
 from sjepa.speed.contest import summarize, time_alternately
 from sjepa.speed.mixtures import ScikitLearn, draw_frames, naive_posterior, naive_update
 from sjepa.speed.output import announce, describe_machine, print_table, save

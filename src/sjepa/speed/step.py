@@ -16,12 +16,12 @@ from torch import Tensor
 
 from sjepa import distributed
 from sjepa.audio.augment import draw
+from sjepa.audio.frames import frame_count
 from sjepa.audio.io import SAMPLE_RATE
 from sjepa.bounds import LENGTH_OR_DEFAULT, SIZE, SIZE_OR_DEFAULT
 from sjepa.config import Config
 from sjepa.data.loader import Batch, copy_to_device
 from sjepa.data.masking import draw_views
-from sjepa.model.frontend import frame_count
 from sjepa.settings_file import load_preset
 from sjepa.speed.output import announce, describe_machine, print_table, save
 from sjepa.speed.peers import PEERS

@@ -5,8 +5,9 @@ from collections.abc import Callable
 
 import torch
 
+from sjepa.audio.frames import frame_count
 from sjepa.model.encoder_config import EncoderConfig
-from sjepa.model.frontend import KERNELS, STRIDES, frame_count
+from sjepa.model.frontend import KERNELS, STRIDES
 
 
 def time_call(work: Callable[[], object], device: torch.device, repeats: int = 20, warmup: int = 5) -> float:

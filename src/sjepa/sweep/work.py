@@ -17,9 +17,9 @@ from sjepa.errors import UserError
 from sjepa.files import write_whole
 from sjepa.locks import is_locked
 from sjepa.runs import checkpoint
-from sjepa.runs.folder import RunFolder
+from sjepa.runs.folder import RunFolder, page_name
 from sjepa.settings_file import to_toml
-from sjepa.stopping import SIGNALS
+from sjepa.stopping import INTERRUPTED, SIGNALS
 from sjepa.sweep.file import Evaluation, Item, Sweep
 from sjepa.train.branch import boundary_checkpoint
 
@@ -53,7 +53,7 @@ def launch(arguments: Sequence[str], program: Sequence[str] = ()) -> int:
     finally:
         for number, handler in before:
             signal.signal(number, handler)
-    if asked or code == 130:
+    if asked or code == INTERRUPTED:
         raise SweepStoppedError
     return code
 
@@ -173,7 +173,13 @@ def write_page(sweep: Sweep) -> None:
     """Write one page that compares all runs, with the results of the other encoders."""
     runs = [str(run.folder) for run in sweep.runs]
     others = [str(item.folder) for item in sweep.items if item.config is None and item.folder.is_dir()]
-    name = "comparison.html" if len(runs) > 1 else "report.html"
-    page = ["report", *runs, "--out", str(sweep.out / name), "--title", f"The runs of {sweep.file.name}"]
+    page = [
+        "report",
+        *runs,
+        "--out",
+        str(sweep.out / page_name(len(runs))),
+        "--title",
+        f"The runs of {sweep.file.name}",
+    ]
     if launch([*page, *(["--results", *others] if others else [])]):
         raise UserError(f"the page could not be written (see above); all runs are in {sweep.out}")

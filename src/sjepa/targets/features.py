@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sjepa.audio.frames import STRIDE
 from sjepa.audio.mfcc import MfccConfig, log_mel, mfcc
 from sjepa.model.encoder import EncoderNetwork
-from sjepa.model.frontend import STRIDE
 from sjepa.targets import ema
 
 

@@ -48,6 +48,10 @@ class TargetKind:
     fits_frames: bool = True
     """Whether the codebook is fitted to frames. It then needs at least as many frames as components."""
 
+    def is_hard(self, requested: bool) -> bool:
+        """Return whether targets are one-hot: if requested, or if there are no posteriors."""
+        return requested or not self.has_posteriors
+
 
 def mfcc_features(source: Source) -> Features:
     return MfccFeatures(source.mfcc)

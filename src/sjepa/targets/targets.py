@@ -5,9 +5,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sjepa import distributed
+from sjepa.audio.frames import frame_count
 from sjepa.errors import UserError
 from sjepa.model.encoder import EncoderNetwork
-from sjepa.model.frontend import frame_count
 from sjepa.targets import ema
 from sjepa.targets.fit import GmmConfig, anchor_mixture, require_frames
 from sjepa.targets.gmm import DiagonalGMM, Statistics
@@ -33,7 +33,7 @@ class Targets(nn.Module):
         super().__init__()
         kind = KINDS[name]
         self.name, self.kind, self.config, self.seed = name, kind, gmm, source.seed
-        self.hard = hard or not kind.has_posteriors
+        self.hard = kind.is_hard(hard)
         self.temperature, self.centred = temperature, centred
         self.features = kind.features(source)
         self.projection = PrincipalComponents(self.features.dimension, dimensions)

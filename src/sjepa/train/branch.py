@@ -6,11 +6,12 @@ Branches let several runs share their first phases.
 import shutil
 from pathlib import Path
 
-from sjepa.config import Config, Difference, differences, phase_name
+from sjepa.config import Config, Difference, differences
 from sjepa.errors import UserError
 from sjepa.fields import WHOLE, require
 from sjepa.files import atomic_folder, is_used
 from sjepa.locks import lock_new_folder
+from sjepa.phase_names import phase_name
 from sjepa.phases import PhaseConfig
 from sjepa.runs import checkpoint
 from sjepa.runs.audio import FIELDS, AudioSection, audio_sections, to_facts

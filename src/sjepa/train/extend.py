@@ -11,6 +11,7 @@ from pathlib import Path
 from sjepa.config import Config, Difference, differences
 from sjepa.errors import UserError
 from sjepa.files import atomic_folder
+from sjepa.phase_names import phase_number
 from sjepa.phases import Phase
 from sjepa.runs import checkpoint
 from sjepa.runs.folder import RunFolder
@@ -40,13 +41,13 @@ def find_obstacles(past: Config, config: Config, begun: int) -> list[Difference]
 def is_extension(difference: Difference, phases: int, begun: int) -> bool:
     """Return whether a difference adds a phase, or steps to a phase that has not ended."""
     section, _, field = difference.name.partition(".")
-    number = section.removeprefix("phase")
-    if number == section or not number.isdigit():
+    number = phase_number(section)
+    if number is None:
         return False
-    if difference.old is None and int(number) > phases:
+    if difference.old is None and number > phases:
         return True
     longer = difference.old is not None and difference.new is not None and difference.new > difference.old
-    return field == "steps" and int(number) >= begun and longer
+    return field == "steps" and number >= begun and longer
 
 
 def explain_obstacles(obstacles: list[Difference]) -> str:

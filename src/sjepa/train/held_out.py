@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from sjepa import distributed
+from sjepa.audio.frames import frame_count
 from sjepa.audio.io import SAMPLE_RATE
 from sjepa.config import Config
 from sjepa.data.corpus import Corpus
@@ -16,7 +17,6 @@ from sjepa.data.loader import BatchReader, to_float
 from sjepa.data.masking import block_mask
 from sjepa.data.opening import open_corpus
 from sjepa.errors import UserError
-from sjepa.model.frontend import frame_count
 from sjepa.progress import say
 from sjepa.train.loss import SUMS, frame_sums
 from sjepa.train.reference_set import STREAM, draw_crops

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from sjepa import distributed
+from sjepa.audio.frames import STRIDE
 from sjepa.audio.io import SAMPLE_RATE
 from sjepa.config import Config, all_differences, differences
 from sjepa.data.corpus import Corpus
@@ -20,7 +21,6 @@ from sjepa.data.plan import describe_repetition
 from sjepa.data.sampler import BatchPlan
 from sjepa.data.shard_cache import ShardCache
 from sjepa.errors import UserError
-from sjepa.model.frontend import STRIDE
 from sjepa.phases import Phase
 from sjepa.progress import Bar, bar, say
 from sjepa.runs import checkpoint

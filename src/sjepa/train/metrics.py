@@ -15,13 +15,13 @@ from torch import Tensor
 from sjepa import distributed
 from sjepa.errors import UserError
 from sjepa.memory import peak_memory_gb
+from sjepa.runs.events import DEAD_SHARE
 from sjepa.runs.folder import RunFolder
 from sjepa.torch_private import count_compiled_graphs
 from sjepa.train.loss import SUMS
 
 STEP = ("gradient_norm", "steps", "skipped")
 PARTS = ("frames", "occupancy", "kl_encoder")  # sums that each rank holds in part
-DEAD = 0.01  # a component is dead if it gets less than this fraction of 1/K of the frames between two lines
 
 
 class Meter:
@@ -80,7 +80,7 @@ class Meter:
             max(values["frames_visible"], 1),
         )
         share = occupancy / occupancy.sum().clamp(min=1e-12)
-        dead = torch.nonzero(share < DEAD / len(share)).flatten().tolist()
+        dead = torch.nonzero(share < DEAD_SHARE / len(share)).flatten().tolist()
         return {
             "loss": values["loss"] / steps,
             "kl_masked": values["kl_masked"] / masked,

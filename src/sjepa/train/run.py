@@ -120,9 +120,7 @@ class Run:
 
     def make_targets(self, phase: Phase) -> Targets:
         """Make the targets of a phase, not fitted yet. `same` means the targets of the previous phase."""
-        number = phase.number
-        while self.config.phases[number - 1].targets == "same":
-            number -= 1
+        number = self.config.fitted_phase(phase.number)
         settings = self.config.phases[number - 1]
         assert settings.targets != "same"
         # A moving average continues in the next phase. A frozen target encoder is replaced by the encoder as it is now.

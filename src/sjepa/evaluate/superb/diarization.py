@@ -11,12 +11,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sjepa.audio.frames import STRIDE
 from sjepa.audio.io import SAMPLE_RATE
 from sjepa.evaluate.superb.corpora.libri2mix import SPEAKERS, Turn, read_activity, write_activity
 from sjepa.evaluate.superb.diarization_error import Turns, error_rate, frame_errors
 from sjepa.evaluate.superb.records import Label, Utterance
 from sjepa.evaluate.superb.task import Task
-from sjepa.model.frontend import STRIDE
 from sjepa.progress import say
 
 WIDTH = 512

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from sjepa.audio.frames import RECEPTIVE_FIELD
 from sjepa.audio.io import SAMPLE_RATE
 from sjepa.errors import UserError
 from sjepa.evaluate.superb.feature_files import FeatureFiles
 from sjepa.evaluate.superb.records import Utterance
 from sjepa.evaluate.superb.sound import prepare_waveform
 from sjepa.evaluate.upstream import Upstream
-from sjepa.model.frontend import RECEPTIVE_FIELD
 
 Batch = tuple[Sequence[Utterance], list[Tensor]]
 """Utterances and the hidden states of each: (states, frames, dimension)."""

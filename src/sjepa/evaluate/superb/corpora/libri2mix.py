@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 
+from sjepa.audio.frames import STRIDE
 from sjepa.audio.io import SAMPLE_RATE
 from sjepa.errors import UserError
 from sjepa.evaluate.superb.records import Fold, Utterance, find_folder, require_audio
-from sjepa.model.frontend import STRIDE
 
 CHUNK = 2000  # frames per input, 40 s
 SPEAKERS = 2
