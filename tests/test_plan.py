@@ -175,7 +175,7 @@ def test_rates_come_from_benchmark_files_and_nonsense_is_one_clear_line(
         (["--throughput", "fast"], "neither a number"),
         (["--throughput", "1", "2"], "one rate for each size"),
         (["--throughput", "-3"], "must be above 0"),
-        (["--gpus", "0"], "--gpus 0: must be above 0"),
+        (["--gpus", "0"], "--gpus 0: it should be greater than 0"),
     ):
         with pytest.raises(UserError, match=words):
             run(["--hours", "10", *arguments])

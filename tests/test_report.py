@@ -431,7 +431,7 @@ def interrupted_at_the_second() -> Callable[..., dict[str, Any]]:
         if calls:
             raise KeyboardInterrupt
         calls.append(speech.utterance.name)
-        return {"name": speech.name}
+        return {"name": speech.utterance.name}
 
     return analyse
 

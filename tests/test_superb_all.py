@@ -176,7 +176,7 @@ def test_all_runs_what_is_there_and_prints_the_table(tmp_path: Path, capsys: pyt
         dispatch(["superb", "all", "--encoder", "mfcc", "--data", str(tmp_path / "out"), "--lite"])
     with pytest.raises(UserError, match="there is no folder nowhere"):
         dispatch(["superb", "all", "--encoder", "mfcc", "--data", "nowhere"])
-    with pytest.raises(UserError, match="--feature-cache-gb 0: must be above 0"):
+    with pytest.raises(UserError, match="--feature-cache-gb 0: it should be greater than 0"):
         dispatch([*command, "--feature-cache-gb", "0"])
 
 

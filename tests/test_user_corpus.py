@@ -171,7 +171,7 @@ def test_a_part_of_the_training_speech_is_drawn_by_the_seed(tmp_path: Path) -> N
     ("options", "message"),
     [
         (["asr", "--hours", "1", "--minutes", "5"], "--hours or --minutes, not both"),
-        (["asr", "--minutes", "0"], "--minutes 0: must be above 0"),
+        (["asr", "--minutes", "0"], "--minutes 0: it should be greater than 0"),
         (["asr", "--label", "mood"], "--label is for classify and tag; asr has its own labels"),
         (["tag", "--label", "a", "--label", "b"], "--label: tag takes one column of tags"),
     ],

@@ -9,13 +9,17 @@ import torch
 from torch import Tensor
 
 from sjepa.audio.frames import STRIDE, frame_centres, sample_count
-from sjepa.audio.io import SAMPLE_RATE, BadAudioError
+from sjepa.audio.io import SAMPLE_RATE
 from sjepa.embed.network import Network
 from sjepa.errors import UserError
 
 What = Literal["features", "mixture", "head", "units"]
 """Features of layers, posteriors of the mixture or of the cluster head, or units (the most likely components)."""
 Columns = dict[str, np.ndarray]
+
+
+class NotFiniteError(Exception):
+    """The features of a recording are not finite numbers."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,7 @@ class Readout:
     def values(self, network: Network, frames: Iterable[Tensor]) -> Iterator[np.ndarray]:
         for x in frames:
             if not bool(torch.isfinite(x).all()):
-                raise BadAudioError("the encoder's features are not finite numbers")
+                raise NotFiniteError("the encoder's features are not finite numbers")
             if self.what == "units":
                 yield network.units(x).to(torch.int32).cpu().numpy()
             else:

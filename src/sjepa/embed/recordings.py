@@ -1,7 +1,7 @@
 """Find the recordings to embed, and encode them in batches or windows."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +15,7 @@ from sjepa.audio.io import SAMPLE_RATE, BadAudioError, read_audio, show_path
 from sjepa.audio.stream import stream_audio
 from sjepa.data.corpus import audio_files, check_header, describe_refused
 from sjepa.embed.network import Network
-from sjepa.embed.readout import Readout
+from sjepa.embed.readout import NotFiniteError, Readout
 from sjepa.embed.tables import Format, write_table
 from sjepa.embed.windows import WindowConfig, cut_windows, join_windows
 from sjepa.errors import UserError
@@ -45,6 +45,10 @@ class Embedding:
     batch_seconds: float
     about: dict[str, str]
     """Metadata that is written to every file."""
+
+    def file(self, out: Path, recording: "Recording") -> Path:
+        """The file for a recording."""
+        return out / f"{recording.name}.{self.kind}"
 
 
 @dataclass
@@ -110,13 +114,8 @@ def embed(recordings: Sequence[Recording], out: Path, plan: Embedding, skip: boo
     The ranks share the batches and the long recordings. Each file is written once, and its content does not depend on
     the number of ranks. The outcome counts the files of this rank.
     """
-    outcome = Outcome()
-
-    def target(recording: Recording) -> Path:
-        return out / f"{recording.name}.{plan.kind}"
-
     # The main rank looks for existing files before any rank writes.
-    done = distributed.broadcast_object({r.name for r in recordings if skip and target(r).is_file()})
+    done = distributed.broadcast_object({r.name for r in recordings if skip and plan.file(out, r).is_file()})
     left = {r.name for r in recordings} - done
     short = [r for r in recordings if frame_count(r.samples) <= plan.window.frames]
     long = sorted(
@@ -127,46 +126,55 @@ def embed(recordings: Sequence[Recording], out: Path, plan: Embedding, skip: boo
     batches = [b for b in batches_by_length(short, plan.batch_seconds) if any(r.name in left for r in b)]
     batches, long = take_share(batches), take_share(long)
     seconds = sum(r.samples for batch in (*batches, long) for r in batch if r.name in left) // SAMPLE_RATE
+    outcome = Outcome()
     with bar("Seconds embedded", seconds, show=show) as progress:
         clock = Clock(progress)
-
-        def write(recording: Recording, frames: Callable[[], Iterable[Tensor]]) -> None:
-            about = plan.about | {"file": show_path(recording.name)}
-            try:
-                rows = write_table(target(recording), plan.kind, plan.readout(plan.network, frames()), about)
-            except BadAudioError as error:
-                path = show_path(recording.path)
-                refuse(str(error) if str(error).startswith(path) else f"{path}: {error}")
-                return
-            outcome.rows += rows
-            outcome.recordings += 1
-            outcome.seconds += recording.samples / SAMPLE_RATE
-
-        def refuse(reason: str) -> None:
-            outcome.refused.append(reason)
-            progress.say(f"left out: {reason}")
-
         for batch in batches:
-            waveforms, read = [], []
-            for recording in batch:
-                try:
-                    samples = read_audio(recording.path)
-                except BadAudioError as error:
-                    if recording.name in left:
-                        refuse(str(error))
-                    continue
-                if not samples.any():
-                    note_silence(recording, progress)
-                waveforms.append(samples)
-                read.append(recording)
-            features = plan.network.features(waveforms) if waveforms else []
-            for recording, x in zip(read, features, strict=True):
-                if recording.name in left:
-                    write(recording, lambda x=x: [x])  # type: ignore[misc]
+            outcome += embed_batch(batch, left, out, plan, progress)
             clock.advance(sum(r.samples for r in batch if r.name in left))
         for recording in long:
-            write(recording, lambda r=recording: encode_long(r, plan, clock))  # type: ignore[misc]
+            outcome += write_features(recording, encode_long(recording, plan, clock), out, plan, progress)
     return outcome
+
+
+def embed_batch(batch: Sequence[Recording], left: set[str], out: Path, plan: Embedding, progress: Bar) -> Outcome:
+    """Encode the recordings of a batch together, and write the files of those in `left`."""
+    outcome, waveforms, read = Outcome(), [], []
+    for recording in batch:
+        try:
+            samples = read_audio(recording.path)
+        except BadAudioError as error:
+            if recording.name in left:
+                outcome += refuse(str(error), progress)
+            continue
+        if not samples.any():
+            note_silence(recording, progress)
+        waveforms.append(samples)
+        read.append(recording)
+    features = plan.network.features(waveforms) if waveforms else []
+    for recording, x in zip(read, features, strict=True):
+        if recording.name in left:
+            outcome += write_features(recording, [x], out, plan, progress)
+    return outcome
+
+
+def write_features(
+    recording: Recording, pieces: Iterable[Tensor], out: Path, plan: Embedding, progress: Bar
+) -> Outcome:
+    """Write the file of a recording, given its features in pieces."""
+    about = plan.about | {"file": show_path(recording.name)}
+    try:
+        rows = write_table(plan.file(out, recording), plan.kind, plan.readout(plan.network, pieces), about)
+    except NotFiniteError as error:
+        return refuse(f"{show_path(recording.path)}: {error}", progress)
+    except BadAudioError as error:
+        return refuse(str(error), progress)
+    return Outcome(recordings=1, seconds=recording.samples / SAMPLE_RATE, rows=rows)
+
+
+def refuse(reason: str, progress: Bar) -> Outcome:
+    progress.say(f"left out: {reason}")
+    return Outcome(refused=[reason])
 
 
 def take_share(items: list[T]) -> list[T]:
@@ -204,7 +212,7 @@ def encode_long(recording: Recording, plan: Embedding, clock: Clock) -> Iterator
         if silent:
             note_silence(recording, clock.progress)
 
-    return join_windows(encode_windows(), plan.window)
+    yield from join_windows(encode_windows(), plan.window)
 
 
 def note_silence(recording: Recording, progress: Bar) -> None:

@@ -162,16 +162,15 @@ def time_phase(
     phase = config.schedule()[number - 1]
     source = (batch for batch in itertools.cycle(batches))
     feed = copy_to_device(source, device) if device.type == "cuda" else source
-    count, waited = 0, 0.0
+    steps = itertools.count()
+    waits: list[float] = []  # seconds until the batch of each step was there
 
     def step() -> None:
-        nonlocal count, waited
-        run.step = phase.start + count % KINDS
+        run.step = phase.start + next(steps) % KINDS
         asked = time.perf_counter()
         batch = next(feed)
-        waited += time.perf_counter() - asked
+        waits.append(time.perf_counter() - asked)
         train_step(run, phase, batch, None)
-        count += 1
 
     began = time.perf_counter()
     step()
@@ -180,13 +179,12 @@ def time_phase(
     first = time.perf_counter() - began
     for _ in range(3 * KINDS if device.type == "cuda" else 2):
         step()
-    waited = 0.0
     taken = time_call(step, device, repeats, warmup=0)
     memory = torch.cuda.max_memory_reserved() / 2**30 if device.type == "cuda" else 0.0
     return {
         "ms": taken,
         "audio_per_second": batches[0].seconds / taken * 1e3,
-        "waiting_ms": waited / repeats * 1e3,
+        "waiting_ms": sum(waits[-repeats:]) / repeats * 1e3,
         "first_step_s": first,
         "memory_gb": memory,
         "graphs_compiled": count_compiled_graphs(),
