@@ -19,7 +19,7 @@ LAYERS, K = 6, {1: 50, 2: 100}
 COMPARISON = {
     "phone": {"MFCC": 0.61, "untrained encoder": 0.44, "S-JEPA, phase 1": 0.66, "S-JEPA": 0.7},
     "speaker": {"MFCC": 0.81, "untrained encoder": 0.64, "S-JEPA, phase 1": 0.96, "S-JEPA": 0.98},
-    "about": {"phone": "Tested on unheard voices.", "speaker": "Random splits."},
+    "about": {"phone": "Tested on held-out voices.", "speaker": "Random splits."},
     "chance": {"phone": 0.15, "speaker": 0.125},
 }
 CONFIG = """seed = 7

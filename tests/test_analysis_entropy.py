@@ -109,7 +109,7 @@ def test_pieces_of_long_audio_tile_its_frames(restored: RestoredRun) -> None:
     samples = np.tile(some_audio(), 6)[:-123]
     pieces = list(restored(samples))
     assert len(pieces) > 1
-    assert max(len(piece.target) for piece in pieces) <= 100  # two seconds, the longest that the run heard
+    assert max(len(piece.target) for piece in pieces) <= 100  # two seconds, the longest crop of training
     assert sum(len(piece.visible) for piece in pieces) == frame_count(len(samples))
     assert all(len(piece.masked) == len(piece.visible) for piece in pieces)
     first = next(restored(samples[: (len(pieces[0].target) - 1) * 320 + 400]))

@@ -45,9 +45,9 @@ def test_what_is_kept_is_the_sound_the_spectrogram_and_the_strongest_posteriors(
     (item,) = find_utterances(corpus(), [], 1, "")
     speech = read_speech(item, 0.0, 20.0)
     found = analyse_utterance(restored, speech)
-    heard, rate = soundfile.read(io.BytesIO(base64.b64decode(found["audio"])), dtype="int16")
+    decoded, rate = soundfile.read(io.BytesIO(base64.b64decode(found["audio"])), dtype="int16")
     assert rate == 16_000
-    np.testing.assert_array_equal(heard, to_int16(speech.samples))
+    np.testing.assert_array_equal(decoded, to_int16(speech.samples))
     energies = log_mel(torch.from_numpy(speech.samples)[None], 80, 160)[0].numpy()
     scaled = np.clip((energies - energies.max()) / 12 + 1, 0, 1) * 255
     assert np.abs(spectrogram_image(found).T - scaled).max() <= 0.51

@@ -159,7 +159,7 @@ def test_units_become_lines_of_text_that_a_language_model_learns(kitchen: Path) 
         assert line.split() == [f"u{unit}" for unit in np.load(file)["units"]]
 
 
-def test_pre_training_goes_on_from_a_finished_encoder(kitchen: Path) -> None:
+def test_pre_training_continues_from_a_finished_encoder(kitchen: Path) -> None:
     (kitchen / "micro.toml").write_text(to_toml(micro_config()))
     cook(kitchen, "Continue pre-training on your own domain", **{"half-hour": "micro.toml"})
 

@@ -28,12 +28,12 @@ def test_an_epoch_has_the_weights_shares_and_nothing_twice(weight: float, sizes:
     mix = CorpusMix.combine(corpora, [weight, 1 - weight])
     plan = BatchPlan(mix.length, seconds=60.0, buckets=(1.0, 2.0, 4.0, 8.0), seed=0, shares=mix.shares)
     for epoch in (0, 3):
-        heard = plan.epoch(epoch).utterances
-        assert len(np.unique(heard)) == len(heard)
-        first = heard < sizes[0]
-        audio = [mix.length[heard[part]].sum(dtype=np.int64) for part in (first, ~first)]
+        drawn = plan.epoch(epoch).utterances
+        assert len(np.unique(drawn)) == len(drawn)
+        first = drawn < sizes[0]
+        audio = [mix.length[drawn[part]].sum(dtype=np.int64) for part in (first, ~first)]
         assert audio[0] / sum(audio) == pytest.approx(weight, abs=0.04)
-    # The corpus that is scarcest for its weight is heard whole.
+    # The corpus that is scarcest for its weight is used completely.
     assert max(share for _, share in mix.shares) == 1.0
 
 

@@ -83,7 +83,7 @@ def test_windows_and_joins_neither_lose_nor_double_a_frame(samples: int, block: 
 
 def test_a_join_fades_and_keeps_clear_of_the_edges() -> None:
     parts = [(0, torch.zeros(400, 1)), (200, torch.ones(400, 1))]
-    edges = torch.full((MARGIN, 1), 99.0)  # what must not be heard
+    edges = torch.full((MARGIN, 1), 99.0)  # must not be used
     parts[0][1][-MARGIN:], parts[1][1][:MARGIN] = edges, edges
     x = torch.cat(list(join_windows(parts, SHORT)))[:, 0]
     assert len(x) == 600

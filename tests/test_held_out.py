@@ -26,19 +26,19 @@ Make = Callable[..., Config]
 
 
 @pytest.fixture
-def unheard(tmp_path: Path) -> Path:
-    folder = tmp_path / "unheard"
+def held_out_audio(tmp_path: Path) -> Path:
+    folder = tmp_path / "held_out_audio"
     folder.mkdir()
     for index in range(5):
         soundfile.write(folder / f"{index}.wav", babble(1.3, 100 + index), 16_000)
     return folder
 
 
-def test_the_numbers_are_those_of_a_loop_over_masked_frames(corpus: Path, unheard: Path, micro: Make) -> None:
+def test_the_numbers_are_those_of_a_loop_over_masked_frames(corpus: Path, held_out_audio: Path, micro: Make) -> None:
     config = micro()
     run, batch = one_batch(config, corpus, phase=2)
     run.reference_set = batch.waveforms
-    held_out = HeldOut(run, open_corpus(unheard, 15.0, "none", 0.0, show=False))
+    held_out = HeldOut(run, open_corpus(held_out_audio, 15.0, "none", 0.0, show=False))
     found = held_out.measure(run)
     assert len(held_out.training) == len(held_out.held_out) == min(5, len(batch.waveforms))
     run.model.eval()
@@ -57,7 +57,7 @@ def test_the_numbers_are_those_of_a_loop_over_masked_frames(corpus: Path, unhear
         assert found[f"accuracy_{name}"] == pytest.approx(np.mean(right))
 
 
-def test_what_is_learned_by_heart_does_not_help_on_held_out_audio(corpus: Path, unheard: Path, micro: Make) -> None:
+def test_memorised_audio_does_not_help_on_held_out_audio(corpus: Path, held_out_audio: Path, micro: Make) -> None:
     config = micro(
         encoder=NO_DROPOUT | {"layerdrop": 0.0, "hidden_size": 64, "feature_gradient_scale": 1.0},
         predictor={"dropout": 0.0},
@@ -65,7 +65,7 @@ def test_what_is_learned_by_heart_does_not_help_on_held_out_audio(corpus: Path, 
     )
     run, batch = one_batch(config, corpus)
     run.reference_set = batch.waveforms
-    held_out = HeldOut(run, open_corpus(unheard, 15.0, "none", 0.0, show=False))
+    held_out = HeldOut(run, open_corpus(held_out_audio, 15.0, "none", 0.0, show=False))
     for step in range(120):
         run.step = step
         train_step(run, config.schedule()[0], batch, None)
@@ -75,9 +75,9 @@ def test_what_is_learned_by_heart_does_not_help_on_held_out_audio(corpus: Path, 
 
 
 def test_measuring_changes_nothing_in_a_run(
-    corpus: Path, unheard: Path, tmp_path: Path, micro: Make, finished_run: Path
+    corpus: Path, held_out_audio: Path, tmp_path: Path, micro: Make, finished_run: Path
 ) -> None:
-    assert pretrain(micro(train={"held_out": str(unheard)}), corpus, tmp_path / "with", show=False)
+    assert pretrain(micro(train={"held_out": str(held_out_audio)}), corpus, tmp_path / "with", show=False)
     found = lines(tmp_path / "with", "held_out")
     assert [line["step"] for line in found] == [line["step"] for line in lines(tmp_path / "with", "layers")]
     assert [line for line in lines(tmp_path / "with") if line["event"] != "held_out"] == lines(finished_run)

@@ -170,7 +170,7 @@ HOSTILE = {
 }
 
 
-def test_a_bad_line_of_a_list_is_refused_and_the_rest_goes_on(tmp_path: Path) -> None:
+def test_a_bad_line_of_a_list_is_refused_and_the_rest_is_read(tmp_path: Path) -> None:
     write_float(tmp_path / "good.wav", babble(2.0, 0))
     lines = [json.dumps({"audio_filepath": "good.wav"})]
     lines += [json.dumps({"audio_filepath": path}) for path in HOSTILE]
@@ -212,7 +212,7 @@ BAD_CUTS = [
 ]
 
 
-def test_a_bad_line_of_a_lhotse_manifest_is_refused_and_the_rest_goes_on(tmp_path: Path) -> None:
+def test_a_bad_line_of_a_lhotse_manifest_is_refused_and_the_rest_is_read(tmp_path: Path) -> None:
     write_float(tmp_path / "a.wav", babble(2.0, 0))
     lines = [json.dumps(CUT | changed) for changed in BAD_CUTS]
     (tmp_path / "cuts.jsonl").write_text("\n".join([*lines, json.dumps(CUT)]) + "\n")

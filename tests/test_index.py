@@ -428,7 +428,7 @@ def test_missing_and_empty_sources_are_one_clear_line(tmp_path: Path, corpus: Pa
     assert "is a URL: write to a folder" in attempt(corpus, "--out", "s3://bucket/index")
 
 
-def test_pyarrow_is_asked_for_before_any_header_is_read(
+def test_a_missing_pyarrow_is_reported_before_any_header_is_read(
     tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
@@ -438,7 +438,7 @@ def test_pyarrow_is_asked_for_before_any_header_is_read(
     assert not (tmp_path / "index").exists()
 
 
-def test_indexing_goes_on_where_it_was_interrupted(
+def test_an_interrupted_index_continues(
     tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(build, "PART", 4)

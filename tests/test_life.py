@@ -143,7 +143,7 @@ def test_what_has_happened_cannot_change(corpus: Path, micro: Make, finished_run
             pretrain(micro(**changes), corpus, finished_run, show=False)
 
 
-def test_a_run_continues_on_other_audio_when_that_is_asked_for(
+def test_a_run_continues_on_other_audio_if_requested(
     corpus: Path, tmp_path: Path, copied: Path, micro: Make, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = tmp_path / "other"

@@ -121,7 +121,7 @@ def damaged_copy(corpus: Path, folder: Path, count: int) -> Path:
     return folder
 
 
-def test_past_the_set_share_of_damage_a_run_stops_and_below_it_goes_on(
+def test_a_run_stops_if_more_audio_is_damaged_than_allowed(
     corpus: Path, tmp_path: Path, micro: Callable[..., Config]
 ) -> None:
     folder = damaged_copy(corpus, tmp_path / "audio", 3)

@@ -61,7 +61,7 @@ def test_an_unknown_name_gets_the_list_and_a_path_comes_first(shipped: Path, fin
     assert Encoder.from_pretrained("iban-compact").config.layers == 1
 
 
-def test_the_encoder_of_the_package_is_whole_and_knows_speech() -> None:
+def test_the_encoder_of_the_package_is_complete_and_separates_phones() -> None:
     folder = named.WEIGHTS / "english-compact"
     sums = dict(line.split()[::-1] for line in (folder / "SHA256SUMS").read_text().splitlines())
     assert sums.keys() == {file.name for file in folder.iterdir()} - {"SHA256SUMS"}

@@ -44,7 +44,7 @@ def test_a_line_ends_with_the_last_part_that_has_room(width: int, end: str, line
     assert NOTE.startswith(shown[shown.index("loss") :])
 
 
-def test_a_long_description_goes_on_below_and_no_number_is_cut(line: Callable[..., str]) -> None:
+def test_a_long_description_continues_on_the_next_line_and_no_number_is_cut(line: Callable[..., str]) -> None:
     name = "an encoder [of mine] with a name that is longer than most of the names that encoders have"
     first, *below = line(f"Features: {name}", 28_539, "2,312 s/s", 80).split("\n")
     assert "12345/28539 0:00:0" in first

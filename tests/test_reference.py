@@ -74,13 +74,13 @@ def test_a_whole_run_is_the_papers(
 
     def learn_both(run: Any, kind: step.StepKind, clean: Any, mask: Any, draws: Any, noise: Any) -> None:
         layer, decay = run.layer.active, kind.decay
-        heard = run.augment(clean, draws, noise, False) if kind.augments else clean
+        student = run.augment(clean, draws, noise, False) if kind.augments else clean
         sums = run.frame_sums
         run.frame_sums = lambda q, *rest: (ours.update(q=q), sums(q, *rest))[1]
         learn(run, kind, clean, mask, draws, noise)
         run.frame_sums = sums
         ref = reference[0]
-        found = ref.step(clean, heard, mask[:, 0])  # one view per utterance
+        found = ref.step(clean, student, mask[:, 0])  # one view per utterance
         for key in ("loss", "kl_masked", "kl_visible", "norm"):
             assert ours[key] == pytest.approx(found[key], rel=1e-4), key
         assert float((ours["q"] - found["q"]).abs().mean()) < 1e-5

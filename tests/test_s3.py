@@ -130,7 +130,7 @@ def test_shards_are_made_from_an_index_in_a_bucket_but_not_written_to_one(
         pack(str(shards), Path("s3://speech/more"))
 
 
-def test_an_answer_that_breaks_half_way_is_asked_for_again(shards: Path, bucket: tuple[str, Breakable]) -> None:
+def test_an_answer_that_breaks_off_is_requested_again(shards: Path, bucket: tuple[str, Breakable]) -> None:
     url, application = bucket
     corpus, here = open_index(url), open_index(str(shards))
     application.break_next = 2

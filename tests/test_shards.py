@@ -102,7 +102,7 @@ def test_any_tar_reader_finds_samples_by_key(index: Path, tmp_path: Path, encodi
         assert (Path(corpus.place(n).path).name, int(corpus.byte_offset[n])) in offsets
 
 
-def test_writing_shards_goes_on_where_it_was_interrupted(index: Path, flac: Path, tmp_path: Path) -> None:
+def test_interrupted_shards_continue(index: Path, flac: Path, tmp_path: Path) -> None:
     out = tmp_path / "shards"
     out.mkdir()
     shards(index, out)
@@ -295,7 +295,7 @@ def test_worker_processes_read_from_http(flac: Path, serve: Serve) -> None:
     stream.close()  # type: ignore[attr-defined]
 
 
-def test_an_answer_that_breaks_half_way_is_asked_for_again(flac: Path, serve: Serve) -> None:
+def test_an_answer_that_breaks_off_is_requested_again(flac: Path, serve: Serve) -> None:
     url, handler = serve(flac)
     corpus = open_index(url)
     handler.break_next = storage.TRIES - 1

@@ -38,12 +38,12 @@ def recording() -> np.ndarray:
     return np.concatenate([babble(2.0, 0), 0.1 * babble(2.1, 1)])
 
 
-def front_end(encoder: Encoder, samples: np.ndarray, heard: np.ndarray) -> torch.Tensor:
+def front_end(encoder: Encoder, samples: np.ndarray, received: np.ndarray) -> torch.Tensor:
     """Features (1, T, C) by plain convolutions, with the first norm's statistics over all audio so far."""
     x = torch.from_numpy(samples)[None, None]
     for index, layer in enumerate(encoder.feature_extractor.conv_layers):
         if index == 0:
-            over = F.conv1d(torch.from_numpy(heard)[None, None], layer.conv.weight, stride=5)
+            over = F.conv1d(torch.from_numpy(received)[None, None], layer.conv.weight, stride=5)
             mean, variance = over.mean(2, keepdim=True), over.var(2, unbiased=False, keepdim=True)
             x = (F.conv1d(x, layer.conv.weight, stride=5) - mean) / torch.sqrt(variance + layer.layer_norm.eps)
             x = x * layer.layer_norm.weight[:, None] + layer.layer_norm.bias[:, None]
@@ -60,11 +60,11 @@ def by_windows(encoder: Encoder, samples: np.ndarray, chunk: int, ahead: int, co
         end = done + chunk + ahead
         last = sample_count(end) > len(samples)
         count, end = (total - done, total) if last else (chunk, end)
-        heard = samples if last else samples[: sample_count(end)]
+        received = samples if last else samples[: sample_count(end)]
         start = convolved.shape[1]
         if end > start:
             new = samples[320 * start : sample_count(end)]
-            convolved = torch.cat([convolved, front_end(encoder, new, heard)], dim=1)
+            convolved = torch.cat([convolved, front_end(encoder, new, received)], dim=1)
         first = max(0, done - context)
         states = encoder.transform(convolved[:, first:end]).last[0]
         out.append(states[done - first : done - first + count])

@@ -141,7 +141,7 @@ def test_a_sweep_extracts_once_and_trains_as_single_rates_do(voxceleb: Path, tmp
     assert (results["folds"], results["metrics"]) == (chosen["folds"], chosen["metrics"])
 
 
-def test_a_sweep_goes_on_from_heads_that_are_further(voxceleb: Path, tmp_path: Path) -> None:
+def test_a_sweep_continues_from_heads_that_are_further(voxceleb: Path, tmp_path: Path) -> None:
     """Heads of a stopped sweep, or of an earlier run at one of its rates, wait until the others have come as far."""
     task = replace(make_task("sid", voxceleb), recipe=Recipe(6, 1e-3, 4, 1, 3))
     unbroken = Evaluation(task, load_upstream("logmel"), tmp_path / "unbroken").run([1e-2, 1e-3])
@@ -155,7 +155,9 @@ def test_a_sweep_goes_on_from_heads_that_are_further(voxceleb: Path, tmp_path: P
     assert (results["dev"], results["folds"]) == (unbroken["dev"], unbroken["folds"])
 
 
-def test_all_runs_what_is_there_and_prints_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_runs_the_tasks_that_it_finds_and_prints_the_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("espeakng_loader")
     data = tmp_path / "corpora"
     corpora.quesst(data)

@@ -111,15 +111,15 @@ def test_hard_targets_are_the_argmax_of_the_soft_ones_and_clusters_move_the_same
     torch.testing.assert_close(warm.codebook.means, soft.codebook.means)
 
 
-def test_centred_targets_do_not_hear_a_gain() -> None:
+def test_centred_targets_do_not_depend_on_gain() -> None:
     """A gain adds a constant to every frame's first cepstrum, and nothing to the others."""
     clean = audio()
-    heard = {}
+    found = {}
     for centred in (False, True):
         targets = fitted("mfcc-gmm", clean, centred=centred)
-        heard[centred] = [q_of(targets, gain * clean) for gain in (1.0, 0.3)]
-    torch.testing.assert_close(*heard[True], rtol=0, atol=2e-3)
-    assert (heard[False][0] - heard[False][1]).abs().max() > 0.5
+        found[centred] = [q_of(targets, gain * clean) for gain in (1.0, 0.3)]
+    torch.testing.assert_close(*found[True], rtol=0, atol=2e-3)
+    assert (found[False][0] - found[False][1]).abs().max() > 0.5
 
 
 def test_centred_encoder_features_have_no_mean_in_fit_and_use() -> None:

@@ -343,7 +343,7 @@ def part(run: Path, step: int, name: str, containing: str) -> dict[str, torch.Te
 
 
 @pytest.mark.parametrize(("on_change", "moves"), [("carry", False), ("anchor", True)])
-def test_the_mixture_moves_to_another_layer_where_that_is_asked_for(
+def test_the_mixture_moves_to_another_layer_if_requested(
     corpus: Path, tmp_path: Path, micro: Make, monkeypatch: pytest.MonkeyPatch, on_change: str, moves: bool
 ) -> None:
     ranks = itertools.cycle([[2.0, 1.0], [1.0, 9.0]])

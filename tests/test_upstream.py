@@ -185,7 +185,7 @@ def test_what_is_no_encoder_is_refused_in_one_line(tmp_path: Path, folders: dict
 
 
 @pytest.mark.parametrize("name", ["ours", "hubert-large-like", "wavlm"])
-def test_features_are_fp32_unless_bf16_is_asked_for(
+def test_features_are_fp32_unless_bf16_is_requested(
     name: str, folders: dict[str, Path], utterances: list[np.ndarray]
 ) -> None:
     exact = load_upstream(str(folders[name]))

@@ -141,5 +141,5 @@ def test_once_and_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     (tmp_path / "words").write_text("words")
     with pytest.raises(UserError, match="is a file: give the folder"):
         dispatch(["watch", str(tmp_path / "words")])
-    with pytest.raises(UserError, match="between 0.01 and 86,400 seconds"):
+    with pytest.raises(UserError, match=r"between 0\.01 and 86,400 seconds"):
         dispatch(["watch", str(tmp_path), "--every", "0"])
