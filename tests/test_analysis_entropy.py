@@ -16,7 +16,7 @@ from scipy import optimize, stats
 
 from sjepa.analysis import modes
 from sjepa.analysis.entropy import analyse_entropy, describe_entropies, describe_modes, describe_softness, draw_entropy
-from sjepa.analysis.modes import count_modes, dip, dip_test, grid_for
+from sjepa.analysis.modes import count_modes, dip, dip_test, make_grid
 from sjepa.analysis.restored_run import RestoredRun, entropy_bits
 from sjepa.analysis.style import read_findings
 from sjepa.audio.frames import frame_count
@@ -133,7 +133,7 @@ def bits(*centres: float, deviation: float = 0.1, seed: int = 0) -> list[np.ndar
 
 def test_the_kernel_estimate_is_scipys() -> None:
     values = np.concatenate(bits(0.5, 2.0))
-    grid = grid_for(values)
+    grid = make_grid(values)
     ours = grid.density(grid.counts(values), 0.2)
     theirs = stats.gaussian_kde(values, 0.2 / values.std(ddof=1))(grid.centres)
     np.testing.assert_allclose(ours, theirs, atol=2e-3)

@@ -13,7 +13,7 @@ from sjepa import Encoder, EncoderConfig, UserError
 from sjepa.audio.frames import frame_count
 from sjepa.model.activation import ShortGelu
 from sjepa.model.formats import fingerprint, to_hugging_face
-from sjepa.model.frontend import halve
+from sjepa.model.frontend import convolve_stride2
 
 SMALL = EncoderConfig(
     hidden_size=64, layers=3, heads=4, inner_size=128, conv_channels=32, position_kernel=32, position_groups=4
@@ -37,9 +37,9 @@ def test_halving_rows_is_a_convolution_with_stride_2(rows: int, taps: int) -> No
     x, weight = torch.randn(rows, 16), torch.randn(24, 16, taps)
     wanted = torch.nn.functional.conv1d(x.double().t(), weight.double(), stride=2).t()
     by_tap = weight.permute(2, 1, 0).contiguous()
-    with_gradients = halve(x, by_tap)
+    with_gradients = convolve_stride2(x, by_tap)
     with torch.inference_mode():
-        without = halve(x.clone(), by_tap)
+        without = convolve_stride2(x.clone(), by_tap)
     for ours in (with_gradients, without):
         torch.testing.assert_close(ours.double(), wanted, atol=3e-5, rtol=0)
 

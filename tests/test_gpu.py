@@ -12,7 +12,7 @@ from conftest import NO_DROPOUT, change, micro_config
 from sjepa.audio.mfcc import MfccConfig, mfcc
 from sjepa.config import Config
 from sjepa.evaluate.probes import linear_probe, mlp_probe
-from sjepa.model import abilities
+from sjepa.model import gpu_support
 from sjepa.model.encoder_config import EncoderConfig
 from sjepa.model.sjepa import SJEPA
 from sjepa.runs import checkpoint
@@ -154,6 +154,6 @@ def test_probes_on_a_gpu_read_what_they_read_on_a_cpu() -> None:
 
 
 def test_kernels_are_found_where_gradients_are_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(abilities, "_kernels", None)
+    monkeypatch.setattr(gpu_support, "_kernels", None)
     with torch.inference_mode():
-        assert abilities.kernels_work()
+        assert gpu_support.kernels_work()

@@ -13,7 +13,7 @@ from conftest import babble
 
 from sjepa.data.build import build_index
 from sjepa.data.index import open_index, read_labels
-from sjepa.data.layouts import LAYOUTS, Item, find_items, find_layout, layout_of
+from sjepa.data.layouts import LAYOUTS, Item, detect_layout, find_items, find_layout
 from sjepa.data.opening import open_one
 from sjepa.data.shards import write_shards
 from sjepa.errors import UserError
@@ -68,7 +68,7 @@ def test_kaldi_folders_are_splits_and_paths_are_found_from_above(tmp_path: Path)
         utt2lang="a iba\n",
     )
     kaldi(root / "test", wav_scp="b wav/b.wav\n", text="b tiga\n", utt2spk="b s2\n")
-    assert layout_of(str(root)) == layout_of(str(root / "train")) == "kaldi"
+    assert detect_layout(str(root)) == detect_layout(str(root / "train")) == "kaldi"
     items, refused = found(root)
     assert not refused
     assert [(i.id, i.split, i.speaker, i.sex, i.text) for i in items] == [
@@ -168,7 +168,7 @@ def test_lhotse_cuts_are_read_with_their_supervisions(tmp_path: Path) -> None:
     ]
     (tmp_path / "manifests").mkdir()
     file = jsonl(tmp_path / "manifests" / "mine_cuts_train.jsonl.gz", rows)
-    assert layout_of(str(file)) == layout_of(str(file.parent)) == "lhotse"
+    assert detect_layout(str(file)) == detect_layout(str(file.parent)) == "lhotse"
     items, refused = found(file.parent)
     assert [(i.id, i.offset, i.duration, i.text, i.speaker, i.sex, i.split) for i in items] == [
         ("c1", 0.25, 1.0, "hello", "ann", "F", "train"),
@@ -222,7 +222,7 @@ def test_an_audiofolder_is_read_by_its_metadata(tmp_path: Path, ending: str) -> 
         jsonl(file, rows)
     else:
         parquet.write_table(pa.Table.from_pylist(rows), file)
-    assert layout_of(str(tmp_path)) == "audiofolder"
+    assert detect_layout(str(tmp_path)) == "audiofolder"
     items, refused = found(tmp_path)
     assert [(i.split, i.text, json.loads(i.labels)) for i in items] == [
         ("train", "ja", {"emotion": "glad"}),
@@ -234,7 +234,7 @@ def test_an_audiofolder_is_read_by_its_metadata(tmp_path: Path, ending: str) -> 
 def test_an_audiofolder_without_metadata_has_folders_for_classes(tmp_path: Path) -> None:
     for name in ("train/yes/1", "train/no/2", "test/yes/3"):
         write(tmp_path / f"{name}.wav")
-    assert layout_of(str(tmp_path)) == "folder"
+    assert detect_layout(str(tmp_path)) == "folder"
     items, _ = found(tmp_path, "audiofolder")
     assert [(i.split, json.loads(i.labels)["label"]) for i in items] == [
         ("test", "yes"),
@@ -282,7 +282,7 @@ def as_parquet(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("save", [as_dataset, as_parquet])
 def test_audio_inside_arrow_and_parquet_is_read(tmp_path: Path, save: Callable[[Path], Path]) -> None:
     folder = save(tmp_path)
-    assert layout_of(str(folder)) == "hugging_face"
+    assert detect_layout(str(folder)) == "hugging_face"
     items, refused = found(folder)
     assert not refused
     assert sorted((i.split, i.text, i.speaker, json.loads(i.labels)["intent"]) for i in items) == [

@@ -10,7 +10,7 @@ from sjepa.analysis.over_training import (
     analyse_over_training,
     inner_part,
     most_masked_frames,
-    predict_masked,
+    predict_components,
     restore_at,
 )
 from sjepa.analysis.restored_run import RestoredRun
@@ -36,7 +36,7 @@ def test_every_checkpoint_is_listed_with_its_accuracy() -> None:
     run = restore_at(folder, last["step"])
     right = total = 0
     for index, speech in enumerate(speeches):
-        mask, predicted, truth = predict_masked(run, inner_part(speech), index)
+        mask, predicted, truth = predict_components(run, inner_part(speech), index)
         right, total = right + int((predicted == truth)[mask].sum()), total + int(mask.sum())
     assert last["accuracy"] == right / total
     assert found["masked_frames"] == total

@@ -10,7 +10,7 @@ import pytest
 from sjepa import UserError
 from sjepa.commands.plan import planned_work, read_times, run
 from sjepa.config import Config
-from sjepa.data.plan import (
+from sjepa.data.estimate import (
     Machine,
     PhaseWork,
     StepTime,
@@ -32,7 +32,7 @@ def test_the_papers_run_by_hand() -> None:
     assert work.steps == 800_000
     assert work.audio_seconds == 800_000 * 2880
     assert [phase.reads_encoder for phase in work.phases] == [False, True]
-    assert work.most_gpus == 192
+    assert work.utterances_per_batch == 192
     assert work.epochs == pytest.approx(800_000 * 2880 / 83_000 / 3600)
     head = 2 * (768 * 768 + 768) + 768 * 500 + 500
     layer = 4 * (768 * 768 + 768) + 768 * 1536 + 1536 + 1536 * 768 + 768 + 4 * 768
@@ -88,8 +88,8 @@ def machine(gpus: int, rate: float = 1000.0, **changes: Any) -> Machine:
     return Machine(gpus, (StepTime(360.0, rate, rate),), **{"cores": 16, "decode_rate": 3000, "network": 25} | changes)
 
 
-def work(steps: int = 10, gradient_bytes: int = 0, checkpoint_bytes: int = 0, most_gpus: int = 192) -> Work:
-    return Work(1000, (PhaseWork(steps, 2880, False),), gradient_bytes, 0, checkpoint_bytes, 2000, most_gpus)
+def work(steps: int = 10, gradient_bytes: int = 0, checkpoint_bytes: int = 0, utterances_per_batch: int = 192) -> Work:
+    return Work(1000, (PhaseWork(steps, 2880, False),), gradient_bytes, 0, checkpoint_bytes, 2000, utterances_per_batch)
 
 
 def test_rings_send_twice_the_gradients_less_their_own_part_and_a_nodes_gpus_share_its_cards() -> None:
@@ -140,7 +140,7 @@ def test_the_plan_states_when_more_gpus_stop_helping(capsys: pytest.CaptureFixtu
     gpus, gain = useful_gpus(work(gradient_bytes=240_000_000), machine(8, 9000))
     assert 1 < gpus < 192
     assert 1 < gain < 1.4
-    assert useful_gpus(work(most_gpus=6), machine(1)) == (4, 0.0)
+    assert useful_gpus(work(utterances_per_batch=6), machine(1)) == (4, 0.0)
 
 
 def test_the_slowest_resource_is_named(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sjepa.analysis.modes import Grid, count_modes, grid_for
+from sjepa.analysis.modes import Grid, count_modes, make_grid
 from sjepa.analysis.names import LABELS, PATHS
 from sjepa.analysis.restored_run import RestoredRun, entropy_bits
 from sjepa.analysis.style import GRID, INK, MUTED, PREDICTOR, RULE, TARGET, VISIBLE, Findings, absolute_path, figure
@@ -95,7 +95,7 @@ def compare_with_target(predicted: list[np.ndarray], targets: list[np.ndarray], 
 def describe_distribution(utterances: list[np.ndarray], edges: np.ndarray, seed: int) -> dict[str, Any]:
     values = np.concatenate(utterances)
     modes = count_modes(utterances, seed)
-    grid = grid_for(values)
+    grid = make_grid(values)
     found: dict[str, Any] = {
         "frames": len(values),
         "mean": round(float(values.mean()), 4),

@@ -39,7 +39,7 @@ class Grid(NamedTuple):
         return smooth / max(counts.sum() * self.width, 1e-12)
 
 
-def grid_for(values: np.ndarray) -> Grid:
+def make_grid(values: np.ndarray) -> Grid:
     room = 5 * BANDWIDTH
     return Grid(np.linspace(float(values.min()) - room, float(values.max()) + room, BINS))
 
@@ -50,7 +50,7 @@ def count_modes(utterances: list[np.ndarray], seed: int = 0) -> dict[str, Any]:
     found: dict[str, Any] = {"method": METHOD, "bandwidth": BANDWIDTH}
     if values.std() < 1e-6:
         return found | {"modes": [describe_mode(float(values.mean()), 1.0)], "test": None}
-    grid = grid_for(values)
+    grid = make_grid(values)
     counts = grid.counts(values)
     density = grid.density(counts, BANDWIDTH)
     places, valleys = find_prominent_modes(density, counts)

@@ -29,7 +29,7 @@ def analyse_over_training(folder: Path, speeches: list[Speech]) -> dict[str, Any
     moments = []
     for step in sorted(run.checkpoint_steps):
         restored = restore_at(run, step)
-        found = [predict_masked(restored, speech, index) for index, speech in enumerate(speeches)]
+        found = [predict_components(restored, speech, index) for index, speech in enumerate(speeches)]
         mask, predicted, truth = (np.concatenate(parts) for parts in zip(*found, strict=True))
         counts = np.bincount(truth[mask], minlength=restored.targets.components)
         first = most_masked_frames(found[0][0])
@@ -76,7 +76,7 @@ def restore_at(folder: RunFolder, step: int) -> Run:
 
 
 @torch.inference_mode()
-def predict_masked(run: Run, speech: Speech, index: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def predict_components(run: Run, speech: Speech, index: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The mask, the predictor's most likely component and the target's most likely component of every frame."""
     longest = min(round(run.config.batches.max_seconds * FRAMES_PER_SECOND), run.config.predictor.positions) * STRIDE
     clean = torch.from_numpy(speech.samples[:longest])[None]

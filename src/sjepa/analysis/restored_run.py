@@ -77,7 +77,7 @@ class RestoredRun:
 
     def targets(self, samples: np.ndarray) -> Tensor:
         """Only the targets of all frames of a waveform: (T, K)."""
-        return torch.cat([self.target_of(clean)[0] for clean in self.pieces(samples)])
+        return torch.cat([self.compute_target(clean)[0] for clean in self.pieces(samples)])
 
     def pieces(self, samples: np.ndarray) -> Iterator[Tensor]:
         """Cut a waveform into pieces (1, N) for which the predictor has positions."""
@@ -96,10 +96,10 @@ class RestoredRun:
             visible = torch.softmax(model.head(model.encoder(clean).last).float(), -1)[0]
             passes = torch.from_numpy(draw_passes(len(visible), mask.ratio, mask.span, self.seed)).to(clean.device)
             logits = predict_masked(model.encoder, model.predictor, model.head, clean, passes)
-        return Frames(visible, torch.softmax(logits.float(), -1), *self.target_of(clean))
+        return Frames(visible, torch.softmax(logits.float(), -1), *self.compute_target(clean))
 
     @torch.inference_mode()
-    def target_of(self, clean: Tensor) -> tuple[Tensor, Tensor | None]:
+    def compute_target(self, clean: Tensor) -> tuple[Tensor, Tensor | None]:
         """The target of a piece, and the mixture's posterior at temperature 1 if it differs."""
         targets = self.run.targets
         with autocast(self.run.config, self.run.device):

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from sjepa.bounds import AMOUNT, SHARD_HOURS
 from sjepa.config import Config
-from sjepa.data.plan import H200, Machine, PhaseWork, StepTime, Work, describe_plan
+from sjepa.data.estimate import H200, Machine, PhaseWork, StepTime, Work, describe_plan
 from sjepa.errors import UserError
 from sjepa.fields import TABLE, Kind, require
 from sjepa.files import read_json
@@ -60,9 +60,10 @@ def run(arguments: list[str]) -> None:
     times = read_times(command.throughput) if command.throughput else scale_times(H200, config.encoder)
     decode_rate = read_rate(command.decode, "--decode", ("decode", "flac", "audio_per_second"))
     work = planned_work(config, command.hours)
-    gpus = min(8, work.most_gpus) if command.gpus is None else command.gpus
-    if gpus > work.most_gpus:
-        raise UserError(f"--gpus {gpus}: a batch has {work.most_gpus} utterances, so at most as many GPUs share it")
+    most = work.utterances_per_batch
+    gpus = min(8, most) if command.gpus is None else command.gpus
+    if gpus > most:
+        raise UserError(f"--gpus {gpus}: a batch has {most} utterances, so at most as many GPUs share it")
     machine = Machine(
         gpus,
         times,

@@ -8,7 +8,7 @@ import numpy as np
 
 from sjepa.data.corpus import Corpus, decode, scan_folder
 from sjepa.data.corpus_mix import CorpusMix
-from sjepa.data.layouts import SCANNED, layout_of
+from sjepa.data.layouts import SCANNED, detect_layout
 from sjepa.data.shard_cache import ShardCache
 from sjepa.data.storage import is_url
 from sjepa.errors import UserError
@@ -99,7 +99,7 @@ def open_one(where: str, max_seconds: float, show: bool) -> Corpus:
 def needs_reader(where: str) -> bool:
     """Whether a source lists its audio in manifests or stores it in tables, so that a scan for files is not enough."""
     if os.path.isdir(where):
-        return layout_of(where) not in SCANNED
+        return detect_layout(where) not in SCANNED
     return os.path.isfile(where) and where.removesuffix(".gz").endswith(LISTS)
 
 

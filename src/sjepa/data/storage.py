@@ -119,7 +119,7 @@ def fetch(
     that failed every try gets one try each time until one succeeds.
     """
     url, offset, size = place
-    filesystem, path = filesystem_of(url)
+    filesystem, path = open_filesystem(url)
     began = time.monotonic()
     tries, short = 1 if url in failing_urls else TRIES, False
     for attempt in range(1, 1_000_000):
@@ -160,7 +160,7 @@ def pause(seconds: float, is_stopped: Callable[[], bool]) -> None:
 
 def file_size(url: str) -> int | None:
     """Size of a file behind a URL in bytes; None if the server does not say."""
-    filesystem, path = filesystem_of(url)
+    filesystem, path = open_filesystem(url)
     try:
         size = filesystem.size(path)
     except Exception:  # every protocol has its own exceptions; reading the file will report this one
@@ -198,7 +198,7 @@ def client_options(protocol: str) -> dict[str, Any]:
     return {}
 
 
-def filesystem_of(url: str) -> tuple[Any, str]:
+def open_filesystem(url: str) -> tuple[Any, str]:
     check_protocol(url)
     try:
         options = client_options(url.partition("://")[0])

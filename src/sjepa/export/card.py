@@ -86,11 +86,11 @@ tags: [speech, audio, self-supervised, s-jepa, hubert]
 A speech encoder pre-trained with S-JEPA: HuBERT's architecture, {size.layers} transformer layers of width
 {size.hidden_size}, {parameters:,} parameters. It takes 16 kHz mono waveforms without normalisation, and returns
 {size.layers + 1} hidden states with one frame per 320 samples (20 ms). Frame t is centred on sample
-320 t + 200.{separated(about)}
+320 t + 200.{prepend_blank_line(about)}
 
 ## Use it
 
-{USES[to].replace("FOLDER", escape_name(name))}{separated(notes)}
+{USES[to].replace("FOLDER", escape_name(name))}{prepend_blank_line(notes)}
 {describe_clusters(encoder) if to in FOLDERS else ""}
 ## Training
 
@@ -116,7 +116,7 @@ The encoder was trained with {trained_with}an independent implementation.
 """
 
 
-def separated(paragraph: str) -> str:
+def prepend_blank_line(paragraph: str) -> str:
     """Return a paragraph after an empty line, or an empty string."""
     return f"\n\n{paragraph.strip()}" if paragraph.strip() else ""
 

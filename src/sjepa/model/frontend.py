@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sjepa.audio.frames import RECEPTIVE_FIELD, STRIDE, frame_count
-from sjepa.model.abilities import use_kernels
 from sjepa.model.activation import gelu
+from sjepa.model.gpu_support import can_use_kernels
 
 KERNELS = (10, 3, 3, 3, 3, 2, 2)
 STRIDES = (5, 2, 2, 2, 2, 2, 2)
@@ -83,12 +83,12 @@ def convolve(waveforms: Tensor, weight: Tensor, by_tap: list[Tensor]) -> Tensor:
     rows = 64 * (frames + 1)  # one spare frame per utterance keeps the row count of every layer even
     x = first_layer(waveforms, weight, rows, by_tap[0].dtype).flatten(0, 1)
     for matrices in by_tap:
-        x = gelu(halve(x, matrices))
+        x = gelu(convolve_stride2(x, matrices))
     # The 3-tap layers consume the spare frame of the last utterance. Pad one row, so all utterances have equal length.
     return F.pad(x, (0, 0, 0, 1)).view(batch, frames + 1, -1)[:, :frames]
 
 
-def halve(x: Tensor, by_tap: Tensor) -> Tensor:
+def convolve_stride2(x: Tensor, by_tap: Tensor) -> Tensor:
     """Apply a stride-2 convolution with 2 or 3 taps to rows: (R, C), (taps, C, C') -> about (R / 2, C').
 
     May overwrite x where no gradients are needed.
@@ -96,7 +96,7 @@ def halve(x: Tensor, by_tap: Tensor) -> Tensor:
     channels, taps = x.shape[1], len(by_tap)
     rows = (x.shape[0] - taps) // 2 + 1
     if taps == 3 and rows > 1 and x.dtype == torch.float32 and is_cpu_inference(x):
-        return halve_in_pairs(x, by_tap)
+        return convolve_stride2_winograd(x, by_tap)
     y = x[: 2 * rows].view(rows, 2 * channels) @ by_tap[:2].flatten(0, 1)
     if taps == 3:
         third = x[2 : 2 * rows + 1 : 2]
@@ -108,8 +108,8 @@ def halve(x: Tensor, by_tap: Tensor) -> Tensor:
     return y
 
 
-def halve_in_pairs(x: Tensor, by_tap: Tensor) -> Tensor:
-    """Compute `halve` with 3 taps in 5 products per two output rows instead of 6. Overwrites x.
+def convolve_stride2_winograd(x: Tensor, by_tap: Tensor) -> Tensor:
+    """Compute `convolve_stride2` with 3 taps in 5 products per two output rows instead of 6. Overwrites x.
 
     Two output rows read rows a to e: y0 = aF + bM + cL and y1 = cF + dM + eL, with first, middle and last tap. They
     share c(F + L), because aF + cL = (a - c)F + c(F + L) and cF + eL = (e - c)L + c(F + L) (Winograd's algorithm).
@@ -176,7 +176,9 @@ def first_layer(waveforms: Tensor, weight: Tensor, rows: int, dtype: torch.dtype
     padded = F.pad(waveforms.float(), (0, needed - waveforms.shape[1]))
     channels = weight.shape[2]
     tiles = channels % 128 == 0 or channels in (16, 32, 64)
-    if tiles and not waveforms.requires_grad and use_kernels(waveforms):  # the kernel has no gradient for the samples
+    if (
+        tiles and not waveforms.requires_grad and can_use_kernels(waveforms)
+    ):  # the kernel has no gradient for the samples
         from sjepa.model import kernels
 
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else dtype

@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from sjepa.model.abilities import use_kernels
 from sjepa.model.activation import plain_gelu
+from sjepa.model.gpu_support import can_use_kernels
 from sjepa.model.position import ConvPosition
 from sjepa.torch_private import keep_attention
 
@@ -53,7 +53,7 @@ class LayerNorm(nn.LayerNorm):
 
 def gelu_dropout(x: Tensor, p: float) -> Tensor:
     """Compute dropout(gelu(x)). On a GPU, one kernel does both with few random numbers."""
-    if p > 0 and use_kernels(x):
+    if p > 0 and can_use_kernels(x):
         from sjepa.model import kernels
 
         return kernels.gelu_dropout(x, torch.randint(2**31, (1,), device=x.device), p)

@@ -78,7 +78,7 @@ def overview(reports: Sequence[Report]) -> str:
     for report in reports:
         last, encoder = (report.lines or [{}])[-1], report.config.get("encoder", {})
         steps = f"{last['step']:,} of {report.planned_steps:,}" if last and report.planned_steps else "none yet"
-        cells = data_of(report) | {
+        cells = describe_data(report) | {
             "K": f"{report.components:,}" if report.components else "–",
             "encoder": f"{encoder['layers']} layers, width {encoder['hidden_size']}" if encoder else "–",
             "steps": steps,
@@ -98,7 +98,7 @@ def overview(reports: Sequence[Report]) -> str:
     )
 
 
-def data_of(report: Report) -> dict[str, str]:
+def describe_data(report: Report) -> dict[str, str]:
     return {
         "data": str(report.facts.get("data", "–")),
         "hours of data": "–" if report.hours is None else f"{report.hours:,.2f}",
@@ -114,7 +114,7 @@ def bits(value: float | None) -> str:
 
 
 def settings(reports: Sequence[Report]) -> str:
-    flat = [data_of(report) | flatten(report.config) for report in reports]
+    flat = [describe_data(report) | flatten(report.config) for report in reports]
     keys = list(dict.fromkeys(key for each in flat for key in each))
     rows = [
         [key, *(str(each.get(key, "–")) for each in flat)] for key in keys if len({str(e.get(key)) for e in flat}) > 1
@@ -141,7 +141,7 @@ def overlay(reports: Sequence[Report], key: str, form: str) -> Chart:
     traces, shapes = [], []
     for index, (report, name) in enumerate(zip(reports, names(reports), strict=True)):
         colour, dash = COLOURS[index % len(COLOURS)], DASHES[index % len(DASHES)]
-        lines = [line | {"rank": rank_of(line)} for line in report.lines]
+        lines = [line | {"rank": active_rank(line)} for line in report.lines]
         traces.append(curve(lines, key, escape(name, quote=False), colour, form=form, dash=dash))
         begun = [event["step"] for event in report.events if event.get("event") == "phase" and event["phase"] > 1]
         shapes += [vertical_line(step, "dot", colour) for step in begun]
@@ -158,7 +158,7 @@ def overlay(reports: Sequence[Report], key: str, form: str) -> Chart:
     return {"data": traces, "layout": layout}
 
 
-def rank_of(line: dict[str, Any]) -> float | None:
+def active_rank(line: dict[str, Any]) -> float | None:
     effective_ranks, layer = line.get("effective_rank") or [], line.get("active_layer")
     if not effective_ranks:
         return None

@@ -14,7 +14,7 @@ from sjepa.evaluate.tabular import format_cells
 from sjepa.report import charts, findings_charts
 from sjepa.report.blocks import figure, note, section, table
 from sjepa.report.contents import Report
-from sjepa.report.training import accuracy_of
+from sjepa.report.training import accuracy_title
 from sjepa.runs.events import select_events
 
 
@@ -24,7 +24,7 @@ def results(report: Report) -> str:
     figures = "".join(
         figure(
             f"comparison-{index}",
-            accuracy_of(task),
+            accuracy_title(task),
             charts.bars(scores, levels.get(task), spreads.get(task)),
             about.get(task, ""),
         )

@@ -82,7 +82,7 @@ def headline_numbers(report: Report) -> list[str]:
         names, level = list(scores), report.comparison.get("chance", {}).get(task)
         remark = [f"{names[0]} {scores[names[0]]:.1%}"] if len(names) > 1 else []
         remark += [f"chance {level:.1%}"] if level is not None else []
-        cards.append(card(accuracy_of(task), f"{scores[names[-1]]:.1%}", ", ".join(remark), "result"))
+        cards.append(card(accuracy_title(task), f"{scores[names[-1]]:.1%}", ", ".join(remark), "result"))
     if report.lines:
         last, planned = report.lines[-1], report.planned_steps
         parts = " + ".join(f"{end - start:,}" for _, start, end in phase_spans(report.events))
@@ -100,7 +100,7 @@ def headline_numbers(report: Report) -> list[str]:
     return cards
 
 
-def accuracy_of(task: str) -> str:
+def accuracy_title(task: str) -> str:
     return f"{task.capitalize()} accuracy"
 
 

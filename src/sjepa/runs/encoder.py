@@ -78,7 +78,7 @@ class Encoder(EncoderNetwork):
         beyond the length of an utterance are 0.
         """
         clusters = self.clusters
-        return pad([clusters.mixture_posteriors(x, temperature) for x in self.mixture_space(waveforms, lengths)])
+        return pad([clusters.mixture_posteriors(x, temperature) for x in self.mixture_features(waveforms, lengths)])
 
     @torch.inference_mode()
     def head_posteriors(self, waveforms: Tensor, lengths: Tensor | None = None) -> Tensor:
@@ -96,11 +96,11 @@ class Encoder(EncoderNetwork):
         """
         clusters = self.clusters
         if source == "mixture":
-            return pad([clusters.mixture_units(x) for x in self.mixture_space(waveforms, lengths)], -1)
+            return pad([clusters.mixture_units(x) for x in self.mixture_features(waveforms, lengths)], -1)
         states = self.utterance_states(waveforms, lengths, -1)
         return pad([clusters.head_posteriors(x).argmax(-1) for x in states], -1)
 
-    def mixture_space(self, waveforms: Tensor, lengths: Tensor | None) -> list[Tensor]:
+    def mixture_features(self, waveforms: Tensor, lengths: Tensor | None) -> list[Tensor]:
         """Return the features (T, D) of each utterance that the mixture reads."""
         clusters = self.clusters
         counts = [waveforms.shape[1]] * len(waveforms) if lengths is None else lengths.tolist()

@@ -6,8 +6,8 @@ from contextlib import contextmanager
 import torch
 
 from sjepa.config import Config
-from sjepa.model.abilities import has_bf16, kernels_work
 from sjepa.model.encoder import EncoderNetwork
+from sjepa.model.gpu_support import has_bf16, kernels_work
 from sjepa.torch_private import disable_padded_buffers, raise_recompile_limit, silence_compiler
 
 

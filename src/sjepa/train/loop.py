@@ -15,9 +15,9 @@ from sjepa.audio.io import SAMPLE_RATE
 from sjepa.config import Config, all_differences, differences
 from sjepa.data.corpus import Corpus
 from sjepa.data.corpus_mix import CorpusMix
+from sjepa.data.estimate import describe_repetition
 from sjepa.data.loader import BatchReader, load, plan_batches, to_float
 from sjepa.data.opening import concatenate_audio, open_corpus
-from sjepa.data.plan import describe_repetition
 from sjepa.data.sampler import BatchPlan
 from sjepa.data.shard_cache import ShardCache
 from sjepa.errors import UserError

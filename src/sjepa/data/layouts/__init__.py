@@ -84,7 +84,7 @@ def find_items(sources: list[str], layout: Layout, unpacked: Path | None = None)
     sources = [os.path.abspath(source) for source in sources]
     root = os.path.commonpath([source if os.path.isdir(source) else os.path.dirname(source) for source in sources])
     for source in sources:
-        name = layout if layout != "auto" else layout_of(source)
+        name = layout if layout != "auto" else detect_layout(source)
         place = Source(source, root, (unpacked or cache_folder() / "unpacked").absolute())
         for found in find_layout(name).items(place):
             yield found if isinstance(found, str) or is_possible(found) else refuse_stretch(found)
@@ -105,7 +105,7 @@ def find_layout(name: str) -> Any:
     return importlib.import_module(f"{__name__}.{name}")
 
 
-def layout_of(source: str) -> str:
+def detect_layout(source: str) -> str:
     """The layout of a source: the first that recognises it."""
     return next(name for name in LAYOUTS if find_layout(name).recognises(source))
 

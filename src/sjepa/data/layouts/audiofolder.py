@@ -7,7 +7,7 @@ from pathlib import Path
 from sjepa.audio.io import show_path
 from sjepa.data.corpus import audio_files
 from sjepa.data.layouts import Found, Item, Source, identifier
-from sjepa.data.layouts.manifest import item_of, lines
+from sjepa.data.layouts.manifest import lines, make_item
 from sjepa.data.storage import Place
 from sjepa.errors import UserError
 
@@ -48,7 +48,7 @@ def items(source: Source) -> Found:
             if isinstance(line, str):
                 yield f"{show_path(file)} line {number}: {line}"
                 continue
-            item = item_of(line, file, number)
+            item = make_item(line, file, number)
             if isinstance(item, Item):
                 path = os.path.normpath(item.place.path)
                 named.add(path)

@@ -126,7 +126,7 @@ def read_table(split: str, file: str, source: Source) -> Found:
                 packed_away = "its audio is compressed: save the dataset without compression, or as Parquet"
                 yield f"{show_path(file)} row {row}: {packed_away if size else missing}"
             else:
-                yield item_of(line, names, place, default_name(paths[index], file, row, source), split)
+                yield make_item(line, names, place, default_name(paths[index], file, row, source), split)
             row += 1
 
 
@@ -137,7 +137,7 @@ def default_name(path: str | None, file: str, row: int, source: Source) -> str:
     return f"{base}/{row:06d}-{stem}" if stem else f"{base}/{row:06d}"
 
 
-def item_of(line: dict[str, Any], names: dict[str, list[str]], place: Place, name: str, split: str) -> Item:
+def make_item(line: dict[str, Any], names: dict[str, list[str]], place: Place, name: str, split: str) -> Item:
     """A row as an item, with class names."""
     named = {
         key: names[key][value] if key in names and isinstance(value, int) and 0 <= value < len(names[key]) else value

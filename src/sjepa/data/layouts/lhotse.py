@@ -23,10 +23,10 @@ def recognises(path: str) -> bool:
     if os.path.isdir(path):
         kinds = {kind for kind, _, _ in manifests(path)}
         return "cuts" in kinds or {"recordings", "supervisions"} <= kinds
-    return path.endswith(ENDINGS) and kind_of(path) in ("cuts", "recordings")
+    return path.endswith(ENDINGS) and read_kind(path) in ("cuts", "recordings")
 
 
-def kind_of(path: str) -> str:
+def read_kind(path: str) -> str:
     """The kind of a manifest, from its first line; empty if it is not lhotse's."""
     try:
         first = next((line for _, line in lines(path) if isinstance(line, dict)), {})
@@ -44,7 +44,7 @@ def manifests(folder: str) -> list[tuple[str, str, str]]:
     found = []
     for name in sorted(os.listdir(folder)):
         match = NAME.match(name)
-        if match and kind_of(os.path.join(folder, name)) == match[1]:
+        if match and read_kind(os.path.join(folder, name)) == match[1]:
             found.append((match[1], match[2] or "", os.path.join(folder, name)))
     return found
 
@@ -54,7 +54,7 @@ def items(source: Source) -> Found:
         found = manifests(source.path)
     else:
         match = NAME.match(os.path.basename(source.path))
-        found = [(kind_of(source.path), match[2] or "" if match else "", source.path)]
+        found = [(read_kind(source.path), match[2] or "" if match else "", source.path)]
         if found[0][0] == "recordings":
             parent, file = os.path.split(source.path)
             supervisions_file = os.path.join(parent, file.replace("recordings", "supervisions"))

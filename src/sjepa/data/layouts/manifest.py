@@ -53,7 +53,7 @@ def read(source: str) -> Iterator[tuple[Item | str, dict[str, Any]]]:
         if isinstance(line, str):
             yield f"{show_path(source)} line {number}: {line}", {}
         else:
-            yield item_of(line, source, number), line
+            yield make_item(line, source, number), line
 
 
 def lines(source: str) -> Iterator[tuple[int, dict[str, Any] | str]]:
@@ -117,7 +117,7 @@ def parquet_lines(source: str) -> Iterator[dict[str, Any]]:
         raise UserError(f"{source}: cannot be read as Parquet ({one_line(error)})") from None
 
 
-def item_of(line: dict[str, Any], source: str, number: int) -> Item | str:
+def make_item(line: dict[str, Any], source: str, number: int) -> Item | str:
     where = f"{show_path(source)} line {number}"
     path = field(line, "path")
     if not isinstance(path, str):

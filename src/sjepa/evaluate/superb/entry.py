@@ -74,7 +74,7 @@ class Entry:
     reads_user_corpora: bool = False
     """Whether it accepts any labelled corpus, including a single file."""
 
-    def for_corpus(self, data: Path) -> "Entry":
+    def rename_for_corpus(self, data: Path) -> "Entry":
         """Return the task for a user's corpus, with its own name and without published results."""
         name = f"{self.name}-{corpus_label(data)}"
         section, recipe, steps = SectionKind.OTHER, self.recipe, self.lite_steps

@@ -11,7 +11,7 @@ import numpy as np
 
 from sjepa.audio.io import SAMPLE_RATE
 from sjepa.data.index import open_index, read_facts, read_labels
-from sjepa.data.layouts import Item, find_items, layout_of
+from sjepa.data.layouts import Item, detect_layout, find_items
 from sjepa.data.storage import is_url
 from sjepa.errors import UserError
 from sjepa.evaluate.metric import SectionKind
@@ -47,7 +47,7 @@ def is_user_corpus(data: Path, *known: str) -> bool:
         return False
     if data.is_file() or (data / "index.json").is_file() or (data / LABELS_FILE).is_file():
         return True
-    return layout_of(str(data)) not in ("tars", "librispeech", "librilight", "folder")
+    return detect_layout(str(data)) not in ("tars", "librispeech", "librilight", "folder")
 
 
 def read_items(data: Path, layout: str = "auto") -> list[Item]:

@@ -18,7 +18,7 @@ from sjepa.evaluate.superb.user_corpus import is_user_corpus, label_items, read_
 def build(entry: Entry, request: Request) -> SequenceTask:
     listed = request.lite and (request.data / LABELS).is_file()
     if not listed and is_user_corpus(request.data, request.subset, *librispeech.STANDARD, "LibriSpeech"):
-        return build_user_task(entry.for_corpus(request.data), request)
+        return build_user_task(entry.rename_for_corpus(request.data), request)
     fold = read_lite_fold(request) if request.lite else librispeech.read_standard_fold(request.data)
     width = LITE_WIDTH if request.lite else WIDTH
     return entry.task(SequenceTask, request, [fold], symbols=Characters(), recurrent=width, augment=SpecAugment())

@@ -94,11 +94,11 @@ class Work:
     statistics_bytes: int  # of an online mixture, all-reduced in its steps
     checkpoint_bytes: int
     checkpoint_every: int  # steps
-    most_gpus: int  # utterances of a batch
+    utterances_per_batch: int
 
     def audio_per_gpu(self, phase: "PhaseWork", gpus: int) -> float:
         """Seconds of audio per step of the GPU with the most utterances, for which the others wait."""
-        return phase.batch_seconds * math.ceil(self.most_gpus / gpus) / self.most_gpus
+        return phase.batch_seconds * math.ceil(self.utterances_per_batch / gpus) / self.utterances_per_batch
 
     @property
     def steps(self) -> int:
@@ -182,8 +182,8 @@ def useful_gpus(work: Work, machine: Machine) -> tuple[int, float]:
     gpus = 1
     while True:
         here, there = (gpu_seconds(work, replace(machine, gpus=count)) for count in (gpus, 2 * gpus))
-        if here / there < HELPS or 2 * gpus > work.most_gpus:
-            return gpus, here / there if 2 * gpus <= work.most_gpus else 0.0
+        if here / there < HELPS or 2 * gpus > work.utterances_per_batch:
+            return gpus, here / there if 2 * gpus <= work.utterances_per_batch else 0.0
         gpus *= 2
 
 
@@ -252,7 +252,7 @@ def describe_scaling(work: Work, machine: Machine) -> list[str]:
     ]
     alone = rates(work, replace(machine, gpus=1))["GPUs"]
     counts = {2**power for power in range(12)} | {machine.gpus}
-    shown = sorted(count for count in counts if count <= min(work.most_gpus, max(128, machine.gpus)))
+    shown = sorted(count for count in counts if count <= min(work.utterances_per_batch, max(128, machine.gpus)))
     for gpus in shown:
         here = replace(machine, gpus=gpus)
         costs = [step_cost(work, phase, here) for phase in work.phases]
@@ -271,7 +271,8 @@ def describe_scaling(work: Work, machine: Machine) -> list[str]:
     if gain:
         lines.append(f"More than {gpus} GPUs stop helping: {2 * gpus} would be {gain:.2f} times as fast.")
     else:
-        lines.append(f"A batch has {work.most_gpus} utterances, so at most {work.most_gpus} GPUs share it.")
+        most = work.utterances_per_batch
+        lines.append(f"A batch has {most} utterances, so at most {most} GPUs share it.")
     return lines
 
 

@@ -1,4 +1,4 @@
-"""GPUs with fewer abilities use the plain path and print one line. Failures are injected, on a CPU."""
+"""GPUs with fewer gpu_support use the plain path and print one line. Failures are injected, on a CPU."""
 
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -10,7 +10,7 @@ import torch
 from sjepa import device
 from sjepa.config import Config
 from sjepa.device import choose_device
-from sjepa.model import abilities
+from sjepa.model import gpu_support
 from sjepa.train.compute import autocast, should_compile
 
 GPU = torch.device("cuda")
@@ -19,11 +19,11 @@ GPU = torch.device("cuda")
 @pytest.fixture(autouse=True)
 def unknown(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """As in a new process, before anything was tried."""
-    monkeypatch.setattr(abilities, "_kernels", None)
-    abilities.has_bf16.cache_clear()
+    monkeypatch.setattr(gpu_support, "_kernels", None)
+    gpu_support.has_bf16.cache_clear()
     device.explain_mps.cache_clear()
     yield
-    abilities.has_bf16.cache_clear()
+    gpu_support.has_bf16.cache_clear()
 
 
 def on_gpu() -> torch.Tensor:
@@ -40,9 +40,9 @@ def test_kernels_that_do_not_compile_are_replaced_and_nothing_is_compiled(
         tried.append(1)
         raise error
 
-    monkeypatch.setattr(abilities, "run_kernels", fail)
+    monkeypatch.setattr(gpu_support, "run_kernels", fail)
     for _ in range(3):
-        assert not abilities.use_kernels(on_gpu())
+        assert not gpu_support.can_use_kernels(on_gpu())
         assert not should_compile(micro(), GPU)
     assert len(tried) == 1
     output = capsys.readouterr().err.splitlines()
@@ -54,10 +54,10 @@ def test_kernels_that_do_not_compile_are_replaced_and_nothing_is_compiled(
 def test_kernels_that_work_are_used_on_a_gpu_only(
     micro: Callable[..., Config], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(abilities, "run_kernels", lambda: None)
-    assert abilities.use_kernels(on_gpu())
+    monkeypatch.setattr(gpu_support, "run_kernels", lambda: None)
+    assert gpu_support.can_use_kernels(on_gpu())
     assert should_compile(micro(), GPU)
-    assert not abilities.use_kernels(torch.zeros(1))
+    assert not gpu_support.can_use_kernels(torch.zeros(1))
     assert not should_compile(micro(), torch.device("cpu"))
     assert not should_compile(micro(train={"compile": False}), GPU)
     assert not capsys.readouterr().err

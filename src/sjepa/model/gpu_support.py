@@ -10,7 +10,7 @@ from sjepa.progress import say
 _kernels: bool | None = None  # whether the GPU kernels work; None before the test
 
 
-def use_kernels(x: Tensor) -> bool:
+def can_use_kernels(x: Tensor) -> bool:
     """Return whether to use our GPU kernels for this tensor, instead of plain PyTorch."""
     return x.is_cuda and kernels_work()
 
