@@ -16,7 +16,7 @@ from sjepa.targets import ema
 from sjepa.targets.clusters import Clusters, clusters_from_parts, describe_targets, save_clusters
 from sjepa.targets.features import Features
 from sjepa.targets.fit import GmmConfig, fit_mixture
-from sjepa.targets.kinds import KINDS, Source, TargetKind, TargetName
+from sjepa.targets.kinds import KINDS, FeatureInputs, TargetKind, TargetName
 from sjepa.targets.layer import LayerChoice, LayerConfig, effective_rank
 from sjepa.targets.targets import Targets
 
@@ -32,7 +32,7 @@ def audio(batch: int = 6, seconds: float = 1.5) -> torch.Tensor:
 def fitted(kind: TargetName, clean: torch.Tensor, layer: int = 1, **settings: Any) -> Targets:
     """Targets of one kind, fitted to some audio; they read `layer` from then on."""
     torch.manual_seed(0)
-    source = Source(Encoder(SMALL), MfccConfig(), seed=3)
+    source = FeatureInputs(Encoder(SMALL), MfccConfig(), seed=3)
     settings = {"k": 7 if kind.startswith("mfcc") else 9} | settings
     targets = Targets(kind, source, GmmConfig(decay=0.9), **settings)
     targets.fit(targets.frames_to_fit(clean, layer).flatten(0, 1))

@@ -247,7 +247,7 @@ def load(
         source = load_from_workers(reader, specs, processes)
     else:
         source = load_in_process(reader, specs)
-    ready = prefetch(source, 3, is_stopped) if device.type == "cpu" else copy_to_device(source, device, is_stopped)
+    ready = run_ahead(source, 3, is_stopped) if device.type == "cpu" else copy_to_device(source, device, is_stopped)
     try:
         while True:
             yield next(ready)
@@ -276,7 +276,7 @@ def copy_to_device(
                 stream.synchronize()  # the thread that prefetches waits, not the step
                 yield moved
 
-    with closing(prefetch(copy_batches(), 3, is_stopped)) as ready:
+    with closing(run_ahead(copy_batches(), 3, is_stopped)) as ready:
         for batch in ready:
             for tensor in batch.inputs:
                 tensor.record_stream(torch.cuda.current_stream(device))
@@ -325,7 +325,7 @@ def worker_error(reader: BatchReader, ended: Sequence[BaseProcess]) -> UserError
     )
 
 
-def prefetch(
+def run_ahead(
     items: Generator[Batch, None, None], depth: int, is_stopped: Callable[[], bool] = never_stopped
 ) -> Generator[Batch, None, None]:
     """Run an iterator ahead in a thread. Its errors are raised here."""

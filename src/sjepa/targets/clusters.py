@@ -24,7 +24,7 @@ from sjepa.files import save_tensors
 from sjepa.model.encoder import EncoderNetwork
 from sjepa.model.predictor import ClusterHead
 from sjepa.targets.gmm import DiagonalGMM
-from sjepa.targets.kinds import KINDS, Source, TargetName
+from sjepa.targets.kinds import KINDS, FeatureInputs, TargetName
 from sjepa.targets.projection import PrincipalComponents
 from sjepa.targets.targets import Targets
 
@@ -90,7 +90,7 @@ class Clusters(nn.Module):
         self.projection.load_state_dict(select(tensors, "projection."))
         self.features = None
         if not self.kind.reads_encoder:  # the encoder of the source is then not used
-            self.features = self.kind.features(Source(cast(EncoderNetwork, None), info.mfcc, 0))
+            self.features = self.kind.features(FeatureInputs(cast(EncoderNetwork, None), info.mfcc, 0))
             self.features.load_state_dict(select(tensors, "features."))
         self.head = None
         if "head.output.weight" in tensors:

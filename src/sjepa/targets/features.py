@@ -25,7 +25,7 @@ class Features(nn.Module, ABC):
     def forward(self, clean: Tensor, layer: int | None) -> Tensor:
         """Return features (B, T, D). `layer` is the active layer of the encoder, if they come from one."""
 
-    def sample(self, clean: Tensor, layer: int | None) -> Tensor:
+    def frames_to_fit(self, clean: Tensor, layer: int | None) -> Tensor:
         """Return the frames (B, T, ...) that the reservoir samples: by default, the features."""
         features: Tensor = self(clean, layer)
         return features
@@ -79,7 +79,7 @@ class RandomProjection(Features):
         nn.init.xavier_uniform_(projection, generator=torch.Generator().manual_seed(seed))
         self.register_buffer("projection", projection)
 
-    def sample(self, clean: Tensor, layer: int | None) -> Tensor:
+    def frames_to_fit(self, clean: Tensor, layer: int | None) -> Tensor:
         return log_mel(clean, self.MELS, STRIDE)
 
     def fit(self, sample: Tensor) -> Tensor:
@@ -89,7 +89,7 @@ class RandomProjection(Features):
 
     def forward(self, clean: Tensor, layer: int | None) -> Tensor:
         with torch.autocast(clean.device.type, enabled=False):
-            return self.project(self.sample(clean, layer))
+            return self.project(self.frames_to_fit(clean, layer))
 
     def project(self, energies: Tensor) -> Tensor:
         return F.normalize((energies - self.mean) / self.deviation @ self.projection, dim=-1)

@@ -18,7 +18,7 @@ from sjepa.targets.gmm import DiagonalGMM
 
 
 @dataclass(frozen=True)
-class Source:
+class FeatureInputs:
     """Inputs available to a feature extractor."""
 
     encoder: EncoderNetwork
@@ -34,7 +34,7 @@ Fit = Callable[[Tensor, int, GmmConfig, int], tuple[DiagonalGMM, list[float]]]
 class TargetKind:
     """One kind of targets."""
 
-    features: Callable[[Source], Features]
+    features: Callable[[FeatureInputs], Features]
     fit: Fit
     reads_encoder: bool = False
     """Whether features come from a trained encoder. The first phase has one only if the run starts from one."""
@@ -44,7 +44,7 @@ class TargetKind:
     """Whether targets can be posteriors. If not, the target is the nearest code."""
     can_centre: bool = True
     """Whether the mean of each utterance may be subtracted from its features. Only if `fit` and `forward` are affine in
-    the frames: fitting centres what `sample` returns, training what `forward` returns."""
+    the frames: fitting centres what `frames_to_fit` returns, training what `forward` returns."""
     fits_frames: bool = True
     """Whether the codebook is fitted to frames. It then needs at least as many frames as components."""
 
@@ -53,16 +53,16 @@ class TargetKind:
         return requested or not self.has_posteriors
 
 
-def mfcc_features(source: Source) -> Features:
-    return MfccFeatures(source.mfcc)
+def mfcc_features(inputs: FeatureInputs) -> Features:
+    return MfccFeatures(inputs.mfcc)
 
 
-def encoder_features(source: Source) -> Features:
-    return EncoderFeatures(source.encoder)
+def encoder_features(inputs: FeatureInputs) -> Features:
+    return EncoderFeatures(inputs.encoder)
 
 
-def random_projection(source: Source) -> Features:
-    return RandomProjection(source.seed)
+def random_projection(inputs: FeatureInputs) -> Features:
+    return RandomProjection(inputs.seed)
 
 
 KINDS: dict[str, TargetKind] = {

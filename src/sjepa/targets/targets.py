@@ -11,7 +11,7 @@ from sjepa.model.encoder import EncoderNetwork
 from sjepa.targets import ema
 from sjepa.targets.fit import GmmConfig, anchor_mixture, require_frames
 from sjepa.targets.gmm import DiagonalGMM, Statistics
-from sjepa.targets.kinds import KINDS, Source, TargetName
+from sjepa.targets.kinds import KINDS, FeatureInputs, TargetName
 from sjepa.targets.projection import PrincipalComponents
 
 
@@ -21,7 +21,7 @@ class Targets(nn.Module):
     def __init__(
         self,
         name: TargetName,
-        source: Source,
+        inputs: FeatureInputs,
         gmm: GmmConfig,
         *,
         k: int,
@@ -32,10 +32,10 @@ class Targets(nn.Module):
     ):
         super().__init__()
         kind = KINDS[name]
-        self.name, self.kind, self.config, self.seed = name, kind, gmm, source.seed
+        self.name, self.kind, self.config, self.seed = name, kind, gmm, inputs.seed
         self.hard = kind.is_hard(hard)
         self.temperature, self.centred = temperature, centred
-        self.features = kind.features(source)
+        self.features = kind.features(inputs)
         self.projection = PrincipalComponents(self.features.dimension, dimensions)
         self.codebook = DiagonalGMM(k, dimensions or self.features.dimension)
 
@@ -66,7 +66,7 @@ class Targets(nn.Module):
     @torch.no_grad()
     def frames_to_fit(self, clean: Tensor, layer: int | None) -> Tensor:
         """Return the frames (B, T, ...) of clean audio that the reservoir samples for fitting."""
-        sample, frames = self.features.sample(clean, layer), frame_count(clean.shape[1])
+        sample, frames = self.features.frames_to_fit(clean, layer), frame_count(clean.shape[1])
         if sample.shape[1] != frames:
             name = type(self.features).__name__
             raise ValueError(f"{name} gives {sample.shape[1]} frames where the encoder has {frames}")

@@ -33,7 +33,7 @@ from sjepa.targets.clusters import (
     save_clusters,
     select,
 )
-from sjepa.targets.kinds import Source
+from sjepa.targets.kinds import FeatureInputs
 from sjepa.targets.layer import LayerChoice
 from sjepa.targets.targets import Targets
 from sjepa.train.compute import SideStream, compile_parts, should_compile
@@ -127,7 +127,7 @@ class Run:
         past = self.targets.target_encoder if self.phase and self.targets.online else None
         targets = Targets(
             settings.targets,
-            Source(past or self.model.encoder, self.config.mfcc, seed_from(self.config.seed, number)),
+            FeatureInputs(past or self.model.encoder, self.config.mfcc, seed_from(self.config.seed, number)),
             self.config.gmm,
             k=settings.k,
             dimensions=settings.dimensions,
