@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from sjepa.audio.io import SAMPLE_RATE
-from sjepa.data.index import open_index, read_facts, read_labels
+from sjepa.data.index import open_index, read_labels
+from sjepa.data.index_folder import IndexFolder
 from sjepa.data.layouts import Item, find_items, layout_of
 from sjepa.data.storage import is_url
 from sjepa.errors import UserError
@@ -45,14 +46,14 @@ def is_user_corpus(data: Path, *known: str) -> bool:
     """Return whether a path is a user's corpus: it lists its audio and has none of the `known` folders."""
     if any((data / folder).is_dir() or data.name == folder for folder in known):
         return False
-    if data.is_file() or (data / "index.json").is_file() or (data / LABELS_FILE).is_file():
+    if data.is_file() or IndexFolder(data).exists or (data / LABELS_FILE).is_file():
         return True
     return layout_of(str(data)) not in ("tars", "librispeech", "librilight", "folder")
 
 
 def read_items(data: Path, layout: str = "auto") -> list[Item]:
     """Read all utterances of a corpus or an index. Report how many are unusable, and the first."""
-    if (data / "index.json").is_file():
+    if IndexFolder(data).exists:
         return read_index_items(data)
     listed = data / LABELS_FILE if (data / LABELS_FILE).is_file() else data
     found = list(find_items([str(listed)], layout))
@@ -70,7 +71,7 @@ def read_items(data: Path, layout: str = "auto") -> list[Item]:
 
 def read_index_items(data: Path) -> list[Item]:
     """Read the utterances of an index, or of FLAC shards."""
-    if read_facts(str(data)).get("shards") == "int16":
+    if IndexFolder(data).facts().get("shards") == "int16":
         raise UserError(f"{data} has shards of uncompressed samples: give the index that they were made from")
     corpus, labels = open_index(str(data)), read_labels(str(data))
     rows = labels.to_pylist()
