@@ -13,18 +13,16 @@ from sjepa.audio.io import SAMPLE_RATE
 from sjepa.data.index import open_index, read_labels
 from sjepa.data.index_folder import IndexFolder
 from sjepa.data.layouts import Item, find_items, layout_of
+from sjepa.data.layouts.manifest import LABELS_FILE
+from sjepa.data.splits import PREFIXES, part_of_split
 from sjepa.data.storage import is_url
 from sjepa.errors import UserError
 from sjepa.evaluate.metric import SectionKind
-from sjepa.evaluate.superb.records import Fold, Label, Utterance, split_speakers
+from sjepa.evaluate.superb.records import SHARES, Fold, Label, Utterance, split_speakers
 from sjepa.evaluate.superb.task import Task
 from sjepa.progress import say, track
 
 AnyTask = TypeVar("AnyTask", bound=Task)
-LABELS_FILE = "labels.jsonl"
-# Prefixes of split names.
-PARTS = {"train": ("train",), "dev": ("dev", "val", "cv"), "test": ("test", "eval")}
-SHARES = (0.7, 0.1, 0.2)  # of the speakers, if the corpus has no splits
 DEV_SHARE = 0.1  # of the training speakers, if the corpus has no dev part
 ITEM_COLUMNS = {"speaker": "speaker", "sex": "sex", "gender": "sex", "chapter": "chapter", "text": "text"}
 
@@ -126,10 +124,10 @@ def split_corpus(data: Path, labelled: Sequence[tuple[Item, Label]], *, by_speak
     drawn instead of speakers, for tasks that recognise the speaker.
     """
     utterances = [make_utterance(item, label) for item, label in labelled]
-    parts: dict[str, list[Utterance]] = {name: [] for name in PARTS}
+    parts: dict[str, list[Utterance]] = {name: [] for name in PREFIXES}
     others: dict[str, int] = {}
     for utterance, (item, _) in zip(utterances, labelled, strict=True):
-        part = guess_part(item.split)
+        part = part_of_split(item.split)
         if part:
             parts[part].append(utterance)
         elif item.split:
@@ -153,10 +151,6 @@ def split_corpus(data: Path, labelled: Sequence[tuple[Item, Label]], *, by_speak
         speakers = by_speaker and len({u.speaker for u in parts["train"]}) > 1
         parts["train"], parts["dev"] = draw_parts(parts["train"], (1 - DEV_SHARE, DEV_SHARE), str(data), speakers)
     return Fold(name, **parts)
-
-
-def guess_part(split: str) -> str:
-    return next((part for part, names in PARTS.items() if split.lower().startswith(names)), "")
 
 
 def split_by_shares(data: Path, utterances: Sequence[Utterance], by_speaker: bool) -> list[list[Utterance]]:
