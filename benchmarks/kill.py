@@ -38,7 +38,7 @@ from conftest import babble, micro_config  # noqa: E402
 from processes import free_port  # noqa: E402
 
 from sjepa import cli  # noqa: E402
-from sjepa.files import LEFTOVER, LOCK  # noqa: E402
+from sjepa.files import LOCK, is_partial  # noqa: E402
 from sjepa.runs.events import select_events  # noqa: E402
 from sjepa.runs.folder import RunFolder  # noqa: E402
 from sjepa.settings_file import to_toml  # noqa: E402
@@ -123,7 +123,7 @@ def is_writing(out: Path) -> bool:
     """Return whether a file in a folder or its parent is being written."""
     names = [name for _, folders, files in os.walk(out) for name in (*folders, *files)]
     names += os.listdir(out.parent) if out.parent.is_dir() else []
-    return any(LEFTOVER.fullmatch(name) for name in names)
+    return any(map(is_partial, names))
 
 
 def find_stage(job: str, out: Path) -> str:
@@ -177,7 +177,7 @@ def hash_files(out: Path) -> dict[str, str]:
 def find_leftovers(out: Path) -> list[str]:
     """Return remaining locks and partially written files."""
     names = [name for _, folders, files in os.walk(out) for name in (*folders, *files)] + os.listdir(out.parent)
-    return [name for name in names if LEFTOVER.fullmatch(name) or name.endswith(LOCK)]
+    return [name for name in names if is_partial(name) or name.endswith(LOCK)]
 
 
 class Reference(NamedTuple):

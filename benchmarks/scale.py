@@ -26,8 +26,10 @@ def write_index(folder: Path, utterances: int, part_rows: int = 250_000) -> None
     import pyarrow.compute as pc
 
     from sjepa.data.index import merge_parts
+    from sjepa.data.index_folder import IndexFolder
 
-    (folder / "parts").mkdir(parents=True)
+    index = IndexFolder(folder)
+    index.parts.mkdir(parents=True)
     generator = np.random.default_rng(0)
     parts = []
     for number, first in enumerate(range(0, utterances, part_rows)):
@@ -43,10 +45,10 @@ def write_index(folder: Path, utterances: int, part_rows: int = 250_000) -> None
         columns |= {name: pc.cast(pa.array(values), pa.string()) for name, values in strings.items()}
         columns |= {"text": pa.array([""] * count), "key": rows.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)}
         table = pa.table(columns).replace_schema_metadata({"refused": "[]"})
-        parts.append(folder / "parts" / f"{number:06d}.arrow")
+        parts.append(index.parts / f"{number:06d}.arrow")
         with pa.OSFile(str(parts[-1]), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
             writer.write_table(table)
-    merge_parts(folder, parts, {"root": ".", "shards": "flac"})
+    merge_parts(index, parts, {"root": ".", "shards": "flac"})
 
 
 def time_start(folder: str, block: int, epoch: int, index: int) -> dict[str, float]:

@@ -10,6 +10,7 @@ import transformers
 from torch import Tensor
 
 from sjepa import Encoder, EncoderConfig, UserError
+from sjepa.evaluate.upstream import find_upstream_folder
 from sjepa.model.foreign import infer_config_fields, rename_weights
 from sjepa.model.formats import read_encoder
 from sjepa.runs.locate import find_encoder
@@ -108,6 +109,13 @@ def test_a_run_loads_as_its_encoder_and_one_without_names_the_command(tmp_path: 
     weights, fields = read_encoder(find_encoder(run))
     assert fields["layers"] == 2
     assert weights.keys() == Encoder(small).state_dict().keys()
+
+
+def test_a_folder_that_is_an_encoder_comes_before_one_inside_it(tmp_path: Path) -> None:
+    small = EncoderConfig(32, 2, 2, 64, conv_channels=16, position_kernel=16, position_groups=2)
+    for folder in (tmp_path, tmp_path / "encoder"):
+        Encoder(small).save_pretrained(folder)
+    assert find_encoder(tmp_path) == find_upstream_folder(tmp_path) == tmp_path
 
 
 class Surprise:

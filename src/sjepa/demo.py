@@ -17,6 +17,7 @@ from sjepa.analysis.style import findings_file, save_findings
 from sjepa.audio.io import read_audio
 from sjepa.audio.mfcc import MfccConfig, mfcc
 from sjepa.config import Config, differences
+from sjepa.data.layouts.manifest import LABELS_FILE
 from sjepa.data.synthetic import synthesise_corpus
 from sjepa.errors import UserError
 from sjepa.evaluate.probes import (
@@ -131,7 +132,7 @@ def masked_accuracies(run: RunFolder) -> list[tuple[int, float, float]]:
 
 def compare(config: Config, corpus: Path, run: RunFolder) -> dict[str, Any]:
     """Probe the trained encoder, the untrained encoder and MFCC for phones and speakers."""
-    labels = [json.loads(line) for line in (corpus / "labels.jsonl").read_text("utf-8").splitlines()]
+    labels = [json.loads(line) for line in (corpus / LABELS_FILE).read_text("utf-8").splitlines()]
     audio = [read_audio(corpus / label["path"]) for label in labels]
     speakers = [label["speaker"] for label in labels]
     systems = {

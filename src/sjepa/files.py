@@ -18,12 +18,23 @@ if TYPE_CHECKING:  # commands that need no torch do without it
 
 
 LOCK = ".sjepa.lock"  # in a folder that a process writes to; see locks.py
-LEFTOVER = re.compile(r"\..+\.[0-9a-z_]{8}\.partial")  # left by a killed process
+PARTIAL = re.compile(r"\.(.+)\.[0-9a-z_]{8}\.partial", re.DOTALL)  # older versions also used the characters of tempfile
 
 
 def partial_name(name: str) -> str:
     """Return a unique temporary name, so that two processes never write to the same one."""
     return f".{name}.{secrets.token_hex(4)}.partial"
+
+
+def final_name(name: str) -> str | None:
+    """Return the name for which `partial_name` made a temporary name, or None if the name is not temporary."""
+    found = PARTIAL.fullmatch(name)
+    return found and found[1]
+
+
+def is_partial(name: str) -> bool:
+    """Return whether a name is temporary. Such a file is being written, or a killed process left it."""
+    return final_name(name) is not None
 
 
 @contextmanager
@@ -45,9 +56,9 @@ def atomic_folder(folder: Path, existing: Literal["refuse", "replace", "merge"] 
     `merge` replaces files of the same name and keeps the others. Hold a lock if other processes may write the folder.
     """
     folder = folder.absolute()
-    left_by_a_kill = re.compile(rf"\.{re.escape(folder.name)}(\.[0-9a-z_]{{8}})?\.partial")
     for path in folder.parent.iterdir() if folder.parent.is_dir() else ():
-        if left_by_a_kill.fullmatch(path.name):
+        # A killed process left it. Older versions used the same temporary name every time.
+        if final_name(path.name) == folder.name or path.name == f".{folder.name}.partial":
             shutil.rmtree(path, ignore_errors=True)
     partial = folder.with_name(partial_name(folder.name))
     try:
@@ -68,6 +79,17 @@ def atomic_folder(folder: Path, existing: Literal["refuse", "replace", "merge"] 
         flush(folder.parent)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+@contextmanager
+def scratch_folder(parent: Path) -> Iterator[Path]:
+    """Yield a new folder for intermediate files inside `parent`. It is removed when the block ends."""
+    folder = parent / partial_name("scratch")
+    try:
+        folder.mkdir()
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def flush(path: Path) -> None:
@@ -130,7 +152,7 @@ def is_used(folder: Path) -> bool:
 def contents(folder: Path) -> list[Path]:
     """List a folder, without its lock file and leftovers of killed processes. Empty if the folder does not exist."""
     found = sorted(folder.iterdir()) if folder.exists() else []
-    return [path for path in found if path.name != LOCK and not LEFTOVER.fullmatch(path.name)]
+    return [path for path in found if path.name != LOCK and not is_partial(path.name)]
 
 
 def refuse_file(folder: Path) -> None:

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from sjepa.errors import UserError
-from sjepa.files import LEFTOVER, LOCK, refuse_file
+from sjepa.files import LOCK, is_partial, refuse_file
 
 URL = re.compile(r"\w{2,}:/")
 
@@ -132,9 +132,9 @@ def remove_leftovers(folder: Path) -> None:
         if Path(where) != folder and LOCK in files:
             folders.clear()
             continue
-        for name in [name for name in folders if LEFTOVER.fullmatch(name)]:
+        for name in [name for name in folders if is_partial(name)]:
             folders.remove(name)
             shutil.rmtree(os.path.join(where, name), ignore_errors=True)
         for name in files:
-            if LEFTOVER.fullmatch(name):
+            if is_partial(name):
                 Path(where, name).unlink(missing_ok=True)

@@ -158,13 +158,13 @@ def describe_settings(command: Embed, network: "Network") -> dict[str, Any]:
 def load_network(command: Embed) -> tuple["Readout", "Network"]:
     """Load the network, with the readout that turns its frames into columns."""
     from sjepa import distributed
-    from sjepa.embed.network import ALL_LAYERS, load_encoder, make_network
+    from sjepa.embed.network import ALL_LAYERS, load_frozen_encoder, make_network
     from sjepa.embed.readout import Readout
 
     all_layers = command.what == "features" and command.layer == ALL_LAYERS
     readout = Readout(command.what, command.pool == "mean", command.deduplicate)
     device = distributed.setup(command.device)
-    encoder = load_encoder(command.encoder, command.step)
+    encoder = load_frozen_encoder(command.encoder, command.step)
     reader: Reader = "layers"
     if command.what != "features":
         reader = command.source if command.what == "units" else command.what

@@ -64,6 +64,7 @@ def run(arguments: list[str]) -> None:
     from sjepa.files import write_whole
     from sjepa.model.formats import fingerprint
     from sjepa.model.named import encoder_names, resolve_encoder
+    from sjepa.runs.steps import load_encoder
 
     source = resolve_encoder(command.source) if str(command.source) in encoder_names() else command.source
     facts = read_facts(source)
@@ -111,15 +112,6 @@ def run(arguments: list[str]) -> None:
         print("The model card states no licence; set one with --licence, for example --licence apache-2.0")
     if not results:
         print(f"The model card has no results; `sjepa probe --encoder {command.source} --data CORPUS` measures some")
-
-
-def load_encoder(source: Path, step: int | None, ema: bool) -> "Encoder":
-    from sjepa.runs.encoder import Encoder
-    from sjepa.runs.steps import load_encoder_at
-
-    if step is None and not ema:
-        return Encoder.from_pretrained(source)
-    return load_encoder_at(source, step, ema)
 
 
 def write_graph(encoder: "Encoder", folder: Path, command: Export) -> str:

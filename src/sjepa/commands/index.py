@@ -38,6 +38,7 @@ class Index:
 def run(arguments: list[str]) -> None:
     command = parse(Index, "sjepa index", arguments)
     from sjepa.data.build import build_index, summarise_index
+    from sjepa.data.index_folder import IndexFolder
     from sjepa.errors import UserError
 
     if not command.sources:
@@ -52,7 +53,7 @@ def run(arguments: list[str]) -> None:
     )
     print("\n".join(summarise_index(facts)))
     if facts["refused"]:
-        refused = command.out / "refused.txt"
+        refused = IndexFolder(command.out).refused
         print(f"{facts['refused']:,} left out, listed in {refused}:")
         with refused.open(encoding="utf-8") as file:
             for line, _ in zip(file, range(5), strict=False):

@@ -36,6 +36,7 @@ class Shard:
 
 def run(arguments: list[str]) -> None:
     command = parse(Shard, "sjepa shard", arguments)
+    from sjepa.data.index_folder import IndexFolder
     from sjepa.data.shards import write_shards
 
     facts = write_shards(
@@ -50,5 +51,5 @@ def run(arguments: list[str]) -> None:
     amount = f"{facts['hours']:,.2f} hours, {facts['utterances']:,} utterances"
     print(f"{amount}, {facts['files']:,} shards, {size / 1e9:.2f} GB")
     if facts["refused"]:
-        print(f"{facts['refused']:,} left out, listed in {command.out / 'refused.txt'}")
+        print(f"{facts['refused']:,} left out, listed in {IndexFolder(command.out).refused}")
     print(f"The shards are in {command.out}: sjepa pretrain --data {command.out}")

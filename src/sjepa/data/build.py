@@ -15,7 +15,8 @@ import numpy as np
 from sjepa.audio.frames import RECEPTIVE_FIELD
 from sjepa.audio.io import SAMPLE_RATE, AudioInfo, BadAudioError, open_audio, read_header, show_path
 from sjepa.data.corpus import Corpus, describe_refused
-from sjepa.data.index import AUDIO, Row, import_arrow, merge_parts, read_facts, report_write_errors, write_part
+from sjepa.data.index import AUDIO, Row, import_arrow, merge_parts, report_write_errors, write_part
+from sjepa.data.index_folder import IndexFolder
 from sjepa.data.languages import select_languages
 from sjepa.data.layouts import Found, Item, Layout, find_items
 from sjepa.data.silence import Stretch, cut_at_silences, join_voice, loudness
@@ -27,7 +28,6 @@ from sjepa.progress import bar, say, track
 
 PART = 1024  # items per part; an interrupted build loses at most one part
 LONGEST = 2**31 - 1  # largest number of samples that the columns of an index can hold
-UNPACKED = "unpacked"  # folder for audio that is compressed in Parquet files
 ROUNDING = 0.1  # seconds that a list may claim beyond the end of a file
 
 
@@ -65,6 +65,7 @@ def write_index(
     show: bool,
 ) -> dict[str, Any]:
     """The work of `build_index`, which has locked the folder."""
+    index = IndexFolder(out)
     settings: dict[str, Any] = {
         "sources": [show_path(os.path.abspath(source)) for source in sources],
         "layout": layout,
@@ -74,16 +75,16 @@ def write_index(
     }
 
     def find() -> Found:
-        return select_languages(find_items(sources, layout, out / UNPACKED), languages)
+        return select_languages(find_items(sources, layout, index.unpacked), languages)
 
-    if (out / "index.json").exists():
-        facts = read_facts(str(out))
+    if index.exists:
+        facts = index.facts()
         if {name: facts.get(name) for name in settings} == settings:
             say(f"{out} is already complete; delete it to build it again")
             return facts
         raise UserError(f"{out} already holds another index: delete it, or choose another --out")
     strange = (path for path in contents(out) if path.suffix not in (".arrow", ".txt"))
-    if any(path.name not in ("parts", UNPACKED) for path in strange):
+    if any(path not in (index.parts, index.unpacked) for path in strange):
         raise UserError(f"{out} is not empty and is not an index: choose another --out")
     with bar("Looking for audio", None, show=show) as progress:
         total = 0
@@ -91,7 +92,7 @@ def write_index(
             total += 1
             progress.advance()
     with report_write_errors(out):
-        (out / "parts").mkdir(exist_ok=True)
+        index.parts.mkdir(exist_ok=True)
     limit = round(max_seconds * SAMPLE_RATE)
     parts = []
     pool = ThreadPoolExecutor(min(16, 4 * (os.cpu_count() or 1)))
@@ -99,7 +100,7 @@ def write_index(
         with bar("Reading headers", total, show=show) as progress:
             for chunk in split_chunks(find()):
                 key = hashlib.sha256(repr((chunk, settings)).encode(errors="surrogateescape")).hexdigest()[:24]
-                part = out / "parts" / f"{key}.arrow"
+                part = index.parts / f"{key}.arrow"
                 if part.exists():
                     progress.advance(len(chunk))
                 else:
@@ -116,7 +117,7 @@ def write_index(
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
     with report_write_errors(out):
-        return merge_parts(out, parts, settings)
+        return merge_parts(index, parts, settings)
 
 
 def read_corpus(source: str, max_seconds: float, show: bool = True) -> Corpus:

@@ -1,14 +1,4 @@
-"""The index of a corpus: a folder of memory-mapped columns, so that 25 million utterances open quickly.
-
-    index.json      format, summary, root of the paths, fingerprint
-    audio.arrow     file, byte_offset, byte_size, start, length: numbers in one record batch, mapped as numpy arrays
-    files.arrow     path: bytes, relative to the root or absolute
-    labels.arrow    id, speaker, sex, chapter, text; split and labels (a JSON object of further columns) if any has them
-    refused.txt     the files that were left out, with reasons
-    parts/          only during the build: finished pieces, from which an interrupted build continues
-
-Shards are an index whose files are tars in the same folder.
-"""
+"""The index of a corpus: memory-mapped columns, so that 25 million utterances open quickly. See `index_folder`."""
 
 import hashlib
 import importlib
@@ -24,31 +14,16 @@ import numpy as np
 
 from sjepa.audio.io import SAMPLE_RATE, BadAudioError, escape_text, one_line, show_path
 from sjepa.data.corpus import Corpus
+from sjepa.data.index_folder import FORMAT, IndexFolder
 from sjepa.data.layouts import cache_folder
-from sjepa.data.storage import Place, download, file_size, is_url, read_bytes
+from sjepa.data.storage import download, file_size, is_url
 from sjepa.errors import UserError
-from sjepa.fields import NUMBER, TEXT, WHOLE, check_fields, one_of, require, table_of
 from sjepa.files import atomic_file, write_whole
 from sjepa.locks import hold_lock
 
-FORMAT = "sjepa index 1"
 AUDIO = {"file": "int32", "byte_offset": "int64", "byte_size": "int64", "start": "int64", "length": "int32"}
 LABELS = ("id", "speaker", "sex", "chapter", "text")
 OPTIONAL = ("split", "labels")  # columns that an index has only if some utterance has a value
-FACTS = {
-    "fingerprint": TEXT,
-    "root": TEXT,
-    "files": WHOLE,
-    "utterances": WHOLE,
-    "hours": NUMBER,
-    "speakers": WHOLE,
-    "sexes": table_of(WHOLE),
-    "chapters": WHOLE,
-    "transcripts": WHOLE,
-    "durations": table_of(WHOLE),
-    "refused": WHOLE,
-}
-TRAINING = ("audio.arrow", "files.arrow")  # the columns that training reads
 BLOCK = 16  # neighbours in a shard that a batch reads together
 
 
@@ -117,7 +92,7 @@ def read_table(path: Path) -> Any:
         raise UserError(f"{path} is missing or damaged ({one_line(error)}): rebuild the index") from None
 
 
-def merge_parts(folder: Path, parts: list[Path], facts: dict[str, Any]) -> dict[str, Any]:
+def merge_parts(index: IndexFolder, parts: list[Path], facts: dict[str, Any]) -> dict[str, Any]:
     """Merge the parts into an index and return the contents of index.json. A repeated id is refused.
 
     Parts are read one at a time, so only the labels of one part are in memory.
@@ -126,7 +101,7 @@ def merge_parts(folder: Path, parts: list[Path], facts: dict[str, Any]) -> dict[
     keys, folders, refused, optional = survey_parts(parts)
     named = [*LABELS, *(name for name in OPTIONAL if name in optional)]
     if not len(keys):
-        shutil.rmtree(folder / "parts")  # so that the next call reads repaired files again
+        shutil.rmtree(index.parts)  # so that the next call reads repaired files again
         raise UserError(f"no usable audio: {refused[0] if refused else 'the sources hold none'}")
     kept = np.zeros(len(keys), dtype=bool)
     kept[np.unique(keys, return_index=True)[1]] = True
@@ -135,8 +110,8 @@ def merge_parts(folder: Path, parts: list[Path], facts: dict[str, Any]) -> dict[
     numbers: dict[str, list[np.ndarray]] = {name: [] for name in AUDIO}
     files = rows = 0
     with (
-        pa.OSFile(str(folder / "labels.arrow"), "wb") as labels_sink,
-        pa.OSFile(str(folder / "files.arrow"), "wb") as files_sink,
+        pa.OSFile(str(index.labels), "wb") as labels_sink,
+        pa.OSFile(str(index.files), "wb") as files_sink,
         pa.ipc.new_file(labels_sink, pa.schema([(name, pa.string()) for name in named])) as labels,
         pa.ipc.new_file(files_sink, pa.schema([("path", pa.binary())])) as paths,
     ):
@@ -158,16 +133,16 @@ def merge_parts(folder: Path, parts: list[Path], facts: dict[str, Any]) -> dict[
             labels.write_table(table.select(named).filter(pa.array(keep)).replace_schema_metadata(None))
     columns = {name: np.concatenate(arrays) for name, arrays in numbers.items()}
     batch = pa.record_batch({name: pa.array(column, AUDIO[name]) for name, column in columns.items()})
-    with pa.OSFile(str(folder / "audio.arrow"), "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
+    with pa.OSFile(str(index.audio), "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
         writer.write_batch(batch)
     for column in columns.values():
         digest.update(np.ascontiguousarray(column).data)
-    write_whole(folder / "refused.txt", "".join(escape_text(line) + "\n" for line in refused))
+    write_whole(index.refused, "".join(escape_text(line) + "\n" for line in refused))
     facts = {"format": FORMAT, "root": root, "fingerprint": digest.hexdigest()[:16]} | facts | {"files": files}
-    facts |= summarise_lengths(columns["length"], read_table(folder / "labels.arrow")) | {"refused": len(refused)}
+    facts |= summarise_lengths(columns["length"], read_table(index.labels)) | {"refused": len(refused)}
     # Last, because its presence makes the folder an index.
-    write_whole(folder / "index.json", json.dumps(facts, indent=1) + "\n")
-    shutil.rmtree(folder / "parts", ignore_errors=True)
+    write_whole(index.facts_file, json.dumps(facts, indent=1) + "\n")
+    shutil.rmtree(index.parts, ignore_errors=True)
     return facts
 
 
@@ -236,37 +211,22 @@ class Paths(Sequence[str]):
         return (self[index] for index in range(len(self)))
 
 
-def read_facts(where: str) -> dict[str, Any]:
-    """index.json of a folder or a URL."""
-    name = f"{where.rstrip('/')}/index.json"
-    try:
-        facts: Any = json.loads(read_bytes(Place(name)))
-    except BadAudioError as error:
-        raise UserError(str(error)) from None
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{name} is not valid JSON ({one_line(error)}): rebuild the index") from None
-    if not isinstance(facts, dict) or facts.get("format") != FORMAT:
-        raise UserError(f"{name} is not an index that this version can read: build one with `sjepa index`")
-    for key, kind in FACTS.items():
-        require(facts, key, kind, name)
-    check_fields(facts, {"shards": one_of("flac", "int16")}, name)
-    return facts
-
-
 def open_index(where: str) -> Corpus:
     """Open an index or shards, in a folder or behind a URL."""
-    facts = read_facts(where)
-    folder = fetch_columns(where, facts["fingerprint"], TRAINING) if is_url(where) else Path(where)
-    numbers, files = read_table(folder / "audio.arrow"), read_table(folder / "files.arrow")
+    index = IndexFolder(where)
+    facts = index.facts()
+    if is_url(where):
+        index = fetch_columns(where, facts["fingerprint"], (index.audio.name, index.files.name))
+    numbers, files = read_table(index.audio), read_table(index.files)
     kinds = {name: str(kind) for name, kind in zip(numbers.schema.names, numbers.schema.types, strict=True)}
     counted = (len(numbers), len(files)) == (facts["utterances"], facts["files"])
     if kinds != AUDIO or files.column_names != ["path"] or not counted or not len(numbers):
-        raise UserError(f"{where}: index.json and the columns disagree: rebuild the index")
+        raise UserError(f"{where}: {index.facts_file.name} and the columns disagree: rebuild the index")
     if numbers["length"].num_chunks != 1:
-        raise UserError(f"{where}/audio.arrow has several chunks: rebuild the index")
+        raise UserError(f"{where}/{index.audio.name} has several chunks: rebuild the index")
     columns = {name: numbers[name].chunk(0).to_numpy() for name in AUDIO}  # one chunk: views of the mapped file
     if int(columns["length"].min()) < 1:  # the only column that is read whole when a corpus opens
-        raise UserError(f"{where}/audio.arrow has utterances without samples: rebuild the index")
+        raise UserError(f"{where}/{index.audio.name} has utterances without samples: rebuild the index")
     shards = facts.get("shards", "")
     # Shards, and an index behind a URL, may only refer to files in their own folder.
     inside = bool(shards) or is_url(where)
@@ -283,13 +243,15 @@ def open_index(where: str) -> Corpus:
 
 def read_labels(where: str) -> Any:
     """Ids and labels of an index, as an Arrow table in the order of the utterances."""
-    facts = read_facts(where)
-    folder = fetch_columns(where, facts["fingerprint"], ("labels.arrow",)) if is_url(where) else Path(where)
-    return read_table(folder / "labels.arrow")
+    index = IndexFolder(where)
+    facts = index.facts()
+    if is_url(where):
+        index = fetch_columns(where, facts["fingerprint"], (index.labels.name,))
+    return read_table(index.labels)
 
 
-def fetch_columns(url: str, fingerprint: str, names: Sequence[str]) -> Path:
-    """Download columns of an index behind a URL to the user's cache, by one process per machine. Returns the folder."""
+def fetch_columns(url: str, fingerprint: str, names: Sequence[str]) -> IndexFolder:
+    """Download columns of an index behind a URL to the user's cache, by one process per machine."""
     folder = cache_folder() / hashlib.sha256(f"{url} {fingerprint}".encode()).hexdigest()[:16]
     folder.mkdir(parents=True, exist_ok=True)
     for name in names:
@@ -304,4 +266,4 @@ def fetch_columns(url: str, fingerprint: str, names: Sequence[str]) -> Path:
                     download(source, partial, file_size(source))
             except BadAudioError as error:
                 raise UserError(str(error)) from None
-    return folder
+    return IndexFolder(folder)

@@ -8,6 +8,7 @@ import numpy as np
 
 from sjepa.data.corpus import Corpus, decode, scan_folder
 from sjepa.data.corpus_mix import CorpusMix
+from sjepa.data.index_folder import IndexFolder
 from sjepa.data.layouts import SCANNED, detect_layout
 from sjepa.data.shard_cache import ShardCache
 from sjepa.data.storage import is_url
@@ -85,7 +86,7 @@ def parse_weights(data: str) -> list[tuple[str, float | None]]:
 
 
 def open_one(where: str, max_seconds: float, show: bool) -> Corpus:
-    if is_url(where) or (Path(where) / "index.json").is_file():
+    if IndexFolder(where).exists:
         from sjepa.data.index import open_index  # imported here because it needs pyarrow
 
         return open_index(where)

@@ -18,7 +18,7 @@ from typing import Any
 from sjepa.audio.io import one_line
 from sjepa.data.storage import download, file_size
 from sjepa.errors import UserError
-from sjepa.files import LEFTOVER, atomic_file, flush
+from sjepa.files import atomic_file, final_name, flush
 from sjepa.locks import hold_lock
 
 SLOTS = 4  # concurrent downloads per node
@@ -134,10 +134,10 @@ class ShardCache:
     def remove_leftovers(self, partial: Path) -> None:
         """Remove partial files of processes that are gone: all of this shard, and of others whose lock is free."""
         for path in self.folder.iterdir():
-            if LEFTOVER.fullmatch(path.name):
+            shard = final_name(path.name)
+            if shard is not None:
                 with ExitStack() as held:
-                    stem, ours = (file.name[1:].split(".")[0] for file in (path, partial))
-                    if stem == ours or try_lock(held, lock_file(self.folder / stem)):
+                    if shard == final_name(partial.name) or try_lock(held, lock_file(self.folder / shard)):
                         path.unlink(missing_ok=True)
 
     def report(self, reason: str) -> None:

@@ -20,17 +20,8 @@ import numpy as np
 
 from sjepa.audio.io import SAMPLE_RATE, BadAudioError
 from sjepa.data.corpus import Corpus
-from sjepa.data.index import (
-    Row,
-    merge_parts,
-    open_index,
-    read_facts,
-    read_labels,
-    read_table,
-    report_write_errors,
-    write_part,
-)
-from sjepa.data.storage import is_url
+from sjepa.data.index import Row, merge_parts, open_index, read_labels, read_table, report_write_errors, write_part
+from sjepa.data.index_folder import IndexFolder
 from sjepa.errors import UserError
 from sjepa.files import atomic_file, is_used, read_json, write_whole
 from sjepa.locks import lock_folder
@@ -46,23 +37,25 @@ def write_shards(
     source: str, out: Path, *, encoding: Encoding, shard_hours: float, seed: int, workers: int, show: bool = True
 ) -> dict[str, Any]:
     """Pack an index into shards, or continue after an interruption. Returns the contents of index.json."""
-    if not is_url(source) and not (Path(source) / "index.json").is_file():
+    index = IndexFolder(source)
+    if not index.exists:
         raise UserError(f"{source} is not an index: make one with `sjepa index {source} --out corpus`")
-    settings = {"shards": encoding, "shard_hours": shard_hours, "seed": seed, "of": read_facts(source)["fingerprint"]}
+    settings = {"shards": encoding, "shard_hours": shard_hours, "seed": seed, "of": index.facts()["fingerprint"]}
     with lock_folder(out):
         return pack(source, out, settings, workers, show)
 
 
 def pack(source: str, out: Path, settings: dict[str, Any], workers: int, show: bool) -> dict[str, Any]:
     """The work of `write_shards`, which has locked the folder."""
-    if (out / "index.json").exists():
-        facts = read_facts(str(out))
+    index = IndexFolder(out)
+    if index.exists:
+        facts = index.facts()
         if {name: facts.get(name) for name in settings} == settings:
             say(f"{out} is already complete; delete it to write it again")
             return facts
         raise UserError(f"{out} already holds another index: delete it, or choose another --out")
-    begun = out / "parts" / "settings.json"
-    if is_used(out) and not (out / "parts").is_dir():
+    begun = index.parts / "settings.json"
+    if is_used(out) and not index.parts.is_dir():
         raise UserError(f"{out} is not empty and has no shards: choose another --out")
     if begun.is_file() and read_json(begun) != settings:
         raise UserError(f"{out} has unfinished shards with other settings: delete it, or choose another --out")
@@ -71,7 +64,7 @@ def pack(source: str, out: Path, settings: dict[str, Any], workers: int, show: b
     key = hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:12]
     parts = []
     with report_write_errors(out):
-        (out / "parts").mkdir(exist_ok=True)
+        index.parts.mkdir(exist_ok=True)
         write_whole(begun, json.dumps(settings) + "\n")
         with (
             ProcessPoolExecutor(workers, initializer=open_source, initargs=(source,)) as pool,
@@ -80,14 +73,14 @@ def pack(source: str, out: Path, settings: dict[str, Any], workers: int, show: b
             for number, utterances in enumerate(
                 assign_shards(corpus.length, settings["shard_hours"], settings["seed"])
             ):
-                path, part = out / f"{number:06d}.tar", out / "parts" / f"{key}-{number:06d}.arrow"
+                path, part = out / f"{number:06d}.tar", index.parts / f"{key}-{number:06d}.arrow"
                 if path.exists() and part.exists():
                     progress.advance(len(utterances))
                 else:
                     write_shard(path, part, utterances, labels, encoding, pool, progress)
                 check_shard(path, part)
                 parts.append(part)
-        return merge_parts(out, parts, {"root": "."} | settings)
+        return merge_parts(index, parts, {"root": "."} | settings)
 
 
 def assign_shards(length: np.ndarray, shard_hours: float, seed: int) -> list[np.ndarray]:

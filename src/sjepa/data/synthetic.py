@@ -15,6 +15,7 @@ import numpy as np
 
 from sjepa.audio.io import SAMPLE_RATE
 from sjepa.data.espeak import ESPEAK_RATE, Phoneme, Voice, run_espeak
+from sjepa.data.layouts.manifest import LABELS_FILE
 from sjepa.data.sentences import sentences
 from sjepa.errors import UserError
 from sjepa.files import write_whole
@@ -104,7 +105,7 @@ def synthesise_corpus(
         raise UserError(f"voices = {voices}: the synthesiser has 1 to {len(VOICES)} voices")
     speakers = VOICES[:voices]
     settings = {"voices": [asdict(voice) for voice in speakers], "sentences": sentences_per_voice, "seed": seed}
-    labels = folder / "labels.jsonl"
+    labels = folder / LABELS_FILE
     if _read_settings(folder) == settings:
         if labels.exists():
             return folder

@@ -15,7 +15,7 @@ from sjepa.model.formats import OtherNetworkError
 from sjepa.model.frontend import Moments
 from sjepa.model.utterances import encode
 from sjepa.runs.encoder import Encoder
-from sjepa.runs.steps import load_encoder_at
+from sjepa.runs.steps import load_encoder
 
 ALL_LAYERS = "all"
 Reader = Literal["layers", "mixture", "head"]
@@ -96,12 +96,10 @@ def make_network(encoder: Encoder, reader: Reader, layer: str, device: torch.dev
     return Network(encoder, states, device, reader)
 
 
-def load_encoder(source: Path, step: int | None = None) -> Encoder:
-    """Load an encoder by path or name, or from the checkpoint of a run at `step`."""
-    if step is not None:
-        return load_encoder_at(source, step).requires_grad_(False)
+def load_frozen_encoder(source: Path, step: int | None = None) -> Encoder:
+    """Load an encoder without gradients. The error for another network names the commands that accept it."""
     try:
-        return Encoder.from_pretrained(source).requires_grad_(False)
+        return load_encoder(source, step).requires_grad_(False)
     except OtherNetworkError as error:
         known = error.kind in (*ARCHITECTURES, WHISPER)
         others = ", which only superb, probe, units and cost accept" if known else ""

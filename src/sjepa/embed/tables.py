@@ -3,7 +3,6 @@
 import json
 import shutil
 import struct
-import tempfile
 import zipfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import IO, Any, Literal
 import numpy as np
 
 from sjepa.errors import UserError
-from sjepa.files import atomic_file
+from sjepa.files import atomic_file, scratch_folder
 
 Format = Literal["npz", "safetensors", "parquet"]
 SAFETENSORS_TYPES = {"float32": "F32", "float64": "F64", "int32": "I32"}
@@ -63,7 +62,7 @@ def to_arrow(values: np.ndarray) -> Any:
 
 def write_columns(path: Path, kind: Format, pieces: Iterable[dict[str, np.ndarray]], about: dict[str, str]) -> int:
     """Write npz or safetensors. Both state the size of an array before its data, so columns go to temporary files."""
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".embed.", suffix=".partial") as folder:
+    with scratch_folder(path.parent) as folder:
         files: dict[str, IO[bytes]] = {}
         shapes: dict[str, tuple[int, ...]] = {}
         types: dict[str, np.dtype] = {}
@@ -71,7 +70,7 @@ def write_columns(path: Path, kind: Format, pieces: Iterable[dict[str, np.ndarra
             for piece in pieces:
                 for name, values in piece.items():
                     if name not in files:
-                        files[name] = (Path(folder) / name).open("w+b")
+                        files[name] = (folder / name).open("w+b")
                         shapes[name], types[name] = (0, *values.shape[1:]), values.dtype
                     files[name].write(np.ascontiguousarray(values).data)
                     shapes[name] = (shapes[name][0] + len(values), *shapes[name][1:])

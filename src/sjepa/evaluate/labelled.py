@@ -11,6 +11,7 @@ from sjepa.audio.frames import FRAMES_PER_SECOND, frame_centres
 from sjepa.audio.io import SAMPLE_RATE
 from sjepa.data.corpus import audio_files
 from sjepa.data.layouts import Item
+from sjepa.data.layouts.manifest import LABELS_FILE
 from sjepa.errors import UserError
 from sjepa.evaluate.alignments import Alignment, cut_segments, find_alignment, read_alignments
 from sjepa.evaluate.probes import frame_labels
@@ -20,7 +21,6 @@ from sjepa.evaluate.superb.user_corpus import corpus_label, is_user_corpus, make
 from sjepa.fields import NUMBER, TEXT, Kind, check_fields, optional
 from sjepa.progress import say
 
-LABELS = "labels.jsonl"
 SEGMENTS = optional(
     Kind(
         "a list of [start, end, label] in seconds",
@@ -81,7 +81,7 @@ class LabelledUtterance:
 
 def corpus_name(data: Path, subset: str) -> str:
     """Return the name of the corpus in results."""
-    if (data / LABELS).is_file():
+    if (data / LABELS_FILE).is_file():
         kind = "synthetic" if (data / "corpus.json").is_file() else "labelled"  # the synthesiser writes its settings
         return f"{kind} speech ({data.resolve().name})"
     if is_user_layout(data, subset):
@@ -91,7 +91,7 @@ def corpus_name(data: Path, subset: str) -> str:
 
 def corpus_suffix(data: Path, subset: str) -> str:
     """Return the name of the user's own corpus for paths of results; nothing for LibriSpeech."""
-    return corpus_label(data) if (data / LABELS).is_file() or is_user_layout(data, subset) else ""
+    return corpus_label(data) if (data / LABELS_FILE).is_file() or is_user_layout(data, subset) else ""
 
 
 def is_user_layout(data: Path, subset: str) -> bool:
@@ -109,7 +109,7 @@ def read_labelled(
     """
     if not data.is_dir() and not (data.is_file() and is_user_layout(data, subset)):
         raise UserError(f"there is no folder {data}")
-    listed = (data / LABELS).is_file()
+    listed = (data / LABELS_FILE).is_file()
     if not listed and is_user_layout(data, subset):
         corpus = [read_item(item) for item in read_items(data)]
     else:
@@ -117,7 +117,7 @@ def read_labelled(
     if alignments is not None:
         corpus = align(corpus, alignments)
     if phones and not any(item.phones or item.segments for item in corpus):
-        no_phones = f"{data / LABELS} has no phones: a list of [start, end, phone] in seconds for each utterance"
+        no_phones = f"{data / LABELS_FILE} has no phones: a list of [start, end, phone] in seconds for each utterance"
         raise UserError(no_phones if listed else librispeech.describe_missing_phones(data, subset))
     return corpus
 
@@ -162,7 +162,7 @@ def align(corpus: Sequence[LabelledUtterance], place: Path) -> list[LabelledUtte
 
 def read_labels_file(data: Path) -> list[LabelledUtterance]:
     """Read `labels.jsonl`: `path`, and optionally `id`, `text`, `speaker`, `gender`, `phones` and `words`."""
-    file = data / LABELS
+    file = data / LABELS_FILE
     try:
         rows = list(read_json_lines(file))
     except UnicodeDecodeError as error:
@@ -180,8 +180,8 @@ def read_labelled_fold(data: Path, spell: Callable[[LabelledUtterance], str]) ->
     spelled = [replace(item.utterance, label=spell(item)) for item in read_labels_file(data)]
     utterances = [utterance for utterance in spelled if utterance.label]
     if not utterances:
-        raise UserError(f"{data / LABELS} has no text that can be spelled in letters")
-    return split_by_speaker(utterances, corpus_name(data, ""), str(data / LABELS))
+        raise UserError(f"{data / LABELS_FILE} has no text that can be spelled in letters")
+    return split_by_speaker(utterances, corpus_name(data, ""), str(data / LABELS_FILE))
 
 
 def read_row(data: Path, row: dict[str, Any]) -> LabelledUtterance:

@@ -30,12 +30,13 @@ from sjepa.evaluate.baselines import BASELINES, compute_baseline
 from sjepa.evaluate.whisper import WEIGHTS, extract_states, load_whisper
 from sjepa.files import read_json
 from sjepa.model.encoder_config import EncoderConfig
+from sjepa.model.encoder_folder import EncoderFolder
 from sjepa.model.formats import fingerprint, from_hugging_face
 from sjepa.model.named import resolve_encoder
 from sjepa.model.utterances import encode
 from sjepa.runs.encoder import Encoder
 from sjepa.runs.folder import RunFolder
-from sjepa.runs.locate import find_run, name_encoder, suggest_run_inside
+from sjepa.runs.locate import find_encoder_folder, find_run, name_encoder, suggest_run_inside
 from sjepa.runs.steps import load_encoder_at
 
 # Hugging Face model types from waveforms to hidden states.
@@ -138,9 +139,10 @@ def load_upstream(
             load_s3prl(source, place) if source.startswith(S3PRL) else load_function(source, place), place
         )
     fresh = source.startswith("untrained:")
-    folder = find_encoder_folder(Path(source.removeprefix("untrained:")))
+    folder = find_upstream_folder(Path(source.removeprefix("untrained:")))
     name = ("untrained " if fresh else "") + name_encoder(folder)
-    settings = read_json(folder / "config.json") if (folder / "config.json").is_file() else {"model_type": WHISPER}
+    found = EncoderFolder(folder)
+    settings = read_json(found.config_file) if found.exists else {"model_type": WHISPER}
     if settings.get("model_type") == WHISPER:
         return load_whisper_folder(name, folder, fresh, place, precision)
     if is_compatible(folder, settings):
@@ -153,22 +155,19 @@ def load_upstream(
     return load_hugging_face(name, folder, settings, fresh, place, precision)
 
 
-def find_encoder_folder(path: Path) -> Path:
-    """Return the folder with config.json or Whisper's weights: the path itself, or the encoder of a run.
-
-    An encoder that ships with the package is found by its name.
-    """
+def find_upstream_folder(path: Path) -> Path:
+    """Return the encoder folder, of any architecture, that belongs to a run, a folder or a shipped name."""
     path = resolve_encoder(path, ", ".join(BASELINES))
-    for folder in (path, RunFolder(path).encoder):
-        if (folder / "config.json").is_file() or (folder / WEIGHTS).is_file():
-            return folder
-    hint = suggest_run_inside(path)
-    raise UserError(f"{path} has no encoder: neither config.json nor encoder/config.json exists{hint}")
+    folder = find_encoder_folder(path, WEIGHTS)
+    if folder is None:
+        hint = suggest_run_inside(path)
+        raise UserError(f"{path} has no encoder: neither config.json nor encoder/config.json exists{hint}")
+    return folder
 
 
 def is_compatible(folder: Path, settings: dict[str, Any]) -> bool:
     """Return whether our encoder, which supports padded batches, can run these weights, such as HuBERT Base."""
-    if settings.get("model_type") != "hubert" or not (folder / "model.safetensors").is_file():
+    if settings.get("model_type") != "hubert" or not EncoderFolder(folder).weights.is_file():
         return False
     try:
         from_hugging_face(settings)
@@ -296,7 +295,7 @@ def wrap_network(found: AdaptedNetwork, device: torch.device) -> Upstream:
 
 def needs_normalization(folder: Path, settings: dict[str, Any]) -> bool:
     """Return whether the model expects waveforms with zero mean and unit variance."""
-    preprocessor = folder / "preprocessor_config.json"
+    preprocessor = EncoderFolder(folder).preprocessor
     if preprocessor.is_file():
         return bool(read_json(preprocessor).get("do_normalize", False))
     return settings.get("feat_extract_norm") == "layer"

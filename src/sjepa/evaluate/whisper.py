@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from sjepa.errors import UserError
 from sjepa.files import read_json
+from sjepa.model.encoder_folder import WEIGHT_FILES, EncoderFolder
 from sjepa.model.formats import load_strictly, read_weights
 
 WEIGHTS = "encoder.safetensors"  # the encoder under OpenAI's names, including the mel filters
@@ -127,7 +128,7 @@ def load_whisper(folder: Path, fresh: bool) -> WhisperEncoder:
         if filters:
             weights["mel_filters"] = weights.pop(filters)
     else:
-        settings = read_json(folder / "config.json")
+        settings = read_json(EncoderFolder(folder).config_file)
         weights = read_hugging_face(folder)
         weights["mel_filters"] = make_mel_filters(int(settings.get("num_mel_bins", 80)))
     try:
@@ -151,7 +152,7 @@ def read_hugging_face(folder: Path) -> dict[str, Tensor]:
     """Read the encoder of a Hugging Face folder under OpenAI's names."""
     files = sorted(folder.glob("model*.safetensors")) or sorted(folder.glob("pytorch_model*.bin"))
     if not files:
-        raise UserError(f"{folder} cannot be loaded: it has neither model.safetensors nor pytorch_model.bin")
+        raise UserError(f"{folder} cannot be loaded: it has neither {' nor '.join(WEIGHT_FILES)}")
     weights = {}
     for file in files:
         for name, tensor in read_weights(file).items():

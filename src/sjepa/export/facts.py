@@ -10,6 +10,7 @@ from sjepa.config import Config
 from sjepa.errors import UserError
 from sjepa.fields import TABLE, TEXT, WHOLE, list_of, require
 from sjepa.files import read_json, write_whole
+from sjepa.model.encoder_folder import EncoderFolder
 from sjepa.runs.audio import FIELDS, AudioSection, audio_sections
 from sjepa.runs.events import select_events
 from sjepa.runs.folder import RunFolder
@@ -61,12 +62,12 @@ def read_facts(source: Path) -> TrainingFacts | None:
     Refuse anything that is neither a run nor an encoder.
     """
     run = find_run(source)
-    if run is None and source.is_dir() and (source / "config.json").is_file():
+    if run is None and EncoderFolder(source).exists:
         return read_exported_facts(source / FACTS_FILE) if (source / FACTS_FILE).is_file() else None
     if source.is_file():
         return None
     run = run or RunFolder(source)
-    run.require(run.facts_file, run.log, run.encoder / "model.safetensors")
+    run.require(run.facts_file, run.log, EncoderFolder(run.encoder).weights)
     events = run.events()
     data = select_events(events, "data")
     components = {event["phase"]: event["k"] for event in select_events(events, "phase")}

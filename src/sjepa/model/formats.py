@@ -17,6 +17,7 @@ from sjepa.errors import UserError
 from sjepa.fields import NUMBER, WHOLE, check_fields, list_of, shorten
 from sjepa.files import read_json, save_tensors, write_whole
 from sjepa.model.encoder_config import EncoderConfig
+from sjepa.model.encoder_folder import WEIGHT_FILES, EncoderFolder
 from sjepa.model.foreign import infer_config_fields, infer_sizes, rename_weights
 from sjepa.model.frontend import KERNELS, STRIDES
 from sjepa.model.position import HALVES
@@ -60,8 +61,6 @@ PREPROCESSOR: dict[str, Any] = {
     "do_normalize": False,
     "return_attention_mask": True,
 }
-# Files of weights in a Hugging Face folder. The first that exists is read.
-WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
 # Keys under which training programs store the weights in a larger file.
 NESTED = ("model", "state_dict", "model_weight")
 
@@ -103,13 +102,14 @@ def from_hugging_face(settings: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def save_folder(folder: Path, weights: dict[str, Tensor], settings: dict[str, Any]) -> None:
+def save_folder(path: Path, weights: dict[str, Tensor], settings: dict[str, Any]) -> None:
     """Write a folder that transformers' AutoModel and AutoFeatureExtractor load, in the precision of the weights."""
-    folder.mkdir(parents=True, exist_ok=True)
+    path.mkdir(parents=True, exist_ok=True)
+    folder = EncoderFolder(path)
     dtype = str(next(iter(weights.values())).dtype).removeprefix("torch.")
-    save_tensors(folder / "model.safetensors", weights, metadata={"format": "pt"})
-    write_json(folder / "config.json", settings | {"dtype": dtype})
-    write_json(folder / "preprocessor_config.json", PREPROCESSOR)
+    save_tensors(folder.weights, weights, metadata={"format": "pt"})
+    write_json(folder.config_file, settings | {"dtype": dtype})
+    write_json(folder.preprocessor, PREPROCESSOR)
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
@@ -125,23 +125,23 @@ def read_encoder(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """
     if path.is_file():
         weights = rename_weights(read_weights(path), str(path))
-        config_file = path.parent / "config.json"
+        config_file = EncoderFolder(path.parent).config_file
         settings = read_json(config_file) if config_file.is_file() else {}
         known = settings.get("model_type") == FIXED["model_type"]
         return weights, from_hugging_face(settings) if known else infer_config_fields(weights, str(path))
-    folder = path
-    if not (folder / "config.json").is_file():
-        raise UserError(f"{folder} is not an encoder folder: it has no config.json")
-    settings = read_json(folder / "config.json")
+    folder = EncoderFolder(path)
+    if not folder.exists:
+        raise UserError(f"{path} is not an encoder folder: it has no {folder.config_file.name}")
+    settings = read_json(folder.config_file)
     try:
         fields = from_hugging_face(settings)
     except UserError as error:  # before reading the weights, whose error would be less clear
-        raise OtherNetworkError(folder, str(settings.get("model_type", "nameless")), error) from error
-    file = next((folder / name for name in WEIGHT_FILES if (folder / name).is_file()), None)
+        raise OtherNetworkError(path, str(settings.get("model_type", "nameless")), error) from error
+    file = folder.find_weights()
     if file is None:
-        raise UserError(f"{folder} is not an encoder folder: it has no {' or '.join(WEIGHT_FILES)}")
+        raise UserError(f"{path} is not an encoder folder: it has no {' or '.join(WEIGHT_FILES)}")
     weights = rename_weights(read_weights(file), str(file))
-    check_sizes(weights, fields, folder)
+    check_sizes(weights, fields, path)
     return weights, fields
 
 

@@ -3,13 +3,14 @@
 from pathlib import Path
 
 from sjepa.errors import UserError
+from sjepa.model.encoder_folder import EncoderFolder
 
 WEIGHTS = Path(__file__).parent.parent / "weights"
 
 
 def encoder_names() -> list[str]:
     """Return the names of the encoders that ship with the package."""
-    return sorted(file.parent.name for file in WEIGHTS.glob("*/model.safetensors"))
+    return sorted(folder.name for folder in WEIGHTS.glob("*") if EncoderFolder(folder).weights.is_file())
 
 
 def resolve_encoder(source: str | Path, others: str = "a file of weights") -> Path:

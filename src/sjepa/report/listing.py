@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from sjepa.errors import UserError
-from sjepa.fields import SURPRISES
 from sjepa.locks import is_locked
+from sjepa.model.encoder_folder import EncoderFolder
 from sjepa.runs.events import last_event
 from sjepa.runs.folder import RunFolder
 from sjepa.runs.history import describe_stop
@@ -24,7 +24,6 @@ from sjepa.runs.history import describe_stop
 DEPTH = 3  # levels of folders to search for runs
 SHOWN = 4  # results of a run in the table
 NOT_SET = "–"
-CLUSTERS_FILE = "clusters.safetensors"  # in an encoder folder; targets/clusters.py, which owns the name, needs torch
 
 
 @dataclass
@@ -130,20 +129,9 @@ def read_scores(run: RunFolder) -> dict[str, float]:
     from sjepa.evaluate.results import find_results
     from sjepa.evaluate.table import read_scores  # imported here because it needs numpy
 
-    weights = read_fingerprint(run.encoder / CLUSTERS_FILE)
+    weights = EncoderFolder(run.encoder).recorded_fingerprint()
     results = [r for r in find_results([run.results]) if weights in ("", r["encoder"]["fingerprint"])]
     return {score.column: score.value for result in results for score in read_scores(result)}
-
-
-def read_fingerprint(clusters: Path) -> str:
-    """The fingerprint of the encoder that a file of clusters belongs to; empty if it is not known."""
-    import safetensors
-
-    try:
-        with safetensors.safe_open(clusters, "np") as opened:
-            return str(json.loads((opened.metadata() or {})["clusters"])["encoder"])
-    except (OSError, safetensors.SafetensorError, *SURPRISES):
-        return ""
 
 
 def flatten(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:

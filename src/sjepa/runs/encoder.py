@@ -13,12 +13,13 @@ from sjepa.errors import UserError
 from sjepa.model import formats
 from sjepa.model.encoder import EncoderNetwork
 from sjepa.model.encoder_config import EncoderConfig
+from sjepa.model.encoder_folder import EncoderFolder, find_encoder_files
 from sjepa.model.named import resolve_encoder
 from sjepa.model.position import HALVES
 from sjepa.model.stream import FeatureStream, StreamConfig
 from sjepa.runs.heads import load_clusters, read_own_clusters
 from sjepa.runs.locate import find_encoder
-from sjepa.targets.clusters import CLUSTERS_FILE, Clusters
+from sjepa.targets.clusters import Clusters
 
 UnitSource = Literal["mixture", "head"]
 """Units come from the mixture or from the cluster head."""
@@ -126,7 +127,7 @@ class Encoder(EncoderNetwork):
         formats.save_folder(Path(folder), self.state_dict(), formats.to_hugging_face(self.config))
         if self.held_clusters:
             half = next(self.parameters()).dtype in HALVES
-            file = Path(folder) / CLUSTERS_FILE
+            file = EncoderFolder(Path(folder)).clusters
             self.held_clusters[0].save(file, encoder=formats.fingerprint(self), half=half)
 
     @classmethod
@@ -142,7 +143,7 @@ class Encoder(EncoderNetwork):
         encoder = cls(EncoderConfig(**fields))
         formats.load_strictly(encoder, weights, str(path))
         encoder.source = source
-        encoder.load_own_clusters((place.parent if place.is_file() else place) / CLUSTERS_FILE)
+        encoder.load_own_clusters(find_encoder_files(place).clusters)
         return encoder.eval()
 
     def load_own_clusters(self, file: Path) -> None:

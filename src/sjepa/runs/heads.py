@@ -8,12 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from sjepa.errors import UserError
+from sjepa.model.encoder_folder import find_encoder_files
 from sjepa.model.formats import fingerprint
 from sjepa.model.predictor import Predictor
 from sjepa.runs.checkpoint import load_valid, refuse_unfit
 from sjepa.runs.folder import RunFolder
 from sjepa.runs.locate import find_encoder, find_run
-from sjepa.targets.clusters import CLUSTERS_FILE, Clusters, ClustersInfo, clusters_from_parts, read_clusters
+from sjepa.targets.clusters import Clusters, ClustersInfo, clusters_from_parts, read_clusters
 from sjepa.targets.kinds import KINDS
 from sjepa.targets.layer import LayerChoice
 
@@ -23,8 +24,7 @@ if TYPE_CHECKING:
 
 def load_clusters(source: Path, encoder: nn.Module) -> Clusters:
     """Load mixture and head of an encoder from its folder, or else from a checkpoint of its run."""
-    place = find_encoder(source)
-    file = (place.parent if place.is_file() else place) / CLUSTERS_FILE
+    file = find_encoder_files(find_encoder(source)).clusters
     run = find_run(source) or RunFolder(source)
     if file.is_file():
         try:
@@ -37,7 +37,7 @@ def load_clusters(source: Path, encoder: nn.Module) -> Clusters:
     if run.exists:
         return read_codebook(run)
     raise UserError(
-        f"{source} has no mixture and no cluster head: it has no {CLUSTERS_FILE} and is not a run with checkpoints. "
+        f"{source} has no mixture and no cluster head: it has no {file.name} and is not a run with checkpoints. "
         "`sjepa pretrain` makes runs, and `sjepa export --to hf` includes both. K-means units "
         "(`sjepa units --units kmeans`) need neither"
     )

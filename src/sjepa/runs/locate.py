@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from sjepa.errors import UserError
+from sjepa.model.encoder_folder import CONFIG_FILE
 from sjepa.model.named import resolve_encoder
 from sjepa.runs.folder import RunFolder
 
@@ -16,19 +17,27 @@ def find_run(path: Path) -> RunFolder | None:
 def find_encoder(source: str | Path) -> Path:
     """Return the encoder folder or the file of weights that belongs to a run, a folder, a file or a shipped name."""
     path = resolve_encoder(source)
-    run = RunFolder(path)
     if path.is_file():
         return path
-    if (run.encoder / "config.json").is_file():
-        return run.encoder
-    if run.exists:
+    folder = find_encoder_folder(path)
+    if folder is not None:
+        return folder
+    if RunFolder(path).exists:
         raise UserError(
             f"{path} is a run without an encoder: its first checkpoint writes one; `sjepa pretrain --out {path}` "
             "continues it"
         )
-    if not (path / "config.json").is_file():
-        raise UserError(f"{path} is not an encoder folder: it has no config.json{suggest_run_inside(path)}")
-    return path
+    raise UserError(f"{path} is not an encoder folder: it has no {CONFIG_FILE}{suggest_run_inside(path)}")
+
+
+def find_encoder_folder(path: Path, *other_files: str) -> Path | None:
+    """Return `path` if it is an encoder folder, or else the encoder of the run at `path`, or else None.
+
+    An encoder folder has config.json, or one of `other_files`.
+    """
+    names = (CONFIG_FILE, *other_files)
+    folders = (path, RunFolder(path).encoder)
+    return next((folder for folder in folders if any((folder / name).is_file() for name in names)), None)
 
 
 def name_encoder(folder: Path) -> str:

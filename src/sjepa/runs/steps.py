@@ -1,4 +1,4 @@
-"""Load the encoder of a run at the checkpoint of a step."""
+"""Load an encoder, also from the checkpoint of a run at a step."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,15 @@ def load_step(path: Path, step: int) -> tuple["Parts", dict[str, Any]]:
         return load(run.checkpoint(step))
     except DamagedError as error:
         raise UserError(f"--step {step}: {run.checkpoint(step)} is damaged ({error})") from error
+
+
+def load_encoder(source: Path, step: int | None = None, ema: bool = False) -> "Encoder":
+    """Load an encoder by path or name. With `step` or `ema`, load it from a checkpoint of a run."""
+    from sjepa.runs.encoder import Encoder
+
+    if step is None and not ema:
+        return Encoder.from_pretrained(source)
+    return load_encoder_at(source, step, ema)
 
 
 def load_encoder_at(path: Path, step: int | None, ema: bool = False) -> "Encoder":

@@ -16,6 +16,7 @@ from sjepa.config import differences
 from sjepa.errors import UserError
 from sjepa.files import write_whole
 from sjepa.locks import is_locked
+from sjepa.model.encoder_folder import EncoderFolder
 from sjepa.runs import checkpoint
 from sjepa.runs.folder import RunFolder, page_name
 from sjepa.settings_file import to_toml
@@ -111,9 +112,8 @@ def train(sweep: Sweep, item: Item, phases: int = 0) -> None:
 
 def is_measured(evaluation: Evaluation, item: Item) -> bool:
     """Whether a result exists and is not older than the encoder that it measures."""
-    result, weights = evaluation.result(item), Path(item.encoder) / "model.safetensors"
-    if item.config is not None:
-        weights = RunFolder(item.folder).encoder / weights.name
+    encoder = Path(item.encoder) if item.config is None else RunFolder(item.folder).encoder
+    result, weights = evaluation.result(item), EncoderFolder(encoder).weights
     if not result.is_file():
         return False
     return not weights.is_file() or result.stat().st_mtime >= weights.stat().st_mtime

@@ -22,14 +22,13 @@ from sjepa.errors import UserError
 from sjepa.fields import FLAG, NUMBER, SURPRISES, TEXT, WHOLE, one_of, optional, require, shorten, table_of
 from sjepa.files import save_tensors
 from sjepa.model.encoder import EncoderNetwork
+from sjepa.model.encoder_folder import CLUSTERS_HEADER
 from sjepa.model.predictor import ClusterHead
 from sjepa.targets.gmm import DiagonalGMM
 from sjepa.targets.kinds import KINDS, FeatureInputs, TargetName
 from sjepa.targets.projection import PrincipalComponents
 from sjepa.targets.targets import Targets
 
-CLUSTERS_FILE = "clusters.safetensors"  # next to the weights of the encoder
-HEADER = "clusters"  # key in the safetensors metadata; the value is a JSON object
 BATCH = 65_536  # frames per forward pass of the head
 MIXTURE = ("weights", "means", "variances", "centre", "floor")
 KINDS_OF_FIELDS = {
@@ -197,14 +196,14 @@ def clusters_from_parts(
 
 
 def save_clusters(path: Path, tensors: Mapping[str, Tensor], info: ClustersInfo) -> None:
-    save_tensors(path, tensors, metadata={HEADER: json.dumps(dataclasses.asdict(info))})
+    save_tensors(path, tensors, metadata={CLUSTERS_HEADER: json.dumps(dataclasses.asdict(info))})
 
 
 def read_clusters(path: Path) -> tuple[ClustersInfo | None, dict[str, Tensor]]:
     """Read header and tensors of a file. The header is None if an older version wrote the file."""
     try:
         with safetensors.safe_open(path, "pt") as opened:
-            header = (opened.metadata() or {}).get(HEADER)
+            header = (opened.metadata() or {}).get(CLUSTERS_HEADER)
         tensors = safetensors.torch.load_file(path)
     except (OSError, safetensors.SafetensorError, ValueError) as error:
         raise UserError(f"{path} cannot be read: {error}") from error

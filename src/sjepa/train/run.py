@@ -16,6 +16,7 @@ from sjepa.config import Config
 from sjepa.cuda_graphs import StepGraphs
 from sjepa.errors import UserError
 from sjepa.model import formats
+from sjepa.model.encoder_folder import EncoderFolder
 from sjepa.model.sjepa import SJEPA
 from sjepa.phases import Phase
 from sjepa.runs import checkpoint
@@ -25,14 +26,7 @@ from sjepa.runs.locate import find_encoder
 from sjepa.runs.steps import load_step
 from sjepa.seeds import seed_from
 from sjepa.settings_file import load_preset, preset_names
-from sjepa.targets.clusters import (
-    CLUSTERS_FILE,
-    ClustersInfo,
-    clusters_from_parts,
-    describe_targets,
-    save_clusters,
-    select,
-)
+from sjepa.targets.clusters import ClustersInfo, clusters_from_parts, describe_targets, save_clusters, select
 from sjepa.targets.kinds import FeatureInputs
 from sjepa.targets.layer import LayerChoice
 from sjepa.targets.targets import Targets
@@ -239,7 +233,7 @@ class Run:
                     places.append(folder.phase_encoder(ended))
             for place in places:
                 formats.save_folder(place, encoder, settings)
-                save_clusters(place / CLUSTERS_FILE, tensors, clusters)
+                save_clusters(EncoderFolder(place).clusters, tensors, clusters)
         except OSError as error:
             raise checkpoint.make_write_error("the encoder", clusters.step, folder, error) from error
 

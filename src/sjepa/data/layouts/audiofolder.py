@@ -8,6 +8,7 @@ from sjepa.audio.io import show_path
 from sjepa.data.corpus import audio_files
 from sjepa.data.layouts import Found, Item, Source, identifier
 from sjepa.data.layouts.manifest import lines, make_item
+from sjepa.data.splits import is_split_folder
 from sjepa.data.storage import Place
 from sjepa.errors import UserError
 
@@ -78,4 +79,4 @@ def class_items(source: Source) -> Found:
 def split_of(folder: str, root: str) -> str:
     """The split of a folder: the topmost folder below the root, if it has the name of a split."""
     top = os.path.relpath(folder, root).split(os.sep)[0]
-    return top if top.lower().startswith(("train", "valid", "val", "dev", "test", "eval")) else ""
+    return top if is_split_folder(top) else ""

@@ -21,6 +21,7 @@ from sjepa.data.storage import Place, is_url
 from sjepa.errors import UserError
 
 NAME = "manifest.jsonl"  # a list in the folder of its audio
+LABELS_FILE = "labels.jsonl"  # such a list with labels for evaluation: `evaluate/labelled.py` describes its fields
 
 
 def recognises(path: str) -> bool:

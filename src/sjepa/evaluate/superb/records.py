@@ -20,6 +20,7 @@ from sjepa.progress import say
 
 T = TypeVar("T")
 LITE_UTTERANCES = (2000, 400, 800)  # train, dev, test; LibriSpeech uses all of dev-clean instead
+SHARES = (0.7, 0.1, 0.2)  # of the speakers in train, dev and test, if a corpus has no splits
 Label = str | tuple[str, ...]
 """Text for a sequence task; one class for each slot of a classification task."""
 
@@ -160,7 +161,7 @@ def report_unlabelled(folder: Path, labelled: Sequence[Path]) -> None:
 
 def split_by_speaker(utterances: Sequence[Utterance], corpus: str, what: str) -> Fold:
     """Split transcribed speech for the lite protocol: 70% of the speakers train, 10% dev, 20% test."""
-    return Fold(f"{corpus} split by speaker", *split_speakers(utterances, (0.7, 0.1, 0.2), seed=0, what=what))
+    return Fold(f"{corpus} split by speaker", *split_speakers(utterances, SHARES, seed=0, what=what))
 
 
 def split_speakers(

@@ -10,20 +10,19 @@ from typing import Any, TypeVar
 import numpy as np
 
 from sjepa.audio.io import SAMPLE_RATE
-from sjepa.data.index import open_index, read_facts, read_labels
+from sjepa.data.index import open_index, read_labels
+from sjepa.data.index_folder import IndexFolder
 from sjepa.data.layouts import Item, detect_layout, find_items
+from sjepa.data.layouts.manifest import LABELS_FILE
+from sjepa.data.splits import PREFIXES, find_split_part
 from sjepa.data.storage import is_url
 from sjepa.errors import UserError
 from sjepa.evaluate.metric import SectionKind
-from sjepa.evaluate.superb.records import Fold, Label, Utterance, split_speakers
+from sjepa.evaluate.superb.records import SHARES, Fold, Label, Utterance, split_speakers
 from sjepa.evaluate.superb.task import Task
 from sjepa.progress import say, track
 
 AnyTask = TypeVar("AnyTask", bound=Task)
-LABELS_FILE = "labels.jsonl"
-# Prefixes of split names.
-PARTS = {"train": ("train",), "dev": ("dev", "val", "cv"), "test": ("test", "eval")}
-SHARES = (0.7, 0.1, 0.2)  # of the speakers, if the corpus has no splits
 DEV_SHARE = 0.1  # of the training speakers, if the corpus has no dev part
 ITEM_COLUMNS = {"speaker": "speaker", "sex": "sex", "gender": "sex", "chapter": "chapter", "text": "text"}
 
@@ -45,14 +44,14 @@ def is_user_corpus(data: Path, *known: str) -> bool:
     """Return whether a path is a user's corpus: it lists its audio and has none of the `known` folders."""
     if any((data / folder).is_dir() or data.name == folder for folder in known):
         return False
-    if data.is_file() or (data / "index.json").is_file() or (data / LABELS_FILE).is_file():
+    if data.is_file() or IndexFolder(data).exists or (data / LABELS_FILE).is_file():
         return True
     return detect_layout(str(data)) not in ("tars", "librispeech", "librilight", "folder")
 
 
 def read_items(data: Path, layout: str = "auto") -> list[Item]:
     """Read all utterances of a corpus or an index. Report how many are unusable, and the first."""
-    if (data / "index.json").is_file():
+    if IndexFolder(data).exists:
         return read_index_items(data)
     listed = data / LABELS_FILE if (data / LABELS_FILE).is_file() else data
     found = list(find_items([str(listed)], layout))
@@ -70,7 +69,7 @@ def read_items(data: Path, layout: str = "auto") -> list[Item]:
 
 def read_index_items(data: Path) -> list[Item]:
     """Read the utterances of an index, or of FLAC shards."""
-    if read_facts(str(data)).get("shards") == "int16":
+    if IndexFolder(data).facts().get("shards") == "int16":
         raise UserError(f"{data} has shards of uncompressed samples: give the index that they were made from")
     corpus, labels = open_index(str(data)), read_labels(str(data))
     rows = labels.to_pylist()
@@ -125,10 +124,10 @@ def split_corpus(data: Path, labelled: Sequence[tuple[Item, Label]], *, by_speak
     drawn instead of speakers, for tasks that recognise the speaker.
     """
     utterances = [make_utterance(item, label) for item, label in labelled]
-    parts: dict[str, list[Utterance]] = {name: [] for name in PARTS}
+    parts: dict[str, list[Utterance]] = {name: [] for name in PREFIXES}
     others: dict[str, int] = {}
     for utterance, (item, _) in zip(utterances, labelled, strict=True):
-        part = guess_part(item.split)
+        part = find_split_part(item.split)
         if part:
             parts[part].append(utterance)
         elif item.split:
@@ -152,10 +151,6 @@ def split_corpus(data: Path, labelled: Sequence[tuple[Item, Label]], *, by_speak
         speakers = by_speaker and len({u.speaker for u in parts["train"]}) > 1
         parts["train"], parts["dev"] = draw_parts(parts["train"], (1 - DEV_SHARE, DEV_SHARE), str(data), speakers)
     return Fold(name, **parts)
-
-
-def guess_part(split: str) -> str:
-    return next((part for part, names in PARTS.items() if split.lower().startswith(names)), "")
 
 
 def split_by_shares(data: Path, utterances: Sequence[Utterance], by_speaker: bool) -> list[list[Utterance]]:

@@ -1,6 +1,7 @@
 """Automatic speech recognition: characters of LibriSpeech, or of your own corpus."""
 
-from sjepa.evaluate.labelled import LABELS, LabelledUtterance, read_labelled_fold
+from sjepa.data.layouts.manifest import LABELS_FILE
+from sjepa.evaluate.labelled import LabelledUtterance, read_labelled_fold
 from sjepa.evaluate.metric import SectionKind
 from sjepa.evaluate.superb import librispeech
 from sjepa.evaluate.superb.alphabet import Alphabet, spell
@@ -16,7 +17,7 @@ from sjepa.evaluate.superb.user_corpus import is_user_corpus, label_items, read_
 
 
 def build(entry: Entry, request: Request) -> SequenceTask:
-    listed = request.lite and (request.data / LABELS).is_file()
+    listed = request.lite and (request.data / LABELS_FILE).is_file()
     if not listed and is_user_corpus(request.data, request.subset, *librispeech.STANDARD, "LibriSpeech"):
         return build_user_task(entry.rename_for_corpus(request.data), request)
     fold = read_lite_fold(request) if request.lite else librispeech.read_standard_fold(request.data)
@@ -35,7 +36,7 @@ def build_user_task(entry: Entry, request: Request) -> SequenceTask:
 
 def read_lite_fold(request: Request) -> Fold:
     """Read a subset of LibriSpeech, or a corpus with `labels.jsonl`, split by speaker."""
-    if not (request.data / LABELS).is_file():
+    if not (request.data / LABELS_FILE).is_file():
         return librispeech.read_subset_fold(request.data, request.subset)
     return read_labelled_fold(request.data, LabelledUtterance.transcript)
 
