@@ -16,7 +16,7 @@ from sjepa.data.index import open_index, read_labels
 from sjepa.data.layouts import LAYOUTS, Item, detect_layout, find_items, find_layout
 from sjepa.data.opening import open_one
 from sjepa.data.shards import write_shards
-from sjepa.data.splits import part_of_split
+from sjepa.data.splits import find_split_part
 from sjepa.errors import UserError
 
 pa = pytest.importorskip("pyarrow")
@@ -248,7 +248,7 @@ def test_a_folder_of_common_voice_is_not_a_split_but_a_split_may_be_called_cv(tm
     write(tmp_path / "cv-corpus-17.0" / "clips" / "1.wav")
     items, _ = found(tmp_path, "audiofolder")
     assert [(i.split, json.loads(i.labels)["label"]) for i in items] == [("", "clips")]
-    assert [part_of_split(name) for name in ("train_si84", "Validation", "cv05", "eval92", "other")] == [
+    assert [find_split_part(name) for name in ("train_si84", "Validation", "cv05", "eval92", "other")] == [
         "train",
         "dev",
         "dev",
