@@ -144,6 +144,16 @@ def test_the_page_loads_nothing(whole: tuple[list[dict[str, Any]], Page]) -> Non
     assert elsewhere == ["data:,"]  # the empty icon, without which browsers ask for one
 
 
+def test_the_navigation_links_to_every_section_in_order(tmp_path: Path) -> None:
+    complete = keep_findings(make_run(tmp_path / "complete", make_events(shares=True)))
+    begun = make_run(tmp_path / "begun", [])
+    pages = [Page(write_page(run, tmp_path / "page.html")) for run in (complete, begun)]
+    pages.append(Page(write_comparison([complete, begun], tmp_path / "page.html")))
+    for page in pages:
+        assert [load.removeprefix("#") for load in page.loads if load.startswith("#")] == page.anchors
+    assert pages[1].anchors == ["gaps", "details"]  # the others need a logged line, or results
+
+
 def test_missing_pieces_leave_notes(tmp_path: Path) -> None:
     events = [event for event in make_events(400) if event["event"] != "layers"]
     run = make_run(tmp_path / "run", events)

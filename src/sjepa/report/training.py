@@ -3,7 +3,7 @@
 from html import escape
 
 from sjepa.report import charts
-from sjepa.report.blocks import card, duration, figure, note, pairs, section
+from sjepa.report.blocks import SectionBody, card, duration, figure, note, pairs
 from sjepa.report.contents import Report
 from sjepa.runs.alarms import read_alarms
 from sjepa.runs.events import phase_spans, select_events
@@ -28,13 +28,13 @@ def meanings(report: Report) -> str:
     return f'<ul class="meaning">{items}</ul>' if items else ""
 
 
-def next_steps(report: Report) -> str:
+def next_steps(report: Report) -> SectionBody | None:
     """Commands to run next, if the page has any."""
     rows = "".join(
         f"<dt>{escape(what)}</dt><dd><code>{escape(command)}</code></dd>"
         for what, command in report.comparison.get("next", {}).items()
     )
-    return section("next", "What to run next", "", f'<dl class="commands">{rows}</dl>') if rows else ""
+    return SectionBody("", f'<dl class="commands">{rows}</dl>') if rows else None
 
 
 def describe_run(report: Report) -> str:
@@ -104,7 +104,7 @@ def accuracy_of(task: str) -> str:
     return f"{task.capitalize()} accuracy"
 
 
-def learning_curves(report: Report) -> str:
+def learning_curves(report: Report) -> SectionBody:
     kinds = "; ".join(
         f"in phase {phase['phase']} they are {phase['targets']} with K = {phase['k']:,}"
         for phase in select_events(report.events, "phase")
@@ -126,9 +126,7 @@ def learning_curves(report: Report) -> str:
         "How often the most likely component of prediction and target agree. At visible frames the encoder sees the "
         f"frame; at masked frames it infers it from context.{describe_chance(report)}",
     )
-    return section(
-        "learning",
-        "How it learned",
+    return SectionBody(
         f"The network predicts a target at every frame; {kinds}. Do not compare curves of different phases.",
         f'{loss}<div class="grid">{accuracy}{decay(report)}</div>{held_out(report)}',
     )
@@ -169,7 +167,7 @@ def decay(report: Report) -> str:
     )
 
 
-def targets(report: Report) -> str:
+def targets(report: Report) -> SectionBody:
     entropy = figure(
         "entropy",
         "Entropy over training",
@@ -184,15 +182,13 @@ def targets(report: Report) -> str:
         "Perplexity of the mean posterior: near K if all components are used equally, near 1 if targets collapse. A "
         "component is dead below a hundredth of an even share.",
     )
-    return section(
-        "targets",
-        "What was predicted",
+    return SectionBody(
         "Good targets are sharp at every frame and use all components over the corpus.",
         f'<div class="grid">{entropy}{components}</div>',
     )
 
 
-def machinery(report: Report) -> str:
+def machinery(report: Report) -> SectionBody:
     clip = report.config.get("train", {}).get("clip")
     kinds = (
         ("gradient_norm", "Gradient norm", ".3f", "~g", f"Before clipping at {clip}." if clip else "Before clipping."),
@@ -204,7 +200,7 @@ def machinery(report: Report) -> str:
         figure(key, name, charts.small_chart(report.events, key, form, ticks), text)
         for key, name, form, ticks, text in kinds
     )
-    return section("machinery", "How it ran", "", f'<div class="grid four">{figures}</div>{alarms(report)}')
+    return SectionBody("", f'<div class="grid four">{figures}</div>{alarms(report)}')
 
 
 def alarms(report: Report) -> str:
@@ -225,15 +221,13 @@ def alarms(report: Report) -> str:
     return f'<h3 class="later">Alarms</h3><ul class="alarms">{items}</ul>' if items else nothing
 
 
-def details(report: Report) -> str:
+def details(report: Report) -> SectionBody:
     """Everything needed to repeat the run, collapsed."""
     top = {key: value for key, value in report.config.items() if not isinstance(value, dict)}
     groups = {"run": top} | {key: value for key, value in report.config.items() if isinstance(value, dict)}
     settings = "".join(pairs(values, name) for name, values in groups.items() if values)
     facts = pairs(report.facts) if report.facts else note("This run directory has no run.json.")
-    return section(
-        "details",
-        "Details",
+    return SectionBody(
         "",
         f"<details><summary>The run</summary>{facts}</details><details><summary>Settings</summary>"
         f'<div class="settings">{settings or note("This run directory has no config.toml.")}</div></details>',
