@@ -440,8 +440,8 @@ def interrupted_at_the_second() -> Callable[..., dict[str, Any]]:
     def analyse(run: Any, speech: Any) -> dict[str, Any]:
         if calls:
             raise KeyboardInterrupt
-        calls.append(speech.name)
-        return {"name": speech.name}
+        calls.append(speech.utterance.name)
+        return {"name": speech.utterance.name}
 
     return analyse
 
