@@ -19,15 +19,9 @@ from sjepa.runs.events import select_events
 
 def results(report: Report) -> SectionBody | None:
     """The comparison of the demo, and a table of all results of `superb`, `probe` and `units` in the run."""
-    about, levels, spreads = (report.comparison.get(name, {}) for name in ("about", "chance", "deviation"))
     figures = "".join(
-        figure(
-            f"comparison-{index}",
-            accuracy_of(task),
-            charts.bars(scores, levels.get(task), spreads.get(task)),
-            about.get(task, ""),
-        )
-        for index, (task, scores) in enumerate(report.tasks.items())
+        figure(f"comparison-{index}", accuracy_of(task.name), charts.bars(task), task.about)
+        for index, task in enumerate(report.comparison.tasks)
     )
     tables = "".join(results_table(part) for part in build_sections(report.results))
     if not figures and not tables:
@@ -174,7 +168,7 @@ def gaps(report: Report) -> SectionBody | None:
             f"sjepa analyze erank {run} --data LABELLED",
         ),
         "Probes": (
-            bool(report.tasks) or any(r["task"] == "probe" for r in report.results),
+            bool(report.comparison.tasks) or any(r["task"] == "probe" for r in report.results),
             f"sjepa probe --encoder {run} --data LABELLED",
         ),
         "SUPERB, and size against score": (

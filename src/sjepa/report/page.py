@@ -7,7 +7,6 @@ from html import escape
 from importlib import resources
 from pathlib import Path
 from string import Template
-from typing import Any
 
 from sjepa.errors import UserError
 from sjepa.fields import refuse_surprises
@@ -15,6 +14,7 @@ from sjepa.files import write_whole
 from sjepa.report import compare, findings, training
 from sjepa.report.blocks import PageSection, render_sections
 from sjepa.report.contents import Report, read_report
+from sjepa.report.demo_comparison import DemoComparison
 from sjepa.report.explorer import explorer
 from sjepa.report.masked import masked_frames
 from sjepa.runs.folder import RunFolder
@@ -49,7 +49,7 @@ COMPARISON_SECTIONS: tuple[PageSection[Sequence[Report]], ...] = (
 def write_page(
     run: Path,
     out: Path,
-    comparison: dict[str, Any] | None = None,
+    comparison: DemoComparison | None = None,
     title: str = "S-JEPA pre-training",
     more_results: tuple[Path, ...] = (),
 ) -> Path:

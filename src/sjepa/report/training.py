@@ -11,7 +11,7 @@ from sjepa.runs.events import phase_spans, select_events
 
 def header(report: Report) -> str:
     """What was run and what it reached, in words and in a few numbers."""
-    introduction = [escape(sentence) for sentence in report.comparison.get("introduction", [])]
+    introduction = [escape(sentence) for sentence in report.comparison.introduction]
     sentences = [*introduction, describe_run(report), *describe_gains(report), *describe_limits(report)]
     ledes = "".join(f'<p class="lede">{sentence}</p>' for sentence in sentences)
     known = {"data": "data {}", "started": "started {}", "sjepa": "sjepa {}", "torch": "torch {}"}
@@ -24,7 +24,7 @@ def header(report: Report) -> str:
 
 def meanings(report: Report) -> str:
     """What each headline number means, if the page has an explanation."""
-    items = "".join(f"<li>{escape(text)}</li>" for text in report.comparison.get("meaning", []))
+    items = "".join(f"<li>{escape(text)}</li>" for text in report.comparison.meaning)
     return f'<ul class="meaning">{items}</ul>' if items else ""
 
 
@@ -32,7 +32,7 @@ def next_steps(report: Report) -> SectionBody | None:
     """Commands to run next, if the page has any."""
     rows = "".join(
         f"<dt>{escape(what)}</dt><dd><code>{escape(command)}</code></dd>"
-        for what, command in report.comparison.get("next", {}).items()
+        for what, command in report.comparison.next_steps.items()
     )
     return SectionBody("", f'<dl class="commands">{rows}</dl>') if rows else None
 
@@ -52,11 +52,10 @@ def describe_run(report: Report) -> str:
 
 def describe_gains(report: Report) -> list[str]:
     parts = []
-    for task, scores in report.tasks.items():
-        *others, ours = scores
-        remark = "; ".join(f"{name} {scores[name]:.1%}" for name in others)
-        against = f" ({escape(remark)})" if others else ""
-        parts.append(f"<b>{scores[ours]:.1%} {escape(task)} accuracy</b>{against}")
+    for task in report.comparison.tasks:
+        remark = "; ".join(f"{other.name} {other.accuracy:.1%}" for other in task.others)
+        against = f" ({escape(remark)})" if remark else ""
+        parts.append(f"<b>{task.ours.accuracy:.1%} {escape(task.name)} accuracy</b>{against}")
     return [f"Linear probes on its frozen features reach {' and '.join(parts)}."] if parts else []
 
 
@@ -78,11 +77,10 @@ def describe_limits(report: Report) -> list[str]:
 
 def headline_numbers(report: Report) -> list[str]:
     cards = []
-    for task, scores in report.tasks.items():
-        names, level = list(scores), report.comparison.get("chance", {}).get(task)
-        remark = [f"{names[0]} {scores[names[0]]:.1%}"] if len(names) > 1 else []
-        remark += [f"chance {level:.1%}"] if level is not None else []
-        cards.append(card(accuracy_of(task), f"{scores[names[-1]]:.1%}", ", ".join(remark), "result"))
+    for task in report.comparison.tasks:
+        remark = [f"{other.name} {other.accuracy:.1%}" for other in task.others[:1]]
+        remark.append(f"chance {task.chance:.1%}")
+        cards.append(card(accuracy_of(task.name), f"{task.ours.accuracy:.1%}", ", ".join(remark), "result"))
     if report.lines:
         last, planned = report.lines[-1], report.planned_steps
         parts = " + ".join(f"{end - start:,}" for _, start, end in phase_spans(report.events))
