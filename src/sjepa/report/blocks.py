@@ -1,11 +1,12 @@
 """Parts of a page: sections, figures, cards, tables. All outside text is escaped here."""
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from html import escape
 from typing import Any, Generic, TypeVar
 
+from sjepa.evaluate.tabular import Cell
 from sjepa.report.charts import Chart
 
 Subject = TypeVar("Subject")
@@ -80,18 +81,16 @@ def pairs(values: dict[str, Any], name: str = "") -> str:
     return f"<table>{f'<caption>{escape(name)}</caption>' if name else ''}{rows}</table>"
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]], strong: Iterable[tuple[int, int]] = ()) -> str:
-    """A table of texts; cells (row, column) named in `strong` are bold."""
-    bold = set(strong)
-    heads = "".join(f'<th scope="col">{escape(text)}</th>' for text in head)
-    body = ""
-    for r, row in enumerate(rows):
-        cells = "".join(
-            f"<td>{'<b>' if (r, c) in bold else ''}{escape(text)}{'</b>' if (r, c) in bold else ''}</td>"
-            for c, text in enumerate(row)
-        )
-        body += f"<tr>{cells}</tr>"
+def table(head: Iterable[Cell], rows: Iterable[Iterable[Cell]]) -> str:
+    """A table with a heading row."""
+    heads = "".join(f'<th scope="col">{escape(cell.plain)}</th>' for cell in head)
+    body = "".join(f"<tr>{''.join(map(table_cell, row))}</tr>" for row in rows)
     return f'<div class="wide"><table class="scores"><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def table_cell(cell: Cell) -> str:
+    text = escape(cell.plain)
+    return f"<td><b>{text}</b></td>" if cell.bold else f"<td>{text}</td>"
 
 
 def duration(seconds: float) -> str:

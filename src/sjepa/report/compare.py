@@ -7,6 +7,7 @@ from typing import Any
 from sjepa.analysis.names import LABELS, PATHS
 from sjepa.analysis.style import INK, MASKED, PREDICTOR, RULE, SKY, TARGET, VISIBLE, WARNING
 from sjepa.evaluate.table import build_sections
+from sjepa.evaluate.tabular import Cell
 from sjepa.report.blocks import SectionBody, card, duration, figure, note, table
 from sjepa.report.charts import Chart, base_layout, curve, vertical_line
 from sjepa.report.contents import Report
@@ -69,7 +70,7 @@ def describe_comparability(reports: Sequence[Report]) -> str:
 
 
 def overview(reports: Sequence[Report]) -> SectionBody:
-    head = ["", *names(reports)]
+    head = [Cell(""), *map(Cell, names(reports))]
     facts: dict[str, list[str]] = {}
     for report in reports:
         last, encoder = (report.lines or [{}])[-1], report.config.get("encoder", {})
@@ -89,7 +90,9 @@ def overview(reports: Sequence[Report]) -> SectionBody:
         }
         for name, cell in cells.items():
             facts.setdefault(name, []).append(cell)
-    return SectionBody("From their last logged lines.", table(head, [[n, *c] for n, c in facts.items()]))
+    return SectionBody(
+        "From their last logged lines.", table(head, [map(Cell, [name, *cells]) for name, cells in facts.items()])
+    )
 
 
 def data_of(report: Report) -> dict[str, str]:
@@ -113,7 +116,8 @@ def settings(reports: Sequence[Report]) -> SectionBody:
     rows = [
         [key, *(str(each.get(key, "–")) for each in flat)] for key in keys if len({str(e.get(key)) for e in flat}) > 1
     ]
-    content = table(["setting", *names(reports)], rows) if rows else note("No setting differs.")
+    head = [Cell("setting"), *map(Cell, names(reports))]
+    content = table(head, [map(Cell, row) for row in rows]) if rows else note("No setting differs.")
     return SectionBody("", content)
 
 

@@ -9,7 +9,7 @@ from sjepa.analysis.names import LABELS
 from sjepa.analysis.pareto import analyse_pareto
 from sjepa.evaluate.metric import SectionKind
 from sjepa.evaluate.table import Section, build_sections, find_section
-from sjepa.evaluate.tabular import format_cells
+from sjepa.evaluate.tabular import Cell, format_table
 from sjepa.report import charts, findings_charts
 from sjepa.report.blocks import SectionBody, figure, note, table
 from sjepa.report.contents import Report
@@ -34,21 +34,13 @@ def results(report: Report) -> SectionBody | None:
 
 def results_table(part: Section) -> str:
     """A table of results in the paper's form: size classes have headings, probes have encoders as columns."""
-    head, cells = format_cells(part, BOLD, "–", str)
-    rows, strong = [], []
-    for r, row in enumerate(cells):
-        if isinstance(row, str):
-            rows.append([row, *("" for _ in head[1:])])
-            strong.append((r, 0))
-            continue
-        strong += [(r, c) for c, text in enumerate(row) if text.startswith(MARK)]
-        rows.append([text.removeprefix(MARK) for text in row])
-    words = escape(part.note)
-    return f"<figure><h3>{escape(part.title)}</h3>{table(head, rows, strong)}<figcaption>{words}</figcaption></figure>"
-
-
-MARK = "\ue000"  # of a private range, so that no name has it
-BOLD = MARK + "{}"
+    formatted = format_table(part)
+    rows = []
+    for name, members in formatted.groups:
+        rows += [[Cell(name, bold=True), *(Cell("") for _ in formatted.head[1:])]] if name else []
+        rows += members
+    content = table(formatted.head, rows)
+    return f"<figure><h3>{escape(part.title)}</h3>{content}<figcaption>{escape(part.note)}</figcaption></figure>"
 
 
 def layers(report: Report) -> SectionBody:
