@@ -63,7 +63,8 @@ def run(arguments: list[str]) -> None:
     from sjepa.evaluate.abx import abx_errors, import_fastabx
     from sjepa.evaluate.agreement import measure_agreement
     from sjepa.evaluate.labelled import corpus_name, corpus_suffix, read_labelled, read_unlabelled
-    from sjepa.evaluate.probing import extract_features, select_states, state_name
+    from sjepa.evaluate.probe_names import state_name
+    from sjepa.evaluate.probing import extract_features, select_states
     from sjepa.evaluate.results import results_folder, write_results
     from sjepa.evaluate.units import HeadUnits, PredictorUnits, kmeans_units, mixture_units, require_clusters
     from sjepa.evaluate.upstream import check_frozen, load_upstream
@@ -135,7 +136,7 @@ def run(arguments: list[str]) -> None:
                 "kind": command.units,
                 "layer": clusters.info.targets
                 if clusters and clusters.state is None
-                else state_name(upstream, states[0]),
+                else state_name(states[0], upstream.states),
                 "clusters": command.clusters if command.units == "kmeans" else None,
                 "codebook": command.codebook.name if command.codebook is not None else None,
             },
@@ -155,7 +156,8 @@ def run_items(command: Units) -> None:
     from sjepa.errors import UserError
     from sjepa.evaluate.abx import import_fastabx, item_errors, read_item_files
     from sjepa.evaluate.labelled import read_unlabelled
-    from sjepa.evaluate.probing import extract_features, select_states, state_name
+    from sjepa.evaluate.probe_names import state_name
+    from sjepa.evaluate.probing import extract_features, select_states
     from sjepa.evaluate.results import results_folder, write_results
     from sjepa.evaluate.upstream import check_frozen, load_upstream
     from sjepa.locks import lock_folder
@@ -179,7 +181,7 @@ def run_items(command: Units) -> None:
         found = extract_features(upstream, corpus, states, 0, command.seed, means=False)
     features = {names[i]: x[0] for i, x in zip(found.framed, found.frames, strict=True)}
     scores = item_errors(command.items, features, command.seed, SAMPLE_RATE / upstream.stride)
-    layer = state_name(upstream, states[0])
+    layer = state_name(states[0], upstream.states)
     results = {
         "task": "units",
         "corpus": f"ABX items {command.items.name}",

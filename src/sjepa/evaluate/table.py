@@ -11,6 +11,7 @@ import numpy as np
 
 from sjepa.evaluate import agreement, reported
 from sjepa.evaluate.metric import Better, Metric, SectionKind, column_name
+from sjepa.evaluate.probe_names import state_name
 from sjepa.evaluate.results import REQUIRED
 
 if TYPE_CHECKING:  # costs need torch, tables do not
@@ -268,11 +269,16 @@ def deepest_layer(results: dict[str, Any]) -> str:
 
 def name_row(results: dict[str, Any]) -> str:
     """Return the encoder's name, with the probed layer unless it is the last."""
-    name, states = results["encoder"]["name"], results["encoder"].get("states")
+    return f"{results['encoder']['name']}{layer_suffix(results)}"
+
+
+def layer_suffix(results: dict[str, Any]) -> str:
+    """Return a comma and the probed layer, or an empty string if it is the last or the result is not of probes."""
+    states = results["encoder"].get("states")
     if results["task"] != "probe" or states is None:
-        return str(name)
-    last = "features" if states == 1 else f"layer {states - 2}"
-    return str(name) if deepest_layer(results) == last else f"{name}, {deepest_layer(results)}"
+        return ""
+    layer = deepest_layer(results)
+    return "" if layer == state_name(states - 1, states) else f", {layer}"
 
 
 def flatten_settings(value: Any, name: str = "") -> dict[str, Any]:
