@@ -20,6 +20,7 @@ from output import to_markdown, write_entries
 
 from sjepa.analysis.style import read_findings
 from sjepa.config import flatten
+from sjepa.evaluate.probe_names import ProbeName
 from sjepa.files import read_json
 from sjepa.runs.events import select_events
 from sjepa.runs.folder import RunFolder
@@ -172,7 +173,7 @@ def round_value(value: float | None) -> float | None:
     return float(f"{value:.5g}") if isinstance(value, float) else value
 
 
-def read_probe(name: str) -> Row:
+def read_probe(name: ProbeName) -> Row:
     def read(found: Found) -> float | None:
         layers = found["results"].get("probe", {}).get("layers", {})
         return list(layers.values())[-1].get(name, {}).get("mean") if layers else None
@@ -204,17 +205,17 @@ def read_rate(phase: int) -> Row:
     return lambda found: found.get("audio_per_second", {}).get(str(phase))
 
 
-phones = read_probe("phoneme linear, held-out speakers")
+phones = read_probe(ProbeName.PHONE_LINEAR_HELD_OUT)
 
 TABLES: dict[str, dict[str, Row]] = {
     "probes": {
         "phones, linear, held-out speakers": phones,
-        "linear, random frames": read_probe("phoneme linear, random frames"),
-        "MLP, held-out speakers": read_probe("phoneme mlp, held-out speakers"),
-        "MLP, random frames": read_probe("phoneme mlp, random frames"),
-        "speaker": read_probe("speaker"),
-        "gender": read_probe("gender"),
-        "chapter": read_probe("chapter"),
+        "linear, random frames": read_probe(ProbeName.PHONE_LINEAR_RANDOM),
+        "MLP, held-out speakers": read_probe(ProbeName.PHONE_MLP_HELD_OUT),
+        "MLP, random frames": read_probe(ProbeName.PHONE_MLP_RANDOM),
+        "speaker": read_probe(ProbeName.SPEAKER),
+        "gender": read_probe(ProbeName.GENDER),
+        "chapter": read_probe(ProbeName.CHAPTER),
     },
     "units": {
         "PNMI": read_result("units", "metrics", "pnmi"),
@@ -276,7 +277,7 @@ def fill_tables(name: str, page: str) -> str:
 
 def compare_pairs(kept: dict[str, list[Found]], compared: Sequence[tuple[str, str]]) -> str:
     """Compare pairs of systems by seed: same initial weights, batches and probe splits."""
-    columns = {"linear": phones, "MLP": read_probe("phoneme mlp, held-out speakers")}
+    columns = {"linear": phones, "MLP": read_probe(ProbeName.PHONE_MLP_HELD_OUT)}
     rows = []
     for one, other in compared:
         pairs = [(a, b) for a in kept.get(one, []) for b in kept.get(other, []) if parse_seed(a)[1] == parse_seed(b)[1]]

@@ -12,16 +12,26 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sjepa.report.demo_comparison import DemoComparison, ProbedSystem, ProbedTask, Role
+
 CHROMIUM = "/usr/bin/chromium"
 QUIET = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking")
 QUIET += ("--disable-component-update", "--disable-sync")
 LAYERS, K = 6, {1: 50, 2: 100}
-COMPARISON = {
-    "phone": {"MFCC": 0.61, "untrained encoder": 0.44, "S-JEPA, phase 1": 0.66, "S-JEPA": 0.7},
-    "speaker": {"MFCC": 0.81, "untrained encoder": 0.64, "S-JEPA, phase 1": 0.96, "S-JEPA": 0.98},
-    "about": {"phone": "Tested on held-out voices.", "speaker": "Random splits."},
-    "chance": {"phone": 0.15, "speaker": 0.125},
-}
+
+
+def probed_systems(*accuracies: float) -> list[ProbedSystem]:
+    names = ("MFCC", "untrained encoder", "S-JEPA, phase 1", "S-JEPA")
+    roles = (Role.BASELINE, Role.BASELINE, Role.EARLIER, Role.OURS)
+    return [ProbedSystem(*system, 0.01) for system in zip(names, roles, accuracies, strict=True)]
+
+
+COMPARISON = DemoComparison(
+    [
+        ProbedTask("phone", probed_systems(0.61, 0.44, 0.66, 0.7), 0.15, "Tested on held-out voices."),
+        ProbedTask("speaker", probed_systems(0.81, 0.64, 0.96, 0.98), 0.125, "Random splits."),
+    ]
+)
 CONFIG = """seed = 7
 
 [encoder]

@@ -19,6 +19,7 @@ from sjepa.evaluate.abx import abx_errors, phone_tokens
 from sjepa.evaluate.agreement import measure_agreement
 from sjepa.evaluate.labelled import LabelledUtterance, corpus_name, read_labelled
 from sjepa.evaluate.logistic import fit_logistic
+from sjepa.evaluate.probe_names import state_name
 from sjepa.evaluate.probes import (
     chance_accuracy,
     choose_utterances,
@@ -28,7 +29,7 @@ from sjepa.evaluate.probes import (
     phone_probe,
     utterance_probe,
 )
-from sjepa.evaluate.probing import probe_encoder, select_states, state_name
+from sjepa.evaluate.probing import probe_encoder, select_states
 from sjepa.evaluate.superb.records import Utterance
 from sjepa.evaluate.table import build_sections
 from sjepa.evaluate.units import kmeans_units
@@ -146,7 +147,7 @@ def test_the_whole_protocol_beats_chance_on_synthetic_speech(spoken: Path) -> No
 
 def test_layers_are_named_by_their_number() -> None:
     mfcc = load_upstream("mfcc")
-    assert (select_states(mfcc, "last"), state_name(mfcc, 0)) == ([0], "features")
+    assert (select_states(mfcc, "last"), state_name(0, mfcc.states)) == ([0], "features")
     with pytest.raises(UserError, match="--layer 3: mfcc has one layer of features; omit --layer"):
         select_states(mfcc, "3")
 

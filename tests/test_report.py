@@ -16,6 +16,7 @@ from sjepa.cli import dispatch
 from sjepa.errors import UserError
 from sjepa.report import charts
 from sjepa.report.blocks import figure
+from sjepa.report.demo_comparison import DemoComparison, ProbedSystem, ProbedTask, Role
 from sjepa.report.page import write_comparison, write_page
 from sjepa.runs.events import active_layers
 
@@ -96,11 +97,16 @@ def test_the_average_level_is_the_divergence_from_the_mean_posterior() -> None:
 
 def test_the_comparison_is_drawn_and_explained(whole: tuple[list[dict[str, Any]], Page]) -> None:
     _, page = whole
-    for index, task in enumerate(("phone", "speaker")):
+    for index, task in enumerate(COMPARISON.tasks):
         chart = page.charts[f"comparison-{index}"]
-        assert dict(zip(chart["data"][0]["y"], chart["data"][0]["x"], strict=True)) == COMPARISON[task]
-        assert chart["layout"]["shapes"][0]["x0"] == COMPARISON["chance"][task]
-        assert COMPARISON["about"][task] in page.text
+        bars = chart["data"][0]
+        drawn = zip(bars["y"], bars["x"], bars["error_x"]["array"], strict=True)
+        assert list(drawn) == [(system.name, system.accuracy, system.deviation) for system in task.systems]
+        colours = bars["marker"]["color"]
+        assert colours[0] == colours[1]  # both are baselines
+        assert len(set(colours)) == 3
+        assert chart["layout"]["shapes"][0]["x0"] == task.chance
+        assert task.about in page.text
     assert "70.0% phone accuracy (MFCC 61.0%; untrained encoder 44.0%; S-JEPA, phase 1 66.0%)" in page.text
 
 
@@ -142,6 +148,16 @@ def test_settings_and_facts_are_listed(whole: tuple[list[dict[str, Any]], Page])
 def test_the_page_loads_nothing(whole: tuple[list[dict[str, Any]], Page]) -> None:
     elsewhere = [load for load in whole[1].loads if not load.startswith("#")]
     assert elsewhere == ["data:,"]  # the empty icon, without which browsers ask for one
+
+
+def test_the_navigation_links_to_every_section_in_order(tmp_path: Path) -> None:
+    complete = keep_findings(make_run(tmp_path / "complete", make_events(shares=True)))
+    begun = make_run(tmp_path / "begun", [])
+    pages = [Page(write_page(run, tmp_path / "page.html")) for run in (complete, begun)]
+    pages.append(Page(write_comparison([complete, begun], tmp_path / "page.html")))
+    for page in pages:
+        assert [load.removeprefix("#") for load in page.loads if load.startswith("#")] == page.anchors
+    assert pages[1].anchors == ["gaps", "details"]  # the others need a logged line, or results
 
 
 def test_missing_pieces_leave_notes(tmp_path: Path) -> None:
@@ -210,7 +226,8 @@ def hostile_page(folder: Path) -> Path:
     events[0]["targets"] = HOSTILE
     events[-1]["alarms"] = [{"code": "dead-components", "message": HOSTILE}]
     run = make_run(folder / "run", events, {"command": HOSTILE, HOSTILE: 1})
-    comparison = {HOSTILE: {HOSTILE: 0.5, "S-JEPA": 0.6}, "about": {HOSTILE: HOSTILE}}
+    systems = [ProbedSystem(HOSTILE, Role.BASELINE, 0.5, 0.01), ProbedSystem("S-JEPA", Role.OURS, 0.6, 0.01)]
+    comparison = DemoComparison([ProbedTask(HOSTILE, systems, 0.1, HOSTILE)])
     return write_page(run, folder / "page.html", comparison, HOSTILE)
 
 
@@ -345,11 +362,8 @@ def test_masked_frames_are_listed_checkpoint_by_checkpoint(tmp_path: Path) -> No
 
 
 def test_a_comparison_may_explain_itself(tmp_path: Path) -> None:
-    deviation = {task: dict.fromkeys(COMPARISON[task], 0.01) for task in ("phone", "speaker")}
-    words = {"introduction": ["What it does."], "meaning": ["What it means."], "next": {"Go on": "sjepa next"}}
-    run = make_run(tmp_path / "run", make_events())
-    page = Page(write_page(run, tmp_path / "page.html", COMPARISON | words | {"deviation": deviation}))
-    assert page.charts["comparison-0"]["data"][0]["error_x"]["array"] == [0.01] * 4
+    comparison = DemoComparison(COMPARISON.tasks, ["What it does."], ["What it means."], {"Go on": "sjepa next"})
+    page = Page(write_page(make_run(tmp_path / "run", make_events()), tmp_path / "page.html", comparison))
     assert all(text in page.text for text in ("What it does.", "What it means.", "sjepa next"))
     assert "next" in page.anchors
 

@@ -71,7 +71,7 @@ def test_the_file_of_clusters_gives_the_targets_of_every_kind(kind: TargetName, 
     read = Clusters.load(tmp_path / "clusters.safetensors")
     features = targets.features(clean, 1)
     for waveform, hidden_state, q in zip(clean, features, targets(targets.frame_features(clean, 1))[0], strict=True):
-        assert torch.equal(read.mixture_units(read.space(waveform, hidden_state)), q.argmax(-1))
+        assert torch.equal(read.mixture_units(read.mixture_features(waveform, hidden_state)), q.argmax(-1))
 
 
 class NewFeatures(Features):

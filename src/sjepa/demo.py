@@ -5,7 +5,6 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -29,6 +28,7 @@ from sjepa.evaluate.probes import (
 )
 from sjepa.model.encoder import EncoderNetwork
 from sjepa.progress import track
+from sjepa.report.demo_comparison import DemoComparison, ProbedSystem, ProbedTask, Role
 from sjepa.report.page import write_page
 from sjepa.runs import checkpoint
 from sjepa.runs.encoder import Encoder
@@ -88,13 +88,13 @@ def demo(out: Path) -> bool:
         return False
     show_masked_prediction(run, corpus)
     results = compare(config, corpus, run)
-    (out / "comparison.json").write_text(json.dumps(results, indent=1) + "\n")
+    (out / "comparison.json").write_text(json.dumps(dataclasses.asdict(results), indent=1) + "\n")
     analyse_missing(run.path, corpus, "", utterances=8, sampled=100)
     page = write_page(run.path, out / "demo.html", results, title="S-JEPA on two CPU cores")
     print(f"\nDone in {(time.monotonic() - began) / 60:.1f} minutes. Linear probes on frozen features:")
-    for task in ("phone", "speaker"):
-        line = ", ".join(f"{name} {score:.1%}" for name, score in results[task].items())
-        print(f"  {task}: {line} (chance {results['chance'][task]:.1%})")
+    for task in results.tasks:
+        line = ", ".join(f"{system.name} {system.accuracy:.1%}" for system in task.systems)
+        print(f"  {task.name}: {line} (chance {task.chance:.1%})")
     for phase, accuracy, level in masked_accuracies(run):
         print(
             f"  masked frames, phase {phase}: {accuracy:.1%} right, {accuracy / level:.1f} times the {level:.1%} of "
@@ -130,21 +130,21 @@ def masked_accuracies(run: RunFolder) -> list[tuple[int, float, float]]:
     return [(phase, last[phase], largest[phase]) for phase in last if phase in largest]
 
 
-def compare(config: Config, corpus: Path, run: RunFolder) -> dict[str, Any]:
+def compare(config: Config, corpus: Path, run: RunFolder) -> DemoComparison:
     """Probe the trained encoder, the untrained encoder and MFCC for phones and speakers."""
     labels = [json.loads(line) for line in (corpus / LABELS_FILE).read_text("utf-8").splitlines()]
     audio = [read_audio(corpus / label["path"]) for label in labels]
     speakers = [label["speaker"] for label in labels]
-    systems = {
-        "MFCC": mfcc_features(config.mfcc),
-        "untrained encoder": last_layer(Run.start(config, torch.device("cpu")).model.encoder.eval()),
-        "S-JEPA, phase 1": last_layer(Encoder.from_pretrained(run.phase_encoder(1))),
-        "S-JEPA": last_layer(Encoder.from_pretrained(run.encoder)),
-    }
-    accuracy: dict[str, Any] = {"phone": {}, "speaker": {}}
-    deviation: dict[str, dict[str, float]] = {"phone": {}, "speaker": {}}
+    untrained = Run.start(config, torch.device("cpu")).model.encoder.eval()
+    systems = (
+        ("MFCC", Role.BASELINE, mfcc_features(config.mfcc)),
+        ("untrained encoder", Role.BASELINE, last_layer(untrained)),
+        ("S-JEPA, phase 1", Role.EARLIER, last_layer(Encoder.from_pretrained(run.phase_encoder(1)))),
+        ("S-JEPA", Role.OURS, last_layer(Encoder.from_pretrained(run.encoder))),
+    )
+    probed: dict[str, list[ProbedSystem]] = {"phone": [], "speaker": []}
     phones: list[np.ndarray] = []
-    for name, extract in systems.items():
+    for name, role, extract in systems:
         features = [extract(samples) for samples in track(audio, f"Features: {name}", len(audio))]
         phones = [np.array(frame_labels(label["phones"], len(f))) for label, f in zip(labels, features, strict=True)]
         chosen = choose_utterances([len(f) for f in features], FRAMES, seed=0)
@@ -156,15 +156,10 @@ def compare(config: Config, corpus: Path, run: RunFolder) -> dict[str, Any]:
             "speaker": utterance_probe(means, speakers, splits=3),
         }
         for task, scores in found.items():
-            accuracy[task][name], deviation[task][name] = scores.mean, scores.deviation
-    return accuracy | {
-        "deviation": deviation,
-        "chance": {"phone": chance_accuracy(np.concatenate(phones)), "speaker": chance_accuracy(speakers)},
-        "about": ABOUT,
-        "introduction": INTRODUCTION,
-        "meaning": MEANING,
-        "next": NEXT,
-    }
+            probed[task].append(ProbedSystem(name, role, scores.mean, scores.deviation))
+    chance = {"phone": chance_accuracy(np.concatenate(phones)), "speaker": chance_accuracy(speakers)}
+    tasks = [ProbedTask(task, scored, chance[task], ABOUT[task]) for task, scored in probed.items()]
+    return DemoComparison(tasks, INTRODUCTION, MEANING, NEXT)
 
 
 def mfcc_features(config: MfccConfig) -> Extract:

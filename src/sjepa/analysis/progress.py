@@ -12,7 +12,7 @@ from sjepa.evaluate.labelled import corpus_name, read_labelled
 from sjepa.evaluate.metric import Better
 from sjepa.evaluate.probing import run_probes
 from sjepa.evaluate.results import find_results, write_results
-from sjepa.evaluate.table import name_row, read_scores
+from sjepa.evaluate.table import layer_suffix, read_scores
 from sjepa.evaluate.upstream import load_upstream
 from sjepa.progress import say
 from sjepa.runs.events import phase_spans
@@ -51,9 +51,8 @@ def analyse_progress(run: Path, places: Sequence[Path] = ()) -> Findings:
         if step is None or results["encoder"]["name"] != f"{folder.name}-step-{step}":
             continue
         corpus = str(results.get("corpus", ""))
-        layer = name_row(results).removeprefix(results["encoder"]["name"])
         for score in read_scores(results):
-            key = (f"{score.column}{layer}", corpus)
+            key = (f"{score.column}{layer_suffix(results)}", corpus)
             curves[key][int(step)] = float(score.value)
             better[key] = score.metric.better
     if not curves:

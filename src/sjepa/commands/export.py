@@ -140,7 +140,7 @@ def results_tables(source: Path, weights: str, folders: tuple[Path, ...]) -> str
     found = [result for result in find_results(places) if result["encoder"]["fingerprint"] == weights]
     unique = list({str(result): result for result in found}.values())
     if unique:
-        return to_markdown(build_sections(unique, with_reported=False)).replace("## ", "### ").rstrip()
+        return to_markdown(build_sections(unique, with_reported=False), level=3).rstrip()
     if folders:
         raise UserError(
             f"no results of these weights in {', '.join(map(str, folders))}: `sjepa probe`, `units` and `superb` "

@@ -85,7 +85,8 @@ def run(arguments: list[str]) -> None:
         raise UserError("--sweep chooses the learning rate; leave --lr out")
     if command.hours is not None and command.minutes is not None:
         raise UserError("give --hours or --minutes, not both")
-    check_labels(command)
+    if command.label:
+        check_labels(command)
     from sjepa import distributed
     from sjepa.evaluate.superb.tasks import all_entries, find_entry
     from sjepa.files import refuse_file
@@ -217,7 +218,11 @@ def evaluate_all(command: Superb, upstream: "Upstream", out: Path) -> None:
 
 def check_labels(command: Superb) -> None:
     """Raise UserError if the task does not accept the given --label."""
-    if command.label and command.task not in ("classify", "tag"):
-        raise UserError(f"--label is for classify and tag; {command.task} has its own labels")
-    if command.task == "tag" and len(command.label) > 1:
-        raise UserError("--label: tag takes one column of tags")
+    from sjepa.evaluate.superb.entry import LabelColumns
+    from sjepa.evaluate.superb.tasks import all_entries
+
+    labelled = {entry.name: entry for entry in all_entries() if entry.label_columns is not LabelColumns.NONE}
+    if command.task not in labelled:
+        raise UserError(f"--label is for {' and '.join(labelled)}; {command.task} has its own labels")
+    if labelled[command.task].label_columns is LabelColumns.TAGS and len(command.label) > 1:
+        raise UserError(f"--label: {command.task} takes one column of tags")

@@ -2,10 +2,15 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from sjepa.bounds import INDEX, SEED, SIZE
+from sjepa.errors import UserError
 from sjepa.subcommands import parse
+
+if TYPE_CHECKING:
+    from sjepa.evaluate.units import UnitSource
+    from sjepa.evaluate.upstream import Upstream
 
 
 @dataclass(frozen=True)
@@ -54,108 +59,113 @@ class Units:
 
 def run(arguments: list[str]) -> None:
     command = parse(Units, "sjepa units", arguments)
-    from functools import partial
-
-    import numpy as np
-
-    from sjepa.audio.io import SAMPLE_RATE
-    from sjepa.errors import UserError
-    from sjepa.evaluate.abx import abx_errors, import_fastabx
-    from sjepa.evaluate.agreement import measure_agreement
-    from sjepa.evaluate.labelled import corpus_name, corpus_suffix, read_labelled, read_unlabelled
-    from sjepa.evaluate.probing import extract_features, select_states, state_name
-    from sjepa.evaluate.results import results_folder, write_results
-    from sjepa.evaluate.units import HeadUnits, PredictorUnits, kmeans_units, mixture_units, require_clusters
-    from sjepa.evaluate.upstream import check_frozen, load_upstream
-    from sjepa.locks import lock_folder
-    from sjepa.progress import track
-
     if command.items is not None:
         run_items(command)
         return
+    check_options(command)
+    from sjepa.evaluate.abx import import_fastabx
+    from sjepa.evaluate.labelled import corpus_suffix
+    from sjepa.evaluate.results import results_folder, write_results
+    from sjepa.evaluate.upstream import load_upstream
+    from sjepa.locks import lock_folder
+
     if command.abx:
         import_fastabx()  # fail before the work if it is not installed
     upstream = load_upstream(command.encoder, command.device, command.precision, command.step)
     out = results_folder(command, "units", upstream.name, corpus_suffix(command.data, command.subset))
     with lock_folder(out):
-        if command.layer == "all":
-            raise UserError("--layer all: units come from one layer")
-        if command.units == "mixture" and command.layer != "last":
-            raise UserError("the mixture reads its own layer; --layer is for --units kmeans")
-        if command.units != "kmeans" and command.layer != "last":
-            raise UserError("the cluster head reads the last layer; --layer is for --units kmeans")
-        if command.units != "kmeans" and command.clusters != Units.clusters:
-            raise UserError("--clusters is for --units kmeans: other units have their own number")
-        if command.units != "kmeans" and command.codebook is not None:
-            raise UserError("--codebook is for --units kmeans: other units have their own clusters")
-        head = HeadUnits(upstream) if command.units == "head" else None
-        clusters = require_clusters(upstream) if command.units == "mixture" else None
-        predictor = None
-        if command.units == "predictor":
-            predictor = PredictorUnits(Path(command.encoder), upstream, command.seed)
-        corpus = read_labelled(command.data, command.subset, alignments=command.alignments)
-        codebook_corpus = None if command.codebook is None else read_unlabelled(command.codebook)
-        if codebook_corpus == []:
-            raise UserError(f"there is no audio in {command.codebook}")
-        states = select_states(upstream, command.layer)
-        if clusters is not None and clusters.state is not None:
-            states = [clusters.state]
-        extract = partial(
-            extract_features, upstream, states=states, frames=command.frames, seed=command.seed, means=False
-        )
-        with check_frozen(upstream) as encoder:
-            found = extract(corpus)
-            codebook_features = None if codebook_corpus is None else [x[0] for x in extract(codebook_corpus).frames]
-        features = [x[0] for x in found.frames]
-        phones = [
-            corpus[i].frame_phones(len(x), upstream.frame_centres(len(x)))
-            for i, x in zip(found.framed, features, strict=True)
-        ]
-        if head is not None:
-            units = head(features)
-        elif predictor is not None:
-            framed = track(found.framed, "Masked frames", len(found.framed))
-            units = np.concatenate([predictor(corpus[i].utterance.read()) for i in framed])
-        elif clusters is not None:
-            units = mixture_units(clusters, (corpus[i].utterance for i in found.framed), features, upstream.device)
-        else:
-            units = kmeans_units(features, command.clusters, command.seed, upstream.device, codebook_features)
-        scores = measure_agreement(units, np.concatenate(phones))
-        if command.abx:
-            scores |= abx_errors(
-                features, phones, [corpus[i].speaker for i in found.framed], command.seed, SAMPLE_RATE / upstream.stride
-            )
-        total = sum(map(len, features))
-        results = {
-            "task": "units",
-            "corpus": corpus_name(command.data, command.subset),
-            "encoder": encoder,
-            "precision": upstream.precision,
-            "units": {
-                "kind": command.units,
-                "layer": clusters.info.targets
-                if clusters and clusters.state is None
-                else state_name(upstream, states[0]),
-                "clusters": command.clusters if command.units == "kmeans" else None,
-                "codebook": command.codebook.name if command.codebook is not None else None,
-            },
-            "metrics": scores,
-            "data": {"utterances": len(features), "of_utterances": len(corpus), "frames": total},
-            "seed": command.seed,
-            "audio_seconds_per_second": round(found.speed, 1),
-        }
+        results = measure(command, upstream)
         write_results(out, results)
-        values = ", ".join(f"{name} {value:.3f}" for name, value in scores.items())
-        print(f"{upstream.name}, {command.units} on {total:,} frames: {values}; results in {out}")
+    values = ", ".join(f"{name} {value:.3f}" for name, value in results["metrics"].items())
+    frames = results["data"]["frames"]
+    print(f"{upstream.name}, {command.units} on {frames:,} frames: {values}; results in {out}")
+
+
+def check_options(command: Units) -> None:
+    """Raise UserError for options that do not fit together, before the encoder is loaded."""
+    if command.layer == "all":
+        raise UserError("--layer all: units come from one layer")
+    if command.units == "kmeans":
+        return
+    if command.layer != "last":
+        reader = "the mixture reads its own" if command.units == "mixture" else "the cluster head reads the last"
+        raise UserError(f"{reader} layer; --layer is for --units kmeans")
+    if command.clusters != Units.clusters:
+        raise UserError("--clusters is for --units kmeans: other units have their own number")
+    if command.codebook is not None:
+        raise UserError("--codebook is for --units kmeans: other units have their own clusters")
+
+
+def measure(command: Units, upstream: "Upstream") -> dict[str, Any]:
+    """Assign units to the frames of the corpus and score them. Return the contents of `results.json`."""
+    import numpy as np
+
+    from sjepa.audio.io import SAMPLE_RATE
+    from sjepa.evaluate.abx import abx_errors
+    from sjepa.evaluate.agreement import measure_agreement
+    from sjepa.evaluate.labelled import corpus_name, read_labelled
+    from sjepa.evaluate.probing import extract_features
+    from sjepa.evaluate.upstream import check_frozen
+
+    source = make_source(command, upstream)
+    corpus = read_labelled(command.data, command.subset, alignments=command.alignments)
+    with check_frozen(upstream) as encoder:
+        found = extract_features(upstream, corpus, [source.state], command.frames, command.seed, means=False)
+        features, scored = [x[0] for x in found.frames], [corpus[i] for i in found.framed]
+        units = source.assign([item.utterance for item in scored], features)
+    phones = [
+        item.frame_phones(len(x), upstream.frame_centres(len(x))) for item, x in zip(scored, features, strict=True)
+    ]
+    scores = measure_agreement(units, np.concatenate(phones))
+    if command.abx:
+        speakers = [item.speaker for item in scored]
+        scores |= abx_errors(features, phones, speakers, command.seed, SAMPLE_RATE / upstream.stride)
+    return {
+        "task": "units",
+        "corpus": corpus_name(command.data, command.subset),
+        "encoder": encoder,
+        "precision": upstream.precision,
+        "units": {
+            "kind": command.units,
+            "layer": source.layer,
+            "clusters": command.clusters if command.units == "kmeans" else None,
+            "codebook": command.codebook.name if command.codebook is not None else None,
+        },
+        "metrics": scores,
+        "data": {"utterances": len(features), "of_utterances": len(corpus), "frames": len(units)},
+        "seed": command.seed,
+        "audio_seconds_per_second": round(found.speed, 1),
+    }
+
+
+def make_source(command: Units, upstream: "Upstream") -> "UnitSource":
+    """Make the source of the kind of units that was asked for."""
+    from sjepa.evaluate import units
+    from sjepa.evaluate.labelled import read_unlabelled
+    from sjepa.evaluate.probing import select_states
+
+    match command.units:
+        case "head":
+            return units.make_head_source(upstream)
+        case "predictor":
+            return units.make_predictor_source(upstream, Path(command.encoder), command.seed)
+        case "mixture":
+            return units.make_mixture_source(upstream)
+        case "kmeans":
+            (state,) = select_states(upstream, command.layer)
+            codebook = None if command.codebook is None else read_unlabelled(command.codebook)
+            if codebook == []:
+                raise UserError(f"there is no audio in {command.codebook}")
+            return units.make_kmeans_source(upstream, state, command.clusters, command.seed, codebook, command.frames)
 
 
 def run_items(command: Units) -> None:
     """Measure triphone ABX on a ZeroSpeech item file."""
     from sjepa.audio.io import SAMPLE_RATE
-    from sjepa.errors import UserError
     from sjepa.evaluate.abx import import_fastabx, item_errors, read_item_files
     from sjepa.evaluate.labelled import read_unlabelled
-    from sjepa.evaluate.probing import extract_features, select_states, state_name
+    from sjepa.evaluate.probe_names import state_name
+    from sjepa.evaluate.probing import extract_features, select_states
     from sjepa.evaluate.results import results_folder, write_results
     from sjepa.evaluate.upstream import check_frozen, load_upstream
     from sjepa.locks import lock_folder
@@ -179,7 +189,7 @@ def run_items(command: Units) -> None:
         found = extract_features(upstream, corpus, states, 0, command.seed, means=False)
     features = {names[i]: x[0] for i, x in zip(found.framed, found.frames, strict=True)}
     scores = item_errors(command.items, features, command.seed, SAMPLE_RATE / upstream.stride)
-    layer = state_name(upstream, states[0])
+    layer = state_name(states[0], upstream.states)
     results = {
         "task": "units",
         "corpus": f"ABX items {command.items.name}",

@@ -63,7 +63,7 @@ class Network:
     def frames(self, samples: Tensor, selected: Tensor | None) -> Tensor:
         """The selected states; for the mixture, the features that it was fitted on."""
         if self.reader == "mixture":
-            return self.encoder.clusters.space(samples.to(self.device), selected)
+            return self.encoder.clusters.mixture_features(samples.to(self.device), selected)
         assert selected is not None
         return selected
 
@@ -86,7 +86,7 @@ def make_network(encoder: Encoder, reader: Reader, layer: str, device: torch.dev
     if reader == "layers":
         states = tuple(range(layers + 1)) if layer == ALL_LAYERS else (state_index(layer, layers),)
     elif reader == "mixture":
-        state = encoder.clusters.state
+        state = encoder.clusters.hidden_state_index
         states = () if state is None else (state,)
     else:
         states = (layers,)

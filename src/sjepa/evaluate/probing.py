@@ -10,6 +10,7 @@ from torch import Tensor
 
 from sjepa.errors import UserError
 from sjepa.evaluate.labelled import LabelledUtterance
+from sjepa.evaluate.probe_names import ProbeName, state_name
 from sjepa.evaluate.probes import (
     Probe,
     Scores,
@@ -37,11 +38,11 @@ from sjepa.progress import bar, say, track
 UTTERANCE_SPLITS, PHONE_SPLITS = 10, 3
 BATCH = 16
 # Probe, and whether test speakers are held out.
-PHONE_PROBES: dict[str, tuple[Probe, bool]] = {
-    "phoneme linear, random frames": (linear_probe, False),
-    "phoneme linear, held-out speakers": (linear_probe, True),
-    "phoneme mlp, random frames": (mlp_probe, False),
-    "phoneme mlp, held-out speakers": (mlp_probe, True),
+PHONE_PROBES: dict[ProbeName, tuple[Probe, bool]] = {
+    ProbeName.PHONE_LINEAR_RANDOM: (linear_probe, False),
+    ProbeName.PHONE_LINEAR_HELD_OUT: (linear_probe, True),
+    ProbeName.PHONE_MLP_RANDOM: (mlp_probe, False),
+    ProbeName.PHONE_MLP_HELD_OUT: (mlp_probe, True),
 }
 
 
@@ -53,13 +54,6 @@ class ExtractedFeatures:
     framed: list[int]
     frames: list[np.ndarray]  # (states, frames, dimension)
     speed: float
-
-
-def state_name(upstream: Upstream, state: int) -> str:
-    """Return the name of a state. State 0 is the input of layer 0, state l + 1 the output of layer l."""
-    if upstream.states == 1:
-        return "features"
-    return "input" if state == 0 else f"layer {state - 1}"
 
 
 def select_states(upstream: Upstream, layer: str) -> list[int]:
@@ -132,9 +126,9 @@ def probe_encoder(
     found = extract_features(upstream, corpus, states, frames if has_phones or prosody else None, seed)
     lengths = [x.shape[1] for x in found.frames]
     properties = {
-        "speaker": [item.speaker for item in corpus],
-        "gender": [item.gender for item in corpus],
-        "chapter": [item.chapter for item in corpus],
+        ProbeName.SPEAKER: [item.speaker for item in corpus],
+        ProbeName.GENDER: [item.gender for item in corpus],
+        ProbeName.CHAPTER: [item.chapter for item in corpus],
     }
     for name, labels in properties.items():
         if all(labels) and len(set(labels)) == 1:
@@ -142,7 +136,7 @@ def probe_encoder(
     properties = {name: labels for name, labels in properties.items() if all(labels) and len(set(labels)) > 1}
     if not properties and not has_phones and not prosody:
         raise UserError("nothing to probe: the corpus has neither phones nor a speaker for every utterance")
-    chances = {name: chance_accuracy(labels) for name, labels in properties.items()}
+    chances: dict[str, float] = {name: chance_accuracy(labels) for name, labels in properties.items()}
     if has_phones:
         phones = np.concatenate(
             [corpus[i].frame_phones(n, upstream.frame_centres(n)) for i, n in zip(found.framed, lengths, strict=True)]
@@ -172,7 +166,7 @@ def probe_encoder(
                 scores |= prosody_probes.scores(
                     torch.from_numpy(np.concatenate([x[place] for x in found.frames])).to(where)
                 )
-            results[state_name(upstream, state)] = scores
+            results[state_name(state, upstream.states)] = scores
     data = {"utterances": len(corpus)}
     if has_phones:
         counts = {"phone_utterances": len(lengths), "phone_frames": len(phones), "phones": len(np.unique(phones))}
@@ -209,7 +203,7 @@ class ProsodyProbes:
     def scores(self, x: Tensor) -> dict[str, Any]:
         """Return R² in percent of pitch (log F0 of voiced frames) and energy, and accuracies of stress and tone."""
         found: dict[str, Any] = {}
-        for name, values in (("pitch R²", self.pitch), ("energy R²", self.energy)):
+        for name, values in ((ProbeName.PITCH, self.pitch), (ProbeName.ENERGY, self.energy)):
             kept = np.flatnonzero(np.isfinite(values))
             if len(np.unique(self.groups[kept])) > 1:
                 chosen = torch.from_numpy(kept).to(x.device)
@@ -217,12 +211,12 @@ class ProsodyProbes:
                 found[name] = format_scores(score, 0.0)
         if self.phones is None:
             return found
-        for name, label in (("stress", parse_stress), ("tone", parse_tone)):
+        for name, label in ((ProbeName.STRESS, parse_stress), (ProbeName.TONE, parse_tone)):
             kept, labels = label_frames(self.phones, label)
             if len(set(labels.tolist())) > 1 and len(set(self.speakers[kept].tolist())) > 1:
                 chosen = torch.from_numpy(kept).to(x.device)
                 score = phone_probe(x[chosen], labels, self.speakers[kept], splits=PHONE_SPLITS, seed=self.seed)
-                found[f"{name} linear, held-out speakers"] = format_scores(score, chance_accuracy(labels))
+                found[name] = format_scores(score, chance_accuracy(labels))
         return found
 
 

@@ -9,6 +9,7 @@ splits.
 from dataclasses import dataclass, field
 
 from sjepa.evaluate.metric import Metric, column_name
+from sjepa.evaluate.probe_names import ProbeName
 from sjepa.evaluate.superb.metrics import ACCURACY, CER, DER, EER, MTWV, PER, SLOT_TYPE_F1, SLOT_VALUE_CER, WER
 
 
@@ -108,13 +109,20 @@ SUPERB = [
 ]
 
 
-PROBE_COLUMNS = ("speaker", "gender", "chapter", "phoneme linear, random frames", "phoneme mlp, random frames")
+PROBE_COLUMNS = (
+    ProbeName.SPEAKER,
+    ProbeName.GENDER,
+    ProbeName.CHAPTER,
+    ProbeName.PHONE_LINEAR_RANDOM,
+    ProbeName.PHONE_MLP_RANDOM,
+)
 
 
 def make_probe_row(name: str, millions: float, *found: tuple[float, float]) -> ReportedResult:
     """Make a row from the mean and deviation of each probe."""
     means, deviations = zip(*found, strict=True)
-    scores, spread = (dict(zip(PROBE_COLUMNS, values, strict=True)) for values in (means, deviations))
+    columns = [name.value for name in PROBE_COLUMNS]
+    scores, spread = (dict(zip(columns, values, strict=True)) for values in (means, deviations))
     return ReportedResult(name, millions, scores, {column: Metric(column) for column in scores}, spread)
 
 

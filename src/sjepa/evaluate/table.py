@@ -11,6 +11,7 @@ import numpy as np
 
 from sjepa.evaluate import agreement, reported
 from sjepa.evaluate.metric import Better, Metric, SectionKind, column_name
+from sjepa.evaluate.probe_names import state_name
 from sjepa.evaluate.results import REQUIRED
 
 if TYPE_CHECKING:  # costs need torch, tables do not
@@ -27,8 +28,9 @@ DEV_CLEAN, DEV_CLEAN_UTTERANCES = "LibriSpeech dev-clean", 2703
 # Encoders are compared within size classes, as in the paper.
 CLASSES = (90.0, 200.0, math.inf)  # millions of parameters
 CLASS_NAMES = ("Below 90M", "Base class (about 95M)", "Large class (316M and more)")
-MARK = "† reported by others, not measured here"
-UNSWEPT_MARK = "‡ learning rate not swept; the leaderboard swept it for each row"
+REPORTED_SIGN, UNSWEPT_SIGN = "†", "‡"  # footnotes of names and of scores
+REPORTED_NOTE = f"{REPORTED_SIGN} reported by others, not measured here"
+UNSWEPT_NOTE = f"{UNSWEPT_SIGN} learning rate not swept; the leaderboard swept it for each row"
 # Results that differ in any of these settings are not seeds of one measurement.
 SETTINGS = ("protocol", "learning_rate", "data", "units", "precision")
 
@@ -113,10 +115,10 @@ class SectionKey:
         return "Percent, ↓ lower is better." if self.kind is SectionKind.SUPERB else "Percent."
 
     @property
-    def mark(self) -> str:
-        """The meaning of the mark of reported results."""
+    def reported_note(self) -> str:
+        """The meaning of the sign of reported results."""
         alignment = ", with 67 phonemes of another alignment" if self.kind is SectionKind.PROBES else ""
-        return f"{MARK}{alignment}."
+        return f"{REPORTED_NOTE}{alignment}."
 
 
 @dataclass
@@ -150,9 +152,9 @@ class Section:
         """Text to print with the table."""
         sentences = [self.place.note]
         if any(row.reported for row in self.rows):
-            sentences.append(self.place.mark)
+            sentences.append(self.place.reported_note)
         if any(self.is_unswept(row, column) for row in self.rows for column in row.unswept):
-            sentences.append(f"{UNSWEPT_MARK}.")
+            sentences.append(f"{UNSWEPT_NOTE}.")
         if self.rates:
             sentences.append(f"Learning rates that differ from the protocol: {', '.join(self.rates)}.")
         if len(self.rows) > 1:
@@ -267,11 +269,16 @@ def deepest_layer(results: dict[str, Any]) -> str:
 
 def name_row(results: dict[str, Any]) -> str:
     """Return the encoder's name, with the probed layer unless it is the last."""
-    name, states = results["encoder"]["name"], results["encoder"].get("states")
+    return f"{results['encoder']['name']}{layer_suffix(results)}"
+
+
+def layer_suffix(results: dict[str, Any]) -> str:
+    """Return a comma and the probed layer, or an empty string if it is the last or the result is not of probes."""
+    states = results["encoder"].get("states")
     if results["task"] != "probe" or states is None:
-        return str(name)
-    last = "features" if states == 1 else f"layer {states - 2}"
-    return str(name) if deepest_layer(results) == last else f"{name}, {deepest_layer(results)}"
+        return ""
+    layer = deepest_layer(results)
+    return "" if layer == state_name(states - 1, states) else f", {layer}"
 
 
 def flatten_settings(value: Any, name: str = "") -> dict[str, Any]:

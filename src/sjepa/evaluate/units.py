@@ -1,6 +1,7 @@
 """Discrete units of frames: from the cluster head, the predictor or the mixture, or from k-means on a layer."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +11,13 @@ from torch import nn
 from sjepa.audio.frames import frame_count, frame_slice
 from sjepa.data.sampler import split_evenly
 from sjepa.errors import UserError
+from sjepa.evaluate.labelled import LabelledUtterance
+from sjepa.evaluate.probe_names import state_name
+from sjepa.evaluate.probing import extract_features
 from sjepa.evaluate.superb.records import Utterance
 from sjepa.evaluate.upstream import Upstream
 from sjepa.model.masked_prediction import draw_passes, predict_masked
+from sjepa.progress import track
 from sjepa.runs.encoder import Encoder
 from sjepa.runs.heads import RunHeads
 from sjepa.targets.clusters import Clusters
@@ -20,6 +25,66 @@ from sjepa.targets.kmeans import find_nearest, kmeans
 
 KMEANS_PASSES = 20
 BATCH = 65_536  # frames per forward pass of the head
+
+
+@dataclass(frozen=True)
+class UnitSource:
+    """One kind of units: what it reads, and how it assigns them."""
+
+    state: int
+    """The hidden state whose features it needs."""
+    layer: str
+    """Name of what it reads, for results."""
+    assign: Callable[[Sequence[Utterance], Sequence[np.ndarray]], np.ndarray]
+    """Maps utterances and their features (T, D) to the units of all frames."""
+
+
+def make_head_source(upstream: Upstream) -> UnitSource:
+    """The cluster head at visible frames of the last layer."""
+    head = HeadUnits(upstream)
+    state = upstream.states - 1
+    return UnitSource(state, state_name(state, upstream.states), lambda _, features: head(features))
+
+
+def make_predictor_source(upstream: Upstream, run: Path, seed: int) -> UnitSource:
+    """The predictor of a run, at masked frames."""
+    predictor = PredictorUnits(run, upstream, seed)
+
+    def assign(utterances: Sequence[Utterance], _: Sequence[np.ndarray]) -> np.ndarray:
+        tracked = track(utterances, "Masked frames", len(utterances))
+        return np.concatenate([predictor(utterance.read()) for utterance in tracked])
+
+    state = upstream.states - 1
+    return UnitSource(state, state_name(state, upstream.states), assign)
+
+
+def make_mixture_source(upstream: Upstream) -> UnitSource:
+    """The mixture of an encoder on its own layer, or on features of the audio itself."""
+    clusters = require_clusters(upstream)
+    state = upstream.states - 1 if clusters.hidden_state_index is None else clusters.hidden_state_index
+    layer = clusters.info.targets if clusters.hidden_state_index is None else state_name(state, upstream.states)
+    return UnitSource(
+        state, layer, lambda utterances, features: mixture_units(clusters, utterances, features, upstream.device)
+    )
+
+
+def make_kmeans_source(
+    upstream: Upstream,
+    state: int,
+    clusters: int,
+    seed: int,
+    codebook: Sequence[LabelledUtterance] | None,
+    frames: int,
+) -> UnitSource:
+    """K-means on any layer, fitted on `frames` frames of `codebook`, or on the features that get units."""
+
+    def assign(_: Sequence[Utterance], features: Sequence[np.ndarray]) -> np.ndarray:
+        fitted_on = None
+        if codebook is not None:
+            fitted_on = [x[0] for x in extract_features(upstream, codebook, [state], frames, seed, means=False).frames]
+        return kmeans_units(features, clusters, seed, upstream.device, fitted_on)
+
+    return UnitSource(state, state_name(state, upstream.states), assign)
 
 
 def kmeans_units(
@@ -106,6 +171,6 @@ def mixture_units(
     """Return the most likely component of the mixture at each frame, given the hidden states (T, D)."""
     found = []
     for utterance, states in zip(utterances, features, strict=True):
-        samples = torch.from_numpy(utterance.read()).to(device) if clusters.state is None else None
-        found.append(clusters.mixture_units(clusters.space(samples, torch.from_numpy(states).to(device))))
+        samples = torch.from_numpy(utterance.read()).to(device) if clusters.hidden_state_index is None else None
+        found.append(clusters.mixture_units(clusters.mixture_features(samples, torch.from_numpy(states).to(device))))
     return torch.cat(found).cpu().numpy()

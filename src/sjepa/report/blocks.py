@@ -1,17 +1,51 @@
 """Parts of a page: sections, figures, cards, tables. All outside text is escaped here."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from html import escape
-from typing import Any
+from typing import Any, Generic, TypeVar
 
+from sjepa.evaluate.tabular import Cell
 from sjepa.report.charts import Chart
 
+Subject = TypeVar("Subject")
+"""What a page is about: one report or several."""
 
-def section(name: str, title: str, about: str, content: str) -> str:
-    """A section. `name` is its anchor, which the navigation of the page lists."""
-    words = f'<p class="about">{escape(about)}</p>' if about else ""
-    return f'<section id="{name}"><h2>{escape(title)}</h2>{words}{content}</section>'
+
+@dataclass(frozen=True)
+class SectionBody:
+    """What a section shows below its title."""
+
+    about: str
+    content: str
+    """HTML."""
+
+
+@dataclass(frozen=True)
+class PageSection(Generic[Subject]):
+    """A section of a page and its link in the navigation."""
+
+    anchor: str
+    link: str
+    title: str
+    make_body: Callable[[Subject], SectionBody | None]
+    """Returns None if there is nothing to show. The page then leaves the section out."""
+    needs_log: bool = False
+    """Whether it is left out while the run has not logged a line."""
+
+
+def render_sections(sections: Iterable[PageSection[Subject]], subject: Subject) -> tuple[str, str]:
+    """Return the links to all sections that have a body, and their HTML."""
+    bodies = [(section, section.make_body(subject)) for section in sections]
+    shown = [(section, body) for section, body in bodies if body is not None]
+    links = "".join(f'<a href="#{section.anchor}">{escape(section.link)}</a>' for section, _ in shown)
+    return links, "\n".join(render_section(section, body) for section, body in shown)
+
+
+def render_section(section: PageSection[Subject], body: SectionBody) -> str:
+    about = f'<p class="about">{escape(body.about)}</p>' if body.about else ""
+    return f'<section id="{section.anchor}"><h2>{escape(section.title)}</h2>{about}{body.content}</section>'
 
 
 def figure(name: str, title: str, chart: Chart, caption: str) -> str:
@@ -47,18 +81,16 @@ def pairs(values: dict[str, Any], name: str = "") -> str:
     return f"<table>{f'<caption>{escape(name)}</caption>' if name else ''}{rows}</table>"
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]], strong: Iterable[tuple[int, int]] = ()) -> str:
-    """A table of texts; cells (row, column) named in `strong` are bold."""
-    bold = set(strong)
-    heads = "".join(f'<th scope="col">{escape(text)}</th>' for text in head)
-    body = ""
-    for r, row in enumerate(rows):
-        cells = "".join(
-            f"<td>{'<b>' if (r, c) in bold else ''}{escape(text)}{'</b>' if (r, c) in bold else ''}</td>"
-            for c, text in enumerate(row)
-        )
-        body += f"<tr>{cells}</tr>"
+def table(head: Iterable[Cell], rows: Iterable[Iterable[Cell]]) -> str:
+    """A table with a heading row."""
+    heads = "".join(f'<th scope="col">{escape(cell.plain)}</th>' for cell in head)
+    body = "".join(f"<tr>{''.join(map(table_cell, row))}</tr>" for row in rows)
     return f'<div class="wide"><table class="scores"><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def table_cell(cell: Cell) -> str:
+    text = escape(cell.plain)
+    return f"<td><b>{text}</b></td>" if cell.bold else f"<td>{text}</td>"
 
 
 def duration(seconds: float) -> str:

@@ -1,24 +1,26 @@
 """Charts of a run: from the events of metrics.jsonl to Plotly figures, as plain dicts."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from html import escape
 from typing import Any
 
 from sjepa.analysis.style import GRID, INK, MASKED, MUTED, PLAIN, PREDICTOR, RULE, SHADE, TARGET, VISIBLE, WARNING, ramp
+from sjepa.report.demo_comparison import ProbedTask, Role
 from sjepa.runs.events import Event, active_layers, decay_switches, last_step, phase_spans, schedule_ends, select_events
 
 Chart = dict[str, Any]
 """`data` and `layout`, as Plotly.newPlot takes them."""
 
-EARLIER, BASELINE = "#8fc1de", "#c3c9cf"  # bars: an earlier state of the trained system, and everything else
+PALE_BLUE = "#8fc1de"
+BAR_COLOURS = {Role.OURS: PLAIN, Role.EARLIER: PALE_BLUE, Role.BASELINE: "#c3c9cf"}
 FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif'
 
 
 def loss(events: Sequence[Event]) -> Chart:
     traces = [
         curve(events, "kl_masked", "masked KL", MASKED),
-        *([curve(events, "kl_encoder", "encoder's masked KL", EARLIER)] if has_encoder_loss(events) else []),
+        *([curve(events, "kl_encoder", "encoder's masked KL", PALE_BLUE)] if has_encoder_loss(events) else []),
         curve(events, "kl_visible", "visible KL", VISIBLE),
         curve(events, "loss", "loss", INK, width=1.2, dash="dot"),
         average_line(events),
@@ -135,46 +137,39 @@ def small_chart(events: Sequence[Event], name: str, form: str, ticks: str) -> Ch
     return chart
 
 
-def bars(scores: Mapping[str, float], chance: float | None, deviations: Mapping[str, float] | None = None) -> Chart:
-    """Accuracies as horizontal bars, with deviations. The last one is the system that the page is about."""
-    names = list(scores)
-    colours = [PLAIN if name == names[-1] else EARLIER if name.startswith(names[-1]) else BASELINE for name in names]
-    trace: dict[str, Any] = {
+def bars(task: ProbedTask) -> Chart:
+    """Accuracies of all systems as horizontal bars, with deviations."""
+    names = [escape(system.name, quote=False) for system in task.systems]  # Plotly reads a kind of HTML
+    spread = [system.deviation for system in task.systems]
+    trace = {
         "type": "bar",
         "orientation": "h",
-        "x": list(scores.values()),
-        "y": [escape(name, quote=False) for name in names],  # Plotly reads a kind of HTML
-        "marker": {"color": colours},
-        "texttemplate": "<b>%{x:.1%}</b>",
-        "textposition": "outside",
-        "textfont": {"size": 14, "color": INK},
+        "x": [system.accuracy for system in task.systems],
+        "y": names,
+        "marker": {"color": [BAR_COLOURS[system.role] for system in task.systems]},
         "cliponaxis": False,
         "hovertemplate": "%{y}: %{x:.1%}<extra></extra>",
+        "error_x": {"type": "data", "array": spread, "thickness": 1.4, "width": 5, "color": MUTED},
     }
-    if deviations:
-        spread = [deviations[name] for name in names]
-        trace["error_x"] = {"type": "data", "array": spread, "thickness": 1.4, "width": 5, "color": MUTED}
-        words = {  # beyond the error bars
-            "type": "scatter",
-            "mode": "text",
-            "x": [score + deviation for score, deviation in zip(scores.values(), spread, strict=True)],
-            "y": trace["y"],
-            "text": [f" <b>{score:.1%}</b>" for score in scores.values()],
-            "textposition": "middle right",
-            "textfont": trace["textfont"],
-            "cliponaxis": False,
-            "hoverinfo": "skip",
-        }
-        del trace["texttemplate"]
+    words = {  # beyond the error bars
+        "type": "scatter",
+        "mode": "text",
+        "x": [system.accuracy + system.deviation for system in task.systems],
+        "y": names,
+        "text": [f" <b>{system.accuracy:.1%}</b>" for system in task.systems],
+        "textposition": "middle right",
+        "textfont": {"size": 14, "color": INK},
+        "cliponaxis": False,
+        "hoverinfo": "skip",
+    }
     layout = base_layout(height=64 + 46 * len(names))
-    layout |= {"bargap": 0.38, "showlegend": False, "hovermode": "closest", "shapes": [], "annotations": []}
+    layout |= {"bargap": 0.38, "showlegend": False, "hovermode": "closest"}
+    layout["shapes"] = [vertical_line(task.chance, "dot", INK)]
+    layout["annotations"] = [note(task.chance, f"chance {task.chance:.1%}", anchor="center")]
     layout["margin"] |= {"r": 52, "t": 26}
     layout["xaxis"] |= {"range": [0, 1], "tickformat": ".0%", "nticks": 6, "tickangle": 0, "showline": False}
     layout["yaxis"] |= {"autorange": "reversed", "showgrid": False, "ticksuffix": "  ", "tickfont": {"size": 14}}
-    if chance is not None:
-        layout["shapes"].append(vertical_line(chance, "dot", INK))
-        layout["annotations"].append(note(chance, f"chance {chance:.1%}", anchor="center"))
-    return {"data": [trace, *([words] if deviations else [])], "layout": layout}
+    return {"data": [trace, words], "layout": layout}
 
 
 def scatter(x: Sequence[Any], y: Sequence[Any], name: str, colour: str, form: str = ".3f", width: float = 2) -> Event:

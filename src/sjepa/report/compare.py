@@ -7,7 +7,8 @@ from typing import Any
 from sjepa.analysis.names import LABELS, PATHS
 from sjepa.analysis.style import INK, MASKED, PREDICTOR, RULE, SKY, TARGET, VISIBLE, WARNING
 from sjepa.evaluate.table import build_sections
-from sjepa.report.blocks import card, duration, figure, note, section, table
+from sjepa.evaluate.tabular import Cell
+from sjepa.report.blocks import SectionBody, card, duration, figure, note, table
 from sjepa.report.charts import Chart, base_layout, curve, vertical_line
 from sjepa.report.contents import Report
 from sjepa.report.findings import results_table
@@ -68,12 +69,8 @@ def describe_comparability(reports: Sequence[Report]) -> str:
     return "Masked accuracy is comparable only between runs with the same K and data."
 
 
-def sections(reports: Sequence[Report]) -> list[str]:
-    return [overview(reports), settings(reports), curves(reports), softness(reports), results(reports)]
-
-
-def overview(reports: Sequence[Report]) -> str:
-    head = ["", *names(reports)]
+def overview(reports: Sequence[Report]) -> SectionBody:
+    head = [Cell(""), *map(Cell, names(reports))]
     facts: dict[str, list[str]] = {}
     for report in reports:
         last, encoder = (report.lines or [{}])[-1], report.config.get("encoder", {})
@@ -93,8 +90,8 @@ def overview(reports: Sequence[Report]) -> str:
         }
         for name, cell in cells.items():
             facts.setdefault(name, []).append(cell)
-    return section(
-        "runs", "The runs", "From their last logged lines.", table(head, [[n, *c] for n, c in facts.items()])
+    return SectionBody(
+        "From their last logged lines.", table(head, [map(Cell, [name, *cells]) for name, cells in facts.items()])
     )
 
 
@@ -113,27 +110,28 @@ def bits(value: float | None) -> str:
     return "–" if value is None else f"{value:.2f} bits"
 
 
-def settings(reports: Sequence[Report]) -> str:
+def settings(reports: Sequence[Report]) -> SectionBody:
     flat = [describe_data(report) | flatten(report.config) for report in reports]
     keys = list(dict.fromkeys(key for each in flat for key in each))
     rows = [
         [key, *(str(each.get(key, "–")) for each in flat)] for key in keys if len({str(e.get(key)) for e in flat}) > 1
     ]
-    content = table(["setting", *names(reports)], rows) if rows else note("No setting differs.")
-    return section("settings", "Settings that differ", "", content)
+    head = [Cell("setting"), *map(Cell, names(reports))]
+    content = table(head, [map(Cell, row) for row in rows]) if rows else note("No setting differs.")
+    return SectionBody("", content)
 
 
-def curves(reports: Sequence[Report]) -> str:
+def curves(reports: Sequence[Report]) -> SectionBody:
     begun = [report for report in reports if report.lines]
     if not begun:
-        return section("curves", "How they learned", "", note("None of these runs has logged a line yet."))
+        return SectionBody("", note("None of these runs has logged a line yet."))
     figures = ""
     for key, title, form, caption in CURVES:
         chart = overlay(reports, key, form)
         if any(value is not None for trace in chart["data"] for value in trace["y"]):
             figures += figure(f"compare-{key}", title, chart, caption)
     about = "Curves break where a new phase of a run begins, at the dotted vertical line in its colour."
-    return section("curves", "How they learned", about, f'<div class="grid">{figures}</div>')
+    return SectionBody(about, f'<div class="grid">{figures}</div>')
 
 
 def overlay(reports: Sequence[Report], key: str, form: str) -> Chart:
@@ -165,11 +163,11 @@ def active_rank(line: dict[str, Any]) -> float | None:
     return effective_ranks[layer] if layer is not None else max(effective_ranks)
 
 
-def softness(reports: Sequence[Report]) -> str:
+def softness(reports: Sequence[Report]) -> SectionBody | None:
     """Entropies of all runs that were analysed."""
     known = [(n, r.found["entropy"]) for n, r in zip(names(reports), reports, strict=True) if "entropy" in r.found]
     if not known:
-        return ""
+        return None
     figures = ""
     for part in (*PATHS, "target"):
         traces = []
@@ -197,11 +195,11 @@ def softness(reports: Sequence[Report]) -> str:
         if traces:
             title = f"Entropy: {LABELS[part]}"
             figures += figure(f"softness-{part}", title, {"data": traces, "layout": layout}, "")
-    return section("softness", "How soft they are", "Cumulative distributions.", f'<div class="grid">{figures}</div>')
+    return SectionBody("Cumulative distributions.", f'<div class="grid">{figures}</div>')
 
 
-def results(reports: Sequence[Report]) -> str:
+def results(reports: Sequence[Report]) -> SectionBody:
     every = {id(result): result for report in reports for result in report.results}
     tables = "".join(results_table(part) for part in build_sections(list(every.values())))
     missing = note("These runs have no results yet: `sjepa probe --encoder RUN` adds some.")
-    return section("results", "What the features hold", "", tables or missing)
+    return SectionBody("", tables or missing)

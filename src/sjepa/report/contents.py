@@ -6,11 +6,11 @@ from typing import Any
 
 from sjepa.analysis.style import findings_file, read_findings, utterance_files
 from sjepa.evaluate.results import find_results
+from sjepa.report.demo_comparison import DemoComparison
 from sjepa.runs.events import Event, select_events
 from sjepa.runs.folder import RunFolder, planned_steps
 
 ANALYSES = ("entropy", "erank", "pareto", "clusters", "over_training")
-REMARKS = ("about", "chance", "deviation", "introduction", "meaning", "next")  # keys of a comparison that are not tasks
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,8 @@ class Report:
     events: list[Event]
     config: dict[str, Any]
     facts: dict[str, Any]
-    comparison: dict[str, Any]
+    comparison: DemoComparison
+    """Empty unless the page is that of the demo."""
     results: list[dict[str, Any]]
     """Every results.json in the run folder and in the folders that the user named."""
     found: dict[str, dict[str, Any]]
@@ -37,11 +38,6 @@ class Report:
     @property
     def lines(self) -> list[Event]:
         return select_events(self.events, "train")
-
-    @property
-    def tasks(self) -> dict[str, dict[str, float]]:
-        """Scores of every system, by task. The last system is the one that the page is about."""
-        return {task: scores for task, scores in self.comparison.items() if task not in REMARKS and scores}
 
     @property
     def components(self) -> int | None:
@@ -79,7 +75,7 @@ class Report:
 
 
 def read_report(
-    run: Path, title: str = "", comparison: dict[str, Any] | None = None, more_results: tuple[Path, ...] = ()
+    run: Path, title: str = "", comparison: DemoComparison | None = None, more_results: tuple[Path, ...] = ()
 ) -> Report:
     folder = RunFolder(run)
     events, analysis = folder.events(), folder.analysis
@@ -87,4 +83,5 @@ def read_report(
     utterances = [read_findings(path) for path in utterance_files(analysis)]
     results = find_results([run, *more_results])
     # Plain settings, so that a page can show a run of another version too.
-    return Report(title, run, events, folder.settings, folder.facts, comparison or {}, results, found, utterances)
+    compared = comparison or DemoComparison()
+    return Report(title, run, events, folder.settings, folder.facts, compared, results, found, utterances)

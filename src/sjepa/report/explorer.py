@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sjepa.analysis.names import PATHS
-from sjepa.report.blocks import as_script, section
+from sjepa.report.blocks import SectionBody, as_script
 from sjepa.report.contents import Report
 
 KEPT = ("name", "text", "speaker", "start", "seconds", "phones", "words", "target", "spectrogram", "audio")
@@ -31,16 +31,14 @@ frame of 20 ms, with <kbd>shift</kbd> ten; <kbd>home</kbd> and <kbd>end</kbd> ju
 """
 
 
-def explorer(reports: Sequence[Report]) -> str:
-    """The explorer of one or several runs; empty if no utterance was analysed."""
+def explorer(reports: Sequence[Report]) -> SectionBody | None:
+    """The explorer of one or several runs; None if no utterance was analysed."""
     entries = [entry(report, utterance, len(reports) > 1) for report in reports for utterance in report.utterances]
     if not entries:
-        return ""
+        return None
     if len(reports) > 1:
         entries.sort(key=lambda each: each["name"])  # the same utterance of all runs together
-    return section(
-        "explorer",
-        "Listen frame by frame",
+    return SectionBody(
         "The distributions of the cluster head with nothing masked, of the predictor at each frame while it is masked, "
         "and of their target. If one cluster has all the probability, the frame is clear. If two share it, the frame "
         "is ambiguous.",

@@ -1,7 +1,6 @@
 """Sections of a page about results and analyses: probes, results, layers, entropy, clusters, size, gaps."""
 
 import shlex
-from collections.abc import Callable
 from html import escape
 
 from sjepa.analysis.clusters import occupancies
@@ -10,32 +9,24 @@ from sjepa.analysis.names import LABELS
 from sjepa.analysis.pareto import analyse_pareto
 from sjepa.evaluate.metric import SectionKind
 from sjepa.evaluate.table import Section, build_sections, find_section
-from sjepa.evaluate.tabular import format_cells
+from sjepa.evaluate.tabular import Cell, format_table
 from sjepa.report import charts, findings_charts
-from sjepa.report.blocks import figure, note, section, table
+from sjepa.report.blocks import SectionBody, figure, note, table
 from sjepa.report.contents import Report
 from sjepa.report.training import accuracy_title
 from sjepa.runs.events import select_events
 
 
-def results(report: Report) -> str:
+def results(report: Report) -> SectionBody | None:
     """The comparison of the demo, and a table of all results of `superb`, `probe` and `units` in the run."""
-    about, levels, spreads = (report.comparison.get(name, {}) for name in ("about", "chance", "deviation"))
     figures = "".join(
-        figure(
-            f"comparison-{index}",
-            accuracy_title(task),
-            charts.bars(scores, levels.get(task), spreads.get(task)),
-            about.get(task, ""),
-        )
-        for index, (task, scores) in enumerate(report.tasks.items())
+        figure(f"comparison-{index}", accuracy_title(task.name), charts.bars(task), task.about)
+        for index, task in enumerate(report.comparison.tasks)
     )
     tables = "".join(results_table(part) for part in build_sections(report.results))
     if not figures and not tables:
-        return ""
-    return section(
-        "results",
-        "What the features hold",
+        return None
+    return SectionBody(
         "Linear probes on frozen features. The dotted line is chance: the most frequent answer." if figures else "",
         (f'<div class="grid">{figures}</div>' if figures else "") + tables,
     )
@@ -43,27 +34,18 @@ def results(report: Report) -> str:
 
 def results_table(part: Section) -> str:
     """A table of results in the paper's form: size classes have headings, probes have encoders as columns."""
-    head, cells = format_cells(part, BOLD, "–", str)
-    rows, strong = [], []
-    for r, row in enumerate(cells):
-        if isinstance(row, str):
-            rows.append([row, *("" for _ in head[1:])])
-            strong.append((r, 0))
-            continue
-        strong += [(r, c) for c, text in enumerate(row) if text.startswith(MARK)]
-        rows.append([text.removeprefix(MARK) for text in row])
-    words = escape(part.note)
-    return f"<figure><h3>{escape(part.title)}</h3>{table(head, rows, strong)}<figcaption>{words}</figcaption></figure>"
+    formatted = format_table(part)
+    rows = []
+    for name, members in formatted.groups:
+        rows += [[Cell(name, bold=True), *(Cell("") for _ in formatted.head[1:])]] if name else []
+        rows += members
+    content = table(formatted.head, rows)
+    return f"<figure><h3>{escape(part.title)}</h3>{content}<figcaption>{escape(part.note)}</figcaption></figure>"
 
 
-MARK = "\ue000"  # of a private range, so that no name has it
-BOLD = MARK + "{}"
-
-
-def layers(report: Report) -> str:
-    title = "How rich each layer is"
+def layers(report: Report) -> SectionBody:
     if not select_events(report.events, "layers"):
-        return section("layers", title, "", note("No effective rank has been logged yet."))
+        return SectionBody("", note("No effective rank has been logged yet."))
     figures = figure(
         "effective-ranks",
         "Effective rank",
@@ -85,15 +67,13 @@ def layers(report: Report) -> str:
             f"{calibration['best_layer']} is best and layer {calibration['highest_rank_layer']} has the highest rank: "
             f"{agree}.",
         )
-    return section(
-        "layers", title, "Effective rank estimates how many directions the features of a layer use.", figures
-    )
+    return SectionBody("Effective rank estimates how many directions the features of a layer use.", figures)
 
 
-def entropy(report: Report) -> str:
+def entropy(report: Report) -> SectionBody | None:
     found = report.found.get("entropy")
     if not found:
-        return ""
+        return None
     descriptions = "; ".join(
         f"{curve['label']}: {describe_modes(curve['modality'])}" for curve in found["distributions"].values()
     )
@@ -116,15 +96,10 @@ def entropy(report: Report) -> str:
         )
         for path in found["joint"]
     )
-    return section(
-        "softness",
-        "Where the softness is",
-        found["answer"],
-        f'{histogram}<div class="grid">{joints}</div>',
-    )
+    return SectionBody(found["answer"], f'{histogram}<div class="grid">{joints}</div>')
 
 
-def clusters(report: Report) -> str:
+def clusters(report: Report) -> SectionBody | None:
     figures = ""
     for part in occupancies(report.events):
         figures += figure(
@@ -147,29 +122,27 @@ def clusters(report: Report) -> str:
             f"Phone purity {scores['phone_purity']:.2f}, PNMI {scores['pnmi']:.2f}.",
         )
     about = "A healthy mixture uses nearly all of its components, and many of them correspond to one sound."
-    return section("clusters", "What the clusters are", about, content) if content else ""
+    return SectionBody(about, content) if content else None
 
 
-def pareto(report: Report) -> str:
+def pareto(report: Report) -> SectionBody | None:
     """Size against score, if the run has results of the full protocol or the analysis was made."""
     own = any(find_section(result).kind is SectionKind.SUPERB for result in report.results)
     found = analyse_pareto([report.folder]) if own else report.found.get("pareto")
     if not found:
-        return ""
+        return None
     figures = "".join(
         figure(f"pareto-{index}", about["title"], findings_charts.pareto(about), "")
         for index, about in enumerate(found["tasks"].values())
     )
     ours = "" if found["ours"] else " This run has no result of the full protocol yet."
-    return section(
-        "pareto",
-        "Size against score",
+    return SectionBody(
         f"SUPERB, full protocol. Grey systems are reported by others. The dashed line is the Pareto frontier.{ours}",
         f'<div class="grid">{figures}</div>',
     )
 
 
-def gaps(report: Report) -> str:
+def gaps(report: Report) -> SectionBody | None:
     """List what the page does not show yet, with the command that adds it."""
     run = shlex.quote(str(report.folder))
     made_by: dict[str, tuple[bool, str]] = {
@@ -187,7 +160,7 @@ def gaps(report: Report) -> str:
             f"sjepa analyze erank {run} --data LABELLED",
         ),
         "Probes": (
-            bool(report.tasks) or any(r["task"] == "probe" for r in report.results),
+            bool(report.comparison.tasks) or any(r["task"] == "probe" for r in report.results),
             f"sjepa probe --encoder {run} --data LABELLED",
         ),
         "SUPERB, and size against score": (
@@ -201,14 +174,9 @@ def gaps(report: Report) -> str:
     }
     missing = {what: command for what, (there, command) in made_by.items() if not there}
     if not missing:
-        return ""
+        return None
     rows = "".join(f"<dt>{escape(w)}</dt><dd><code>{escape(c)}</code></dd>" for w, c in missing.items())
-    return section(
-        "gaps",
-        "What is not here yet",
+    return SectionBody(
         "Each command adds its result to the run. Then run `sjepa report` again.",
         f'<dl class="gaps">{rows}</dl>',
     )
-
-
-FINDINGS: tuple[Callable[[Report], str], ...] = (results, layers, entropy, clusters, pareto)

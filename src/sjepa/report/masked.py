@@ -3,15 +3,15 @@
 from html import escape
 from typing import Any
 
-from sjepa.report.blocks import section
+from sjepa.report.blocks import SectionBody
 from sjepa.report.contents import Report
 
 
-def masked_frames(report: Report) -> str:
+def masked_frames(report: Report) -> SectionBody | None:
     """A table with one column per frame: the phone, the target, and what the model predicted at several steps."""
     found = report.found.get("over_training")
     if not found:
-        return ""
+        return None
     moments = found["moments"]
     first, last = moments[0], moments[-1]
     about = (
@@ -38,9 +38,7 @@ def masked_frames(report: Report) -> str:
     )
     table = f'<table class="stretch"><caption class="unseen">{escape(about)}</caption>{"".join(rows)}</table>'
     content = f'<div class="wide" tabindex="0" role="region" aria-label="Masked prediction over training">{table}</div>'
-    return section(
-        "masked", "Masked prediction over training", about, f'{content}<p class="about">{escape(caption)}</p>'
-    )
+    return SectionBody(about, f'{content}<p class="about">{escape(caption)}</p>')
 
 
 def head_row(found: dict[str, Any]) -> str:

@@ -3,7 +3,7 @@
 from html import escape
 
 from sjepa.report import charts
-from sjepa.report.blocks import card, duration, figure, note, pairs, section
+from sjepa.report.blocks import SectionBody, card, duration, figure, note, pairs
 from sjepa.report.contents import Report
 from sjepa.runs.alarms import read_alarms
 from sjepa.runs.events import phase_spans, select_events
@@ -11,7 +11,7 @@ from sjepa.runs.events import phase_spans, select_events
 
 def header(report: Report) -> str:
     """What was run and what it reached, in words and in a few numbers."""
-    introduction = [escape(sentence) for sentence in report.comparison.get("introduction", [])]
+    introduction = [escape(sentence) for sentence in report.comparison.introduction]
     sentences = [*introduction, describe_run(report), *describe_gains(report), *describe_limits(report)]
     ledes = "".join(f'<p class="lede">{sentence}</p>' for sentence in sentences)
     known = {"data": "data {}", "started": "started {}", "sjepa": "sjepa {}", "torch": "torch {}"}
@@ -24,17 +24,17 @@ def header(report: Report) -> str:
 
 def meanings(report: Report) -> str:
     """What each headline number means, if the page has an explanation."""
-    items = "".join(f"<li>{escape(text)}</li>" for text in report.comparison.get("meaning", []))
+    items = "".join(f"<li>{escape(text)}</li>" for text in report.comparison.meaning)
     return f'<ul class="meaning">{items}</ul>' if items else ""
 
 
-def next_steps(report: Report) -> str:
+def next_steps(report: Report) -> SectionBody | None:
     """Commands to run next, if the page has any."""
     rows = "".join(
         f"<dt>{escape(what)}</dt><dd><code>{escape(command)}</code></dd>"
-        for what, command in report.comparison.get("next", {}).items()
+        for what, command in report.comparison.next_steps.items()
     )
-    return section("next", "What to run next", "", f'<dl class="commands">{rows}</dl>') if rows else ""
+    return SectionBody("", f'<dl class="commands">{rows}</dl>') if rows else None
 
 
 def describe_run(report: Report) -> str:
@@ -52,11 +52,10 @@ def describe_run(report: Report) -> str:
 
 def describe_gains(report: Report) -> list[str]:
     parts = []
-    for task, scores in report.tasks.items():
-        *others, ours = scores
-        remark = "; ".join(f"{name} {scores[name]:.1%}" for name in others)
-        against = f" ({escape(remark)})" if others else ""
-        parts.append(f"<b>{scores[ours]:.1%} {escape(task)} accuracy</b>{against}")
+    for task in report.comparison.tasks:
+        remark = "; ".join(f"{other.name} {other.accuracy:.1%}" for other in task.others)
+        against = f" ({escape(remark)})" if remark else ""
+        parts.append(f"<b>{task.ours.accuracy:.1%} {escape(task.name)} accuracy</b>{against}")
     return [f"Linear probes on its frozen features reach {' and '.join(parts)}."] if parts else []
 
 
@@ -78,11 +77,10 @@ def describe_limits(report: Report) -> list[str]:
 
 def headline_numbers(report: Report) -> list[str]:
     cards = []
-    for task, scores in report.tasks.items():
-        names, level = list(scores), report.comparison.get("chance", {}).get(task)
-        remark = [f"{names[0]} {scores[names[0]]:.1%}"] if len(names) > 1 else []
-        remark += [f"chance {level:.1%}"] if level is not None else []
-        cards.append(card(accuracy_title(task), f"{scores[names[-1]]:.1%}", ", ".join(remark), "result"))
+    for task in report.comparison.tasks:
+        remark = [f"{other.name} {other.accuracy:.1%}" for other in task.others[:1]]
+        remark.append(f"chance {task.chance:.1%}")
+        cards.append(card(accuracy_title(task.name), f"{task.ours.accuracy:.1%}", ", ".join(remark), "result"))
     if report.lines:
         last, planned = report.lines[-1], report.planned_steps
         parts = " + ".join(f"{end - start:,}" for _, start, end in phase_spans(report.events))
@@ -104,7 +102,7 @@ def accuracy_title(task: str) -> str:
     return f"{task.capitalize()} accuracy"
 
 
-def learning_curves(report: Report) -> str:
+def learning_curves(report: Report) -> SectionBody:
     kinds = "; ".join(
         f"in phase {phase['phase']} they are {phase['targets']} with K = {phase['k']:,}"
         for phase in select_events(report.events, "phase")
@@ -126,9 +124,7 @@ def learning_curves(report: Report) -> str:
         "How often the most likely component of prediction and target agree. At visible frames the encoder sees the "
         f"frame; at masked frames it infers it from context.{describe_chance(report)}",
     )
-    return section(
-        "learning",
-        "How it learned",
+    return SectionBody(
         f"The network predicts a target at every frame; {kinds}. Do not compare curves of different phases.",
         f'{loss}<div class="grid">{accuracy}{decay(report)}</div>{held_out(report)}',
     )
@@ -169,7 +165,7 @@ def decay(report: Report) -> str:
     )
 
 
-def targets(report: Report) -> str:
+def targets(report: Report) -> SectionBody:
     entropy = figure(
         "entropy",
         "Entropy over training",
@@ -184,15 +180,13 @@ def targets(report: Report) -> str:
         "Perplexity of the mean posterior: near K if all components are used equally, near 1 if targets collapse. A "
         "component is dead below a hundredth of an even share.",
     )
-    return section(
-        "targets",
-        "What was predicted",
+    return SectionBody(
         "Good targets are sharp at every frame and use all components over the corpus.",
         f'<div class="grid">{entropy}{components}</div>',
     )
 
 
-def machinery(report: Report) -> str:
+def machinery(report: Report) -> SectionBody:
     clip = report.config.get("train", {}).get("clip")
     kinds = (
         ("gradient_norm", "Gradient norm", ".3f", "~g", f"Before clipping at {clip}." if clip else "Before clipping."),
@@ -204,7 +198,7 @@ def machinery(report: Report) -> str:
         figure(key, name, charts.small_chart(report.events, key, form, ticks), text)
         for key, name, form, ticks, text in kinds
     )
-    return section("machinery", "How it ran", "", f'<div class="grid four">{figures}</div>{alarms(report)}')
+    return SectionBody("", f'<div class="grid four">{figures}</div>{alarms(report)}')
 
 
 def alarms(report: Report) -> str:
@@ -225,15 +219,13 @@ def alarms(report: Report) -> str:
     return f'<h3 class="later">Alarms</h3><ul class="alarms">{items}</ul>' if items else nothing
 
 
-def details(report: Report) -> str:
+def details(report: Report) -> SectionBody:
     """Everything needed to repeat the run, collapsed."""
     top = {key: value for key, value in report.config.items() if not isinstance(value, dict)}
     groups = {"run": top} | {key: value for key, value in report.config.items() if isinstance(value, dict)}
     settings = "".join(pairs(values, name) for name, values in groups.items() if values)
     facts = pairs(report.facts) if report.facts else note("This run directory has no run.json.")
-    return section(
-        "details",
-        "Details",
+    return SectionBody(
         "",
         f"<details><summary>The run</summary>{facts}</details><details><summary>Settings</summary>"
         f'<div class="settings">{settings or note("This run directory has no config.toml.")}</div></details>',

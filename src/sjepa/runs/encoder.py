@@ -106,10 +106,10 @@ class Encoder(EncoderNetwork):
         clusters = self.clusters
         counts = [waveforms.shape[1]] * len(waveforms) if lengths is None else lengths.tolist()
         utterances = [samples[:count] for samples, count in zip(waveforms, counts, strict=True)]
-        if clusters.state is None:
-            return [clusters.space(samples, None) for samples in utterances]
-        states = self.utterance_states(waveforms, lengths, clusters.state)
-        return [clusters.space(samples, x) for samples, x in zip(utterances, states, strict=True)]
+        if clusters.hidden_state_index is None:
+            return [clusters.mixture_features(samples, None) for samples in utterances]
+        states = self.utterance_states(waveforms, lengths, clusters.hidden_state_index)
+        return [clusters.mixture_features(samples, x) for samples, x in zip(utterances, states, strict=True)]
 
     def utterance_states(self, waveforms: Tensor, lengths: Tensor | None, state: int) -> list[Tensor]:
         """Return a hidden state (T, D) of each utterance, without padding."""

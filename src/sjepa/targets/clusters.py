@@ -103,11 +103,11 @@ class Clusters(nn.Module):
         return self.mixture.components
 
     @property
-    def state(self) -> int | None:
+    def hidden_state_index(self) -> int | None:
         """Index of the hidden state that the mixture reads, or None if it reads the audio."""
         return None if self.info.layer is None else self.info.layer + 1
 
-    def space(self, samples: Tensor | None, hidden_state: Tensor | None) -> Tensor:
+    def mixture_features(self, samples: Tensor | None, hidden_state: Tensor | None) -> Tensor:
         """Return the features (T, D) of one utterance that the mixture reads.
 
         They come from `hidden_state` (T, D), the hidden state of index `state`, or from `samples` (N,) if `state` is

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,6 +17,17 @@ from sjepa.evaluate.superb.user_corpus import CorpusOptions, corpus_label
 
 T = TypeVar("T", bound=Task)
 DEV_CLEAN = "dev-clean"
+
+
+class LabelColumns(Enum):
+    """What the user's columns of `--label` hold."""
+
+    NONE = auto()
+    """The task has its own labels."""
+    CLASSES = auto()
+    """The class of an utterance. Several columns must all be right."""
+    TAGS = auto()
+    """One tag per word, in one column."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +85,8 @@ class Entry:
     """Whether a language model can decode the test part."""
     reads_user_corpora: bool = False
     """Whether it accepts any labelled corpus, including a single file."""
+    label_columns: LabelColumns = LabelColumns.NONE
+    """The labels that the user names with `--label`."""
 
     def rename_for_corpus(self, data: Path) -> "Entry":
         """Return the task for a user's corpus, with its own name and without published results."""

@@ -4,7 +4,7 @@ from sjepa.data.layouts import Item
 from sjepa.errors import UserError
 from sjepa.evaluate.metric import SectionKind
 from sjepa.evaluate.superb.classes import ClassTask, make_class_task
-from sjepa.evaluate.superb.entry import Entry, Request
+from sjepa.evaluate.superb.entry import Entry, LabelColumns, Request
 from sjepa.evaluate.superb.metrics import ACCURACY, BALANCED_ACCURACY
 from sjepa.evaluate.superb.records import Fold, Label, sample_each_label
 from sjepa.evaluate.superb.task import Recipe
@@ -53,4 +53,5 @@ ENTRY = Entry(
     metrics=(ACCURACY, BALANCED_ACCURACY),
     build=build,
     reads_user_corpora=True,
+    label_columns=LabelColumns.CLASSES,
 )

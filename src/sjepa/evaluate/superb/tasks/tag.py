@@ -7,7 +7,7 @@ from sjepa.data.layouts import Item
 from sjepa.errors import UserError
 from sjepa.evaluate.metric import SectionKind
 from sjepa.evaluate.superb.alphabet import TaggedCharacters, collect_letters
-from sjepa.evaluate.superb.entry import Entry, Request
+from sjepa.evaluate.superb.entry import Entry, LabelColumns, Request
 from sjepa.evaluate.superb.metrics import SLOT_TYPE_F1, SLOT_VALUE_CER
 from sjepa.evaluate.superb.records import Fold
 from sjepa.evaluate.superb.sequences import LITE_WIDTH, WIDTH, SequenceTask
@@ -68,4 +68,5 @@ ENTRY = Entry(
     metrics=(SLOT_TYPE_F1, SLOT_VALUE_CER),
     build=build,
     reads_user_corpora=True,
+    label_columns=LabelColumns.TAGS,
 )
