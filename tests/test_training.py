@@ -365,7 +365,7 @@ def test_the_mixture_moves_to_another_layer_if_requested(
 def test_dead_components_restart_if_requested(
     corpus: Path, tmp_path: Path, micro: Make, monkeypatch: pytest.MonkeyPatch, reseed: bool
 ) -> None:
-    monkeypatch.setattr(metrics, "DEAD", 0.9)  # so that some are always dead
+    monkeypatch.setattr(metrics, "DEAD_SHARE", 0.9)  # so that some are always dead
     assert pretrain(micro(gmm={"reseed": reseed}), corpus, tmp_path / "run", show=False)
     for line in lines(tmp_path / "run", "train"):
         asked = reseed and line["phase"] == 2 and line["dead_components"]
