@@ -9,7 +9,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from sjepa.evaluate.superb.protocol import Evaluation, format_scores
+from sjepa.evaluate.superb.protocol import LearningRateSearch, format_scores
 from sjepa.evaluate.superb.tasks import make_task
 from sjepa.evaluate.upstream import load_upstream
 
@@ -23,7 +23,7 @@ def main() -> None:
     kept = sorted({u.speaker for u in fold.train})[: int(speakers)]
     few = replace(fold, name=f"{fold.name}, {len(kept)} to train", train=[u for u in fold.train if u.speaker in kept])
     upstream = load_upstream(encoder, "auto")
-    results = Evaluation(replace(task, folds=[few]), upstream, Path(out)).run([task.recipe.lr])
+    results = LearningRateSearch(replace(task, folds=[few]), upstream, Path(out)).run([task.recipe.lr])
     scores = format_scores(results["metrics"])
     print(f"{upstream.name}, {len(few.train)} utterances of {len(kept)} speakers: test {scores}")
 

@@ -30,7 +30,7 @@ from s3prl_queries import compare_queries
 from s3prl_sequences import make_asr, make_pr, make_sf
 from s3prl_sides import Side, replace_catalyst, replace_torchaudio
 
-from sjepa.evaluate.superb.protocol import Evaluation
+from sjepa.evaluate.superb.protocol import LearningRateSearch
 from sjepa.evaluate.upstream import Upstream, load_upstream
 from sjepa.model.encoder_config import EncoderConfig
 from sjepa.runs.encoder import Encoder
@@ -79,7 +79,7 @@ def disable_dropout(module: torch.nn.Module) -> None:
 def compare(side: Side, upstream: Upstream, out: Path) -> dict[str, Any]:
     """Compare the losses of the first steps and the test metrics after them."""
     task = side.task
-    evaluation = Evaluation(task, upstream, out)
+    evaluation = LearningRateSearch(task, upstream, out)
     evaluation.measure()
     evaluation.identity = evaluation.describe()
     head = evaluation.open(0, task.recipe.lr)

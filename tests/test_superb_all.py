@@ -19,7 +19,7 @@ from sjepa.cli import dispatch
 from sjepa.errors import UserError
 from sjepa.evaluate.superb.feature_files import FeatureFiles
 from sjepa.evaluate.superb.features import FeatureStore
-from sjepa.evaluate.superb.protocol import Evaluation
+from sjepa.evaluate.superb.protocol import LearningRateSearch
 from sjepa.evaluate.superb.records import Utterance
 from sjepa.evaluate.superb.sound import Sound
 from sjepa.evaluate.superb.submission import pack
@@ -129,11 +129,13 @@ def test_a_sweep_extracts_once_and_trains_as_single_rates_do(voxceleb: Path, tmp
     task = replace(make_task("sid", voxceleb), recipe=Recipe(6, 1e-3, 4, 1, 3))
     rates = [1e-2, 1e-3, 1e-4]
     upstream, seen = counting(load_upstream("logmel"))
-    swept = Evaluation(task, upstream, tmp_path / "swept", cache_gb=0.0)
+    swept = LearningRateSearch(task, upstream, tmp_path / "swept", cache_gb=0.0)
     results = swept.run(rates)
     extracted = sum(seen.values())
     seen.clear()
-    alone = {rate: Evaluation(task, upstream, tmp_path / f"{rate:g}", cache_gb=0.0).run([rate]) for rate in rates}
+    alone = {
+        rate: LearningRateSearch(task, upstream, tmp_path / f"{rate:g}", cache_gb=0.0).run([rate]) for rate in rates
+    }
     assert 3 * extracted == sum(seen.values())
     dev = {rate: alone[rate]["dev"]["by_learning_rate"][f"{rate:g}"] for rate in rates}
     assert results["dev"]["by_learning_rate"] == {f"{rate:g}": score for rate, score in dev.items()}
@@ -144,14 +146,14 @@ def test_a_sweep_extracts_once_and_trains_as_single_rates_do(voxceleb: Path, tmp
 def test_a_sweep_continues_from_heads_that_are_further(voxceleb: Path, tmp_path: Path) -> None:
     """Heads of a stopped sweep, or of an earlier run at one of its rates, wait until the others have come as far."""
     task = replace(make_task("sid", voxceleb), recipe=Recipe(6, 1e-3, 4, 1, 3))
-    unbroken = Evaluation(task, load_upstream("logmel"), tmp_path / "unbroken").run([1e-2, 1e-3])
-    short = Evaluation(task, load_upstream("logmel"), tmp_path / "broken")
+    unbroken = LearningRateSearch(task, load_upstream("logmel"), tmp_path / "unbroken").run([1e-2, 1e-3])
+    short = LearningRateSearch(task, load_upstream("logmel"), tmp_path / "broken")
     short.out.mkdir()
     short.measure()
     short.identity = short.describe()
     (ahead,) = short.train(task.folds[0], 0, [1e-2])
     assert ahead.state.step == 6
-    results = Evaluation(task, load_upstream("logmel"), tmp_path / "broken").run([1e-2, 1e-3])
+    results = LearningRateSearch(task, load_upstream("logmel"), tmp_path / "broken").run([1e-2, 1e-3])
     assert (results["dev"], results["folds"]) == (unbroken["dev"], unbroken["folds"])
 
 
@@ -275,12 +277,12 @@ def test_ranks_share_a_task(voxceleb: Path, tmp_path: Path) -> None:
         "from pathlib import Path\n"
         "from sjepa import distributed\n"
         "from sjepa.evaluate.superb.task import Recipe\n"
-        "from sjepa.evaluate.superb.protocol import Evaluation\n"
+        "from sjepa.evaluate.superb.protocol import LearningRateSearch\n"
         "from sjepa.evaluate.superb.tasks import make_task\n"
         "from sjepa.evaluate.upstream import load_upstream\n"
         "distributed.setup('cpu')\n"
         "task = replace(make_task('sid', Path(sys.argv[1])), recipe=Recipe(6, 1e-2, 3, 2, 3))\n"
-        "Evaluation(task, load_upstream('logmel'), Path(sys.argv[2])).run([1e-2, 1e-3])\n"
+        "LearningRateSearch(task, load_upstream('logmel'), Path(sys.argv[2])).run([1e-2, 1e-3])\n"
         "distributed.shutdown()\n"
     )
     (tmp_path / "share.py").write_text(program)

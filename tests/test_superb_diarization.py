@@ -14,7 +14,7 @@ from sjepa.evaluate.superb import diarization
 from sjepa.evaluate.superb.corpora.libri2mix import Turn, make_activity, read_activity, write_activity
 from sjepa.evaluate.superb.diarization import DiarizationHead, DiarizationTask, resample_outputs
 from sjepa.evaluate.superb.diarization_error import error_rate, error_time, find_turns, frame_errors
-from sjepa.evaluate.superb.protocol import Evaluation
+from sjepa.evaluate.superb.protocol import LearningRateSearch
 from sjepa.evaluate.superb.records import Fold, Utterance
 from sjepa.evaluate.superb.task import Recipe
 from sjepa.evaluate.superb.tasks import make_task
@@ -185,7 +185,7 @@ def test_diarization_learns_and_writes_what_the_board_expects(
     h5py = pytest.importorskip("h5py")
     monkeypatch.setattr(diarization, "WIDTH", 64)  # a narrow head learns this as well
     task = replace(make_task("sd", mixtures), recipe=Recipe(40, 1e-3, 6, 1, 20))
-    results = Evaluation(task, load_upstream("logmel"), tmp_path).run([1e-3])
+    results = LearningRateSearch(task, load_upstream("logmel"), tmp_path).run([1e-3])
     assert results["metrics"]["der"] < 60
     assert set(results["folds"][0]["dev_curve"][0]) == {"step", "loss", "frame_der", "frame_accuracy"}
     with h5py.File(tmp_path / "scoring" / "predictions" / "mix-test-0.h5") as file:

@@ -10,7 +10,7 @@ from sjepa.evaluate.metric import Better, Metric, SectionKind
 from sjepa.evaluate.superb import TASK_NAMES
 from sjepa.evaluate.superb.classes import ClassTask, make_class_task
 from sjepa.evaluate.superb.entry import Entry, Request
-from sjepa.evaluate.superb.protocol import Evaluation
+from sjepa.evaluate.superb.protocol import LearningRateSearch
 from sjepa.evaluate.superb.records import Fold, Utterance
 from sjepa.evaluate.superb.task import Recipe
 from sjepa.evaluate.superb.tasks import all_entries, find_entry
@@ -61,7 +61,7 @@ def test_a_task_can_be_made_from_data(tmp_path: Path) -> None:
     results = [
         entry.search(task, load_upstream(encoder), tmp_path / encoder).run([1e-2]) for encoder in ("mfcc", "logmel")
     ]
-    assert entry.search is Evaluation
+    assert entry.search is LearningRateSearch
     assert (results[0]["section"], results[0]["better"]) == ("other", {"error": "lower"})
     (section,) = build_sections(results)
     assert section.place.kind is SectionKind.OTHER

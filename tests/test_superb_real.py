@@ -9,7 +9,7 @@ from test_real_corpora import extracted
 from sjepa.evaluate.labelled import read_labelled
 from sjepa.evaluate.superb.classes import ClassTask
 from sjepa.evaluate.superb.metrics import ACCURACY
-from sjepa.evaluate.superb.protocol import Evaluation
+from sjepa.evaluate.superb.protocol import LearningRateSearch
 from sjepa.evaluate.superb.sequences import SequenceTask
 from sjepa.evaluate.superb.task import Recipe
 from sjepa.evaluate.superb.tasks import make_task
@@ -53,7 +53,7 @@ def test_ravdess_accuracy_is_above_chance_on_new_actors(tmp_path: Path) -> None:
     assert [len({u.speaker for u in fold.test}) for fold in task.folds] == [5, 5, 4, 5, 5]
     assert [len(names) for names in task.classes] == [8]
     short = ClassTask("ravdess", Recipe(80, 1e-3, 32, 1, 80, "lite"), task.folds[:1], (ACCURACY,))
-    results = Evaluation(short, load_upstream("logmel"), tmp_path / "out").run([1e-3])
+    results = LearningRateSearch(short, load_upstream("logmel"), tmp_path / "out").run([1e-3])
     assert results["metrics"]["accuracy"] > 100 / 8 + 8
 
 

@@ -24,7 +24,7 @@ from sjepa.evaluate.superb.classes import ClassTask
 from sjepa.evaluate.superb.decode import BOARD, BeamSettings
 from sjepa.evaluate.superb.features import FeatureStore
 from sjepa.evaluate.superb.metrics import ACCURACY
-from sjepa.evaluate.superb.protocol import Evaluation
+from sjepa.evaluate.superb.protocol import LearningRateSearch
 from sjepa.evaluate.superb.records import Fold, Utterance
 from sjepa.evaluate.superb.sequences import SequenceTask
 from sjepa.evaluate.superb.task import Recipe, Task
@@ -47,7 +47,7 @@ def shortened(task: Task, steps: int, batch: int = 8) -> Task:
 
 
 def run(task: Task, out: Path, rate: float, encoder: str = "logmel", **options: Any) -> dict[str, Any]:
-    return Evaluation(task, load_upstream(encoder), out, **options).run([rate])
+    return LearningRateSearch(task, load_upstream(encoder), out, **options).run([rate])
 
 
 Corpus = Callable[[Path], Path]
@@ -124,7 +124,7 @@ class StopError(Exception):
     pass
 
 
-def stop_at(evaluation: Evaluation, last: int) -> None:
+def stop_at(evaluation: LearningRateSearch, last: int) -> None:
     """Make an evaluation fail at this step."""
     step, count = evaluation.step, itertools.count(1)
 
@@ -143,7 +143,7 @@ def test_the_same_seed_gives_the_same_numbers_and_a_stop_changes_nothing(tmp_pat
     again = run(task, tmp_path / "again", 1e-3)
     assert whole["folds"] == again["folds"]
 
-    evaluation = Evaluation(task, load_upstream("logmel"), tmp_path / "stopped")
+    evaluation = LearningRateSearch(task, load_upstream("logmel"), tmp_path / "stopped")
     stop_at(evaluation, 9)
     with pytest.raises(StopError):
         evaluation.run([1e-3])
@@ -158,7 +158,7 @@ def test_ctrl_c_ends_after_the_step_and_loses_none(tmp_path: Path) -> None:
     data = corpora.voxceleb(tmp_path / "data", speakers=3)
     task = shortened(make_task("sid", data, lite=True), 20)  # looks at dev: 10 and 20
     whole = run(task, tmp_path / "whole", 1e-3)
-    evaluation = Evaluation(task, load_upstream("logmel"), tmp_path / "stopped")
+    evaluation = LearningRateSearch(task, load_upstream("logmel"), tmp_path / "stopped")
     step, count = evaluation.step, itertools.count(1)
 
     def interrupted(*arguments: Any) -> float:
@@ -169,7 +169,7 @@ def test_ctrl_c_ends_after_the_step_and_loses_none(tmp_path: Path) -> None:
     evaluation.step = interrupted  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
         evaluation.run([1e-3])
-    again = Evaluation(task, load_upstream("logmel"), tmp_path / "stopped")
+    again = LearningRateSearch(task, load_upstream("logmel"), tmp_path / "stopped")
     left = iter(range(12, 0, -1))
     more = again.step
     again.step = lambda *arguments: (next(left), more(*arguments))[1]  # type: ignore[method-assign]
@@ -199,12 +199,12 @@ def test_a_stop_changes_an_encoders_results_only_by_rounding(tmp_path: Path, mon
     made = noises(tmp_path / "audio", 260)
     fold = Fold("noises", made[:220], made[220:240], made[240:])  # more than 50 batches, within which lengths sort
     task = ClassTask("noises", Recipe(220, 1e-3, 2, 1, 220), [fold], (ACCURACY,))  # two epochs, in other batches
-    whole = Evaluation(task, upstream, tmp_path / "whole").run([1e-3])
-    stopped = Evaluation(task, upstream, tmp_path / "stopped")
+    whole = LearningRateSearch(task, upstream, tmp_path / "whole").run([1e-3])
+    stopped = LearningRateSearch(task, upstream, tmp_path / "stopped")
     stop_at(stopped, 50)
     with pytest.raises(StopError):
         stopped.run([1e-3])
-    resumed = Evaluation(task, upstream, tmp_path / "stopped").run([1e-3])
+    resumed = LearningRateSearch(task, upstream, tmp_path / "stopped").run([1e-3])
     (before,), (after,) = (results["folds"][0]["dev_curve"] for results in (whole, resumed))
     assert before["loss"] > 0.01
     assert after["loss"] == pytest.approx(before["loss"], abs=1e-4)
@@ -260,31 +260,31 @@ def test_what_is_done_is_not_done_again_and_only_the_tested_head_stays(
     numbers: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     task, upstream = shortened(make_task("pr", numbers, lite=True), 2), load_upstream("logmel")
-    results = Evaluation(task, upstream, tmp_path).run([1e-2, 1e-4])
+    results = LearningRateSearch(task, upstream, tmp_path).run([1e-2, 1e-4])
     (head,) = (tmp_path / "training").iterdir()
     assert head.name == f"fold1-lr{results['learning_rate']:g}.safetensors"
     assert {name.split(".")[0] for name in load_file(head)} == {"best"}
 
-    again = Evaluation(task, upstream, tmp_path)
+    again = LearningRateSearch(task, upstream, tmp_path)
     stop_at(again, 1)
     capsys.readouterr()
     assert again.run([1e-2, 1e-4]) == json.loads(json.dumps(results))
     assert "nothing to do" in capsys.readouterr().out
 
     shouting: Any = {"shout": Shouting()}
-    decoding = Evaluation(task, upstream, tmp_path, decoders=shouting)
+    decoding = LearningRateSearch(task, upstream, tmp_path, decoders=shouting)
     stop_at(decoding, 1)
     decoded = decoding.run([1e-2, 1e-4])
     assert decoded["metrics"] == results["metrics"]
     assert decoded["dev"] == results["dev"]
     assert decoded["decoded"]["shout"]["per"] > 0
 
-    other = Evaluation(task, upstream, tmp_path)
+    other = LearningRateSearch(task, upstream, tmp_path)
     stop_at(other, 1)
     with pytest.raises(StopError):
         other.run([1e-3])  # another rate is trained
     head.unlink()  # then it is trained again
-    decoded = Evaluation(task, upstream, tmp_path, decoders=shouting).run([1e-2, 1e-4])
+    decoded = LearningRateSearch(task, upstream, tmp_path, decoders=shouting).run([1e-2, 1e-4])
     assert decoded["folds"][0]["dev_curve"] == results["folds"][0]["dev_curve"]
 
 
@@ -297,7 +297,7 @@ def test_a_seed_may_be_any_number(tmp_path: Path) -> None:
 def test_a_step_looks_at_the_device_once(numbers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each float() or truth of a tensor on a GPU waits for it."""
     task = replace(make_task("pr", numbers, lite=True), recipe=Recipe(1, 1e-3, 4, 3, 1))
-    evaluation = Evaluation(task, load_upstream("logmel"), tmp_path)
+    evaluation = LearningRateSearch(task, load_upstream("logmel"), tmp_path)
     evaluation.measure()
     evaluation.identity = evaluation.describe()
     head = evaluation.open(0, 1e-3)
@@ -393,7 +393,7 @@ def test_the_progress_line_shows_the_best_of_all_looks_at_dev(tmp_path: Path, mo
 
 def test_a_sweep_keeps_the_rate_that_is_best_on_dev(tmp_path: Path) -> None:
     task = shortened(make_task("sid", corpora.voxceleb(tmp_path / "data", speakers=3), lite=True), 20)
-    evaluation = Evaluation(task, load_upstream("mfcc"), tmp_path / "out")
+    evaluation = LearningRateSearch(task, load_upstream("mfcc"), tmp_path / "out")
     results = evaluation.run([1e-2, 1e-7])
     dev = results["dev"]["by_learning_rate"]
     assert dev["0.01"] > dev["1e-07"]
@@ -428,7 +428,7 @@ def test_an_encoder_that_is_not_frozen_is_found_out(tmp_path: Path) -> None:
     upstream = load_upstream(str(tmp_path / "encoder"))
     task = shortened(make_task("sid", corpora.voxceleb(tmp_path / "data", speakers=2), lite=True), 2)
     before = upstream.fingerprint()
-    Evaluation(task, upstream, tmp_path / "out").run([1e-3])
+    LearningRateSearch(task, upstream, tmp_path / "out").run([1e-3])
     assert upstream.fingerprint() == before
 
     def drifting(utterances: Sequence[np.ndarray]) -> list[torch.Tensor]:
@@ -437,4 +437,4 @@ def test_an_encoder_that_is_not_frozen_is_found_out(tmp_path: Path) -> None:
         return upstream.run(utterances)
 
     with pytest.raises(RuntimeError, match="the encoder's weights changed"):
-        Evaluation(task, replace(upstream, run=drifting), tmp_path / "drifting").run([1e-3])
+        LearningRateSearch(task, replace(upstream, run=drifting), tmp_path / "drifting").run([1e-3])

@@ -14,7 +14,7 @@ from sjepa.cli import dispatch
 from sjepa.errors import UserError
 from sjepa.evaluate.superb import verification
 from sjepa.evaluate.superb.metrics import equal_error_rate
-from sjepa.evaluate.superb.protocol import Evaluation
+from sjepa.evaluate.superb.protocol import LearningRateSearch
 from sjepa.evaluate.superb.records import Fold, Utterance
 from sjepa.evaluate.superb.sound import HOLD, LEVEL, WINDOW, Sound, prepare_waveform, trim_silence
 from sjepa.evaluate.superb.task import Recipe
@@ -159,7 +159,7 @@ def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_verification_learns_and_writes_what_the_board_expects(voxceleb: Path, tmp_path: Path) -> None:
     task = make_task("asv", voxceleb)
     task = replace(task, recipe=Recipe(30, 1e-3, 8, 1, 15))
-    results = Evaluation(task, load_upstream("logmel"), tmp_path).run([1e-3])
+    results = LearningRateSearch(task, load_upstream("logmel"), tmp_path).run([1e-3])
     assert results["metrics"]["eer"] < 35
     lines = (tmp_path / "test_predict.txt").read_text().splitlines()
     assert len(lines) == 66

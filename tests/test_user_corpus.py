@@ -14,7 +14,7 @@ from sjepa.data.build import build_index
 from sjepa.errors import UserError
 from sjepa.evaluate.superb.alphabet import Alphabet, TaggedCharacters, spell
 from sjepa.evaluate.superb.metrics import character_error_rate
-from sjepa.evaluate.superb.protocol import Evaluation
+from sjepa.evaluate.superb.protocol import LearningRateSearch
 from sjepa.evaluate.superb.tasks import asr, make_task
 from sjepa.evaluate.superb.user_corpus import CorpusOptions, limit_training, read_items
 from sjepa.evaluate.table import build_sections
@@ -113,7 +113,7 @@ def test_an_index_serves_as_the_corpus_does(tmp_path: Path) -> None:
 def test_classes_are_columns_of_any_corpus(tmp_path: Path) -> None:
     data = spoken(tmp_path / "tones")
     task = make_task("classify", data, lite=True, steps=40, options=CorpusOptions(("mood",)))
-    results = Evaluation(task, load_upstream("logmel"), tmp_path / "out").run([1e-2])
+    results = LearningRateSearch(task, load_upstream("logmel"), tmp_path / "out").run([1e-2])
     assert results["metrics"]["accuracy"] > results["chance"]["accuracy"] + 20
     both = make_task("classify", data, lite=True, options=CorpusOptions(("mood", "text")))
     assert len(both.folds[0].train[0].label) == 2
@@ -130,7 +130,7 @@ def test_classes_inside_a_dataset_are_read_from_its_bytes(tmp_path: Path) -> Non
     (fold,) = task.folds
     assert {u.label for u in fold.train} == {("no",), ("yes",)}
     assert [u.label for u in fold.test] == [("no",), ("yes",)]
-    results = Evaluation(task, load_upstream("logmel"), tmp_path / "out").run([1e-2])
+    results = LearningRateSearch(task, load_upstream("logmel"), tmp_path / "out").run([1e-2])
     assert 0 <= results["metrics"]["accuracy"] <= 100
 
 
@@ -144,7 +144,7 @@ def test_tags_are_recognised_with_their_words(tmp_path: Path) -> None:
     (tmp_path / "manifest.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     task = make_task("tag", tmp_path, lite=True, steps=1)
     assert task.folds[0].train[0].label in ("Ä B-ort BÉ E-ort", "B-ort BÉ E-ort Ä")
-    results = Evaluation(task, load_upstream("logmel"), tmp_path / "out").run([1e-3])
+    results = LearningRateSearch(task, load_upstream("logmel"), tmp_path / "out").run([1e-3])
     assert set(results["metrics"]) == {"slot_type_f1", "slot_value_cer"}
     rows[3]["tags"] = ["O"]
     (tmp_path / "manifest.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

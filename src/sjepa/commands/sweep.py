@@ -12,7 +12,7 @@ from sjepa.stopping import INTERRUPTED
 from sjepa.subcommands import parse
 
 if TYPE_CHECKING:
-    from sjepa.sweep.file import Item, Sweep
+    from sjepa.sweep.file import Sweep, SweepEntry
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def run(arguments: list[str]) -> None:
         raise SystemExit(INTERRUPTED) from None
 
 
-def show_list(sweep: "Sweep", items: "list[Item]") -> None:
+def show_list(sweep: "Sweep", items: "list[SweepEntry]") -> None:
     from rich import box
     from rich.console import Console
     from rich.table import Table

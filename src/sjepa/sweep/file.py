@@ -42,7 +42,7 @@ PLACEHOLDERS = ("encoder", "run", "folder")
 
 
 @dataclass(frozen=True)
-class Item:
+class SweepEntry:
     """One entry of the sweep: a run to train and evaluate, or another encoder to evaluate."""
 
     name: str
@@ -51,14 +51,14 @@ class Item:
     """The value for `--encoder`."""
     config: Config | None = None
     """The config of a run; None for another encoder."""
-    parent: "Item | None" = None
+    parent: "SweepEntry | None" = None
     """The run that trains the first phases of this one, or that this encoder belongs to."""
     shared: int = 0
     """Number of phases that the parent must have finished."""
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class EvaluationCommand:
     """A command that evaluates an encoder."""
 
     name: str
@@ -71,16 +71,16 @@ class Evaluation:
     needs: str = ""
     """A path that must exist, or the evaluation is skipped."""
 
-    def is_for(self, item: Item) -> bool:
+    def is_for(self, item: SweepEntry) -> bool:
         """Whether it evaluates this item. A command with `{run}` is only for runs."""
         named = not self.on or any(fnmatchcase(item.name, pattern) for pattern in self.on)
         return named and (item.config is not None or not any("{run}" in word for word in self.words))
 
-    def arguments(self, item: Item) -> list[str]:
+    def arguments(self, item: SweepEntry) -> list[str]:
         values = {"encoder": item.encoder, "run": str(item.folder), "folder": str(item.folder)}
         return [re.sub(r"\{(\w+)\}", lambda found: values[found[1]], word) for word in self.words]
 
-    def result(self, item: Item) -> Path:
+    def result(self, item: SweepEntry) -> Path:
         return item.folder / self.makes
 
 
@@ -89,16 +89,16 @@ class Sweep:
     file: Path
     data: str
     out: Path
-    items: tuple[Item, ...]
-    evaluations: tuple[Evaluation, ...] = ()
+    items: tuple[SweepEntry, ...]
+    evaluations: tuple[EvaluationCommand, ...] = ()
     launch: tuple[str, ...] = field(default=())
     """The command that starts training, instead of `python -m sjepa`."""
 
     @property
-    def runs(self) -> list[Item]:
+    def runs(self) -> list[SweepEntry]:
         return [item for item in self.items if item.config is not None]
 
-    def select(self, patterns: Sequence[str]) -> list[Item]:
+    def select(self, patterns: Sequence[str]) -> list[SweepEntry]:
         """The items that match the patterns, in the order of the file. Without patterns, all of them."""
         names = [item.name for item in self.items]
         for pattern in patterns:
@@ -141,9 +141,9 @@ def read_sweep(file: Path, commands: Container[str], out: Path | None = None, da
     return Sweep(file, data, out, tuple(items), evaluations, launch)
 
 
-def read_runs(given: dict[str, Any], about: dict[str, Any], file: Path, out: Path) -> list[Item]:
+def read_runs(given: dict[str, Any], about: dict[str, Any], file: Path, out: Path) -> list[SweepEntry]:
     """Read the runs of a sweep. Each takes its first phases from the earliest run with its seed that shares them."""
-    runs: list[Item] = []
+    runs: list[SweepEntry] = []
     for name, table in given.items():
         where = f"{file}: runs.{name}"
         check_name(name, table, where)
@@ -155,7 +155,7 @@ def read_runs(given: dict[str, Any], about: dict[str, Any], file: Path, out: Pat
             full = f"{name}-{seed}"
             seeded = dataclasses.replace(config, seed=seed)
             parent, shared = find_parent(seeded, [run for run in runs if run.config and run.config.seed == seed])
-            runs.append(Item(full, out / full, str(out / full), seeded, parent, shared))
+            runs.append(SweepEntry(full, out / full, str(out / full), seeded, parent, shared))
     return runs
 
 
@@ -180,9 +180,9 @@ def build_config(table: dict[str, Any], about: dict[str, Any], file: Path, where
     return config
 
 
-def find_parent(config: Config, runs: Sequence[Item]) -> tuple[Item | None, int]:
+def find_parent(config: Config, runs: Sequence[SweepEntry]) -> tuple[SweepEntry | None, int]:
     """Find the first run that shares the most initial phases with a config. Returns it and the number of phases."""
-    best: tuple[Item | None, int] = (None, 0)
+    best: tuple[SweepEntry | None, int] = (None, 0)
     for run in runs:
         assert run.config is not None
         most = min(len(run.config.phases), len(config.phases) - 1)
@@ -192,7 +192,7 @@ def find_parent(config: Config, runs: Sequence[Item]) -> tuple[Item | None, int]
     return best
 
 
-def read_encoders(given: dict[str, Any], runs: Sequence[Item], file: Path, out: Path) -> list[Item]:
+def read_encoders(given: dict[str, Any], runs: Sequence[SweepEntry], file: Path, out: Path) -> list[SweepEntry]:
     """Read the other encoders to evaluate: features without training, untrained encoders, earlier phases of runs."""
     by_name = {run.name: run for run in runs}
     found = []
@@ -205,7 +205,7 @@ def read_encoders(given: dict[str, Any], runs: Sequence[Item], file: Path, out: 
             raise UserError(f"{where}: give encoder, or run with phase or untrained")
         if "encoder" in table:
             encoder = expand(table["encoder"], f"{where}.encoder")
-            found.append(Item(name, out / name, encoder))
+            found.append(SweepEntry(name, out / name, encoder))
             continue
         for suffix in [f"-{seed}" for seed in table.get("seeds", [])] or [""]:
             wanted = table["run"] + suffix
@@ -218,11 +218,13 @@ def read_encoders(given: dict[str, Any], runs: Sequence[Item], file: Path, out: 
                 raise UserError(f"{where}.phase = {phase}: {wanted} keeps the encoders of phases before its last")
             ended = RunFolder(run.folder).phase_encoder(phase)
             encoder = f"untrained:{run.folder}" if table.get("untrained") else str(ended)
-            found.append(Item(name + suffix, out / (name + suffix), encoder, None, run, phase))
+            found.append(SweepEntry(name + suffix, out / (name + suffix), encoder, None, run, phase))
     return found
 
 
-def read_evaluation(name: str, table: Any, file: Path, names: Sequence[str], commands: Container[str]) -> Evaluation:
+def read_evaluation(
+    name: str, table: Any, file: Path, names: Sequence[str], commands: Container[str]
+) -> EvaluationCommand:
     where = f"{file}: evaluate.{name}"
     check_name(name, table, where)
     check_keys(table, EVALUATION_KEYS, where)
@@ -244,7 +246,7 @@ def read_evaluation(name: str, table: Any, file: Path, names: Sequence[str], com
     for pattern in on:
         if not any(fnmatchcase(each, pattern) for each in names):
             raise UserError(f"{where}.on: there is no {pattern}{suggestion(pattern, names)}")
-    return Evaluation(name, tuple(words), makes, tuple(on), expand(table.get("needs", ""), f"{where}.needs"))
+    return EvaluationCommand(name, tuple(words), makes, tuple(on), expand(table.get("needs", ""), f"{where}.needs"))
 
 
 def split_words(text: str, where: str) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from sjepa.runs import checkpoint
 from sjepa.runs.folder import RunFolder, page_name
 from sjepa.settings_file import to_toml
 from sjepa.stopping import INTERRUPTED, SIGNALS
-from sjepa.sweep.file import Evaluation, Item, Sweep
+from sjepa.sweep.file import EvaluationCommand, Sweep, SweepEntry
 from sjepa.train.branch import boundary_checkpoint
 
 PATIENCE = 10.0  # seconds between checks of a run that another process trains
@@ -59,14 +59,14 @@ def launch(arguments: Sequence[str], program: Sequence[str] = ()) -> int:
     return code
 
 
-def is_trained(item: Item) -> bool:
+def is_trained(item: SweepEntry) -> bool:
     """Whether a run is complete and has the settings of the sweep."""
     assert item.config is not None
     run = RunFolder(item.folder)
     return run.exists and run.is_complete and not differences(run.config(), item.config)
 
 
-def has_finished(item: Item, phases: int) -> bool:
+def has_finished(item: SweepEntry, phases: int) -> bool:
     """Whether a run has finished its first `phases` phases."""
     run = RunFolder(item.folder)
     return run.exists and checkpoint.state_file(boundary_checkpoint(run, run.config(), phases)).is_file()
@@ -76,11 +76,11 @@ def wait_for_lock() -> None:
     time.sleep(PATIENCE)
 
 
-def settings_file(sweep: Sweep, item: Item) -> Path:
+def settings_file(sweep: Sweep, item: SweepEntry) -> Path:
     return sweep.out / "settings" / f"{item.name}.toml"
 
 
-def train(sweep: Sweep, item: Item, phases: int = 0) -> None:
+def train(sweep: Sweep, item: SweepEntry, phases: int = 0) -> None:
     """Train a run, or only its first phases. Phases that it shares with another run are trained there first."""
     assert item.config is not None
     done: Callable[[], bool] = (lambda: has_finished(item, phases)) if phases else (lambda: is_trained(item))
@@ -110,7 +110,7 @@ def train(sweep: Sweep, item: Item, phases: int = 0) -> None:
             raise SweepStoppedError  # several ranks end with 0 when a signal stops them
 
 
-def is_measured(evaluation: Evaluation, item: Item) -> bool:
+def is_measured(evaluation: EvaluationCommand, item: SweepEntry) -> bool:
     """Whether a result exists and is not older than the encoder that it measures."""
     encoder = Path(item.encoder) if item.config is None else RunFolder(item.folder).encoder
     result, weights = evaluation.result(item), EncoderFolder(encoder).weights
@@ -119,7 +119,7 @@ def is_measured(evaluation: Evaluation, item: Item) -> bool:
     return not weights.is_file() or result.stat().st_mtime >= weights.stat().st_mtime
 
 
-def measure(sweep: Sweep, item: Item) -> None:
+def measure(sweep: Sweep, item: SweepEntry) -> None:
     """Run the evaluations of an item that have no result yet. One that fails does not stop the others."""
     failed = False
     for evaluation in sweep.evaluations:
@@ -142,7 +142,7 @@ def measure(sweep: Sweep, item: Item) -> None:
         raise FailedError
 
 
-def run_item(sweep: Sweep, item: Item) -> None:
+def run_item(sweep: Sweep, item: SweepEntry) -> None:
     if item.config is not None:
         train(sweep, item)
     elif item.parent is not None:
@@ -150,9 +150,9 @@ def run_item(sweep: Sweep, item: Item) -> None:
     measure(sweep, item)
 
 
-def run_all(sweep: Sweep, items: Sequence[Item]) -> None:
+def run_all(sweep: Sweep, items: Sequence[SweepEntry]) -> None:
     """Train and evaluate the items in order. If one fails, continue with those that do not need it."""
-    failed: dict[str, Item] = {}
+    failed: dict[str, SweepEntry] = {}
     for item in items:
         if item.parent is not None and item.parent.name in failed and not has_finished(item.parent, item.shared):
             print(f"{item.name}: left out, because {item.parent.name} failed", flush=True)

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from sjepa.errors import UserError
 from sjepa.evaluate.metric import Metric, SectionKind
-from sjepa.evaluate.superb.protocol import Evaluation
+from sjepa.evaluate.superb.protocol import LearningRateSearch
 from sjepa.evaluate.superb.records import Fold
 from sjepa.evaluate.superb.search import Search
 from sjepa.evaluate.superb.submission import Submission
@@ -31,7 +31,7 @@ class LabelColumns(Enum):
 
 
 @dataclass(frozen=True)
-class Corpus:
+class CorpusLocation:
     """Rules to find a task's corpus in a folder of several corpora."""
 
     signs: tuple[str, ...]
@@ -75,9 +75,9 @@ class Entry:
     """Reads the corpus and makes the task: folds, head, loss and predictions."""
     selects: str = ""
     """The metric for selection on dev. By default, the first."""
-    search: type[Search] = Evaluation
+    search: type[Search] = LearningRateSearch
     """The class that runs the task. By default, it trains heads. A task without training has its own."""
-    corpus: Corpus | None = None
+    corpus: CorpusLocation | None = None
     """Rules for `superb all` to find the corpus. `superb all` skips tasks without it."""
     submission: Submission | None = None
     """The prediction files that the SUPERB leaderboard expects."""

@@ -45,7 +45,7 @@ class Downstream(nn.Module):
 
 
 @dataclass
-class Training:
+class HeadTraining:
     """One head in training: its learning rate, modules, optimizer and state."""
 
     rate: float
@@ -54,7 +54,7 @@ class Training:
     state: TrainingState
 
 
-class Evaluation(Search):
+class LearningRateSearch(Search):
     """Train heads at one or several learning rates."""
 
     candidate_key = "learning_rate"
@@ -76,14 +76,14 @@ class Evaluation(Search):
         for file in set((self.out / "training").iterdir()) - kept:
             file.unlink()
 
-    def open(self, index: int, rate: float) -> Training:
+    def open(self, index: int, rate: float) -> HeadTraining:
         """Open the training of a fold at a learning rate: new, or from its saved state."""
         torch.manual_seed(seed_from(self.seed, index))
         downstream = Downstream(self.upstream.states, self.task.head(self.upstream.dimension)).to(self.upstream.device)
         optimizer = self.task.optimizer(downstream.parameters(), rate)
         file = self.out / "training" / f"fold{index + 1}-lr{rate:g}.safetensors"
         state = TrainingState.open(file, self.identity | {"lr": rate}, downstream, optimizer)
-        return Training(rate, downstream, optimizer, state)
+        return HeadTraining(rate, downstream, optimizer, state)
 
     def dev_scores(self, candidates: Sequence[float]) -> dict[float, float]:
         """Train at each learning rate. Return the best dev scores, averaged over folds."""
@@ -93,7 +93,7 @@ class Evaluation(Search):
             for place, rate in enumerate(candidates)
         }
 
-    def train(self, fold: Fold, index: int, rates: Sequence[float]) -> list[Training]:
+    def train(self, fold: Fold, index: int, rates: Sequence[float]) -> list[HeadTraining]:
         """Train a head at each learning rate, or resume it. States contain the best weights on dev.
 
         All heads use the same batches, so features are computed once for all rates. A head with more steps waits for
@@ -126,7 +126,7 @@ class Evaluation(Search):
                 progress.advance(note=self.note(behind, losses))
         return heads
 
-    def evaluate_dev(self, fold: Fold, heads: Sequence[Training], losses: Sequence[float], progress: Bar) -> None:
+    def evaluate_dev(self, fold: Fold, heads: Sequence[HeadTraining], losses: Sequence[float], progress: Bar) -> None:
         """Score heads on dev. Each stores its weights if they are its best."""
         task = self.task
         found = self.predictions([head.downstream for head in heads], fold.dev)
@@ -136,7 +136,7 @@ class Evaluation(Search):
             rate = f" lr {head.rate:g}:" if len(heads) > 1 else ""
             progress.say(f"  step {head.state.step}:{rate} loss {loss:.3f}, dev " + format_scores(scores))
 
-    def note(self, heads: Sequence[Training], losses: Sequence[float]) -> str:
+    def note(self, heads: Sequence[HeadTraining], losses: Sequence[float]) -> str:
         """Return the text after the progress bar: the best dev score and the lowest loss of all heads."""
         scores = [head.state.best_score for head in heads if head.state.curve]
         best = self.task.selection.best([score for score in scores if not math.isnan(score)])
@@ -274,7 +274,7 @@ class Evaluation(Search):
         }
 
 
-def save_all(heads: Sequence[Training]) -> None:
+def save_all(heads: Sequence[HeadTraining]) -> None:
     for head in heads:
         head.state.save()
 

@@ -5,7 +5,7 @@ from sjepa.evaluate.labelled import LabelledUtterance, read_labelled_fold
 from sjepa.evaluate.metric import SectionKind
 from sjepa.evaluate.superb import librispeech
 from sjepa.evaluate.superb.alphabet import Alphabet, spell
-from sjepa.evaluate.superb.entry import Corpus, Entry, Request
+from sjepa.evaluate.superb.entry import CorpusLocation, Entry, Request
 from sjepa.evaluate.superb.metrics import CER, WER
 from sjepa.evaluate.superb.records import Fold
 from sjepa.evaluate.superb.sequences import LITE_WIDTH, WIDTH, SequenceTask
@@ -49,7 +49,7 @@ ENTRY = Entry(
     lite_steps=3000,
     metrics=(WER, CER),
     build=build,
-    corpus=Corpus(("LibriSpeech", "train-clean-100", "dev-clean")),
+    corpus=CorpusLocation(("LibriSpeech", "train-clean-100", "dev-clean")),
     submission=Submission(
         {"test-clean-noLM-hyp.ark": "asr_public/predict.ark", "test-clean-LM-hyp.ark": "asr_lm_public/predict.ark"},
         format_transcript,

@@ -9,7 +9,7 @@ from sjepa.audio.io import SAMPLE_RATE, read_audio
 from sjepa.errors import UserError
 from sjepa.evaluate.metric import SectionKind
 from sjepa.evaluate.superb.corpora.voxceleb import TRIALS, Trial, check_trials, read_speakers, read_trials
-from sjepa.evaluate.superb.entry import Corpus, Entry, Request
+from sjepa.evaluate.superb.entry import CorpusLocation, Entry, Request
 from sjepa.evaluate.superb.metrics import EER
 from sjepa.evaluate.superb.records import LITE_UTTERANCES, Fold, Utterance, sample_evenly
 from sjepa.evaluate.superb.sound import prepare_waveform
@@ -83,6 +83,6 @@ ENTRY = Entry(
     lite_steps=1000,
     metrics=(EER,),
     build=build,
-    corpus=Corpus(TRIALS, ("VoxCeleb1", "voxceleb1")),
+    corpus=CorpusLocation(TRIALS, ("VoxCeleb1", "voxceleb1")),
     submission=Submission({"test_predict.txt": "sv_public/predict.txt"}),
 )

@@ -3,7 +3,7 @@
 from sjepa.evaluate.metric import SectionKind
 from sjepa.evaluate.superb.classes import ClassTask, make_class_task
 from sjepa.evaluate.superb.corpora.fluent_commands import read_fluent_commands
-from sjepa.evaluate.superb.entry import Corpus, Entry, Request
+from sjepa.evaluate.superb.entry import CorpusLocation, Entry, Request
 from sjepa.evaluate.superb.metrics import ACCURACY
 from sjepa.evaluate.superb.submission import Submission
 from sjepa.evaluate.superb.task import Recipe
@@ -21,7 +21,7 @@ ENTRY = Entry(
     lite_steps=2000,
     metrics=(ACCURACY,),
     build=build,
-    corpus=Corpus(("fluent_speech_commands_dataset", "data/train_data.csv")),
+    corpus=CorpusLocation(("fluent_speech_commands_dataset", "data/train_data.csv")),
     submission=Submission(
         {"test_predict.csv": "ic_public/predict.csv"}, lambda u, predicted: ",".join((u.path.stem, *predicted))
     ),

@@ -3,7 +3,7 @@
 from sjepa.evaluate.metric import SectionKind
 from sjepa.evaluate.superb.classes import ClassTask, make_class_task
 from sjepa.evaluate.superb.corpora.speech_commands import read_speech_commands
-from sjepa.evaluate.superb.entry import Corpus, Entry, Request
+from sjepa.evaluate.superb.entry import CorpusLocation, Entry, Request
 from sjepa.evaluate.superb.metrics import ACCURACY, BALANCED_ACCURACY
 from sjepa.evaluate.superb.records import sample_each_label
 from sjepa.evaluate.superb.submission import Submission, join_path
@@ -24,7 +24,7 @@ ENTRY = Entry(
     metrics=(ACCURACY, BALANCED_ACCURACY),
     selects="balanced_accuracy",
     build=build,
-    corpus=Corpus(("speech_commands_v0.01",), ("speech_commands", "SpeechCommands")),
+    corpus=CorpusLocation(("speech_commands_v0.01",), ("speech_commands", "SpeechCommands")),
     submission=Submission(
         {"test_predict.txt": "ks_public/predict.txt"}, lambda u, predicted: f"{join_path(u, 2)} {predicted[0]}"
     ),

@@ -6,7 +6,7 @@ from pathlib import Path
 from sjepa.errors import UserError
 from sjepa.evaluate.metric import SectionKind
 from sjepa.evaluate.superb import librispeech
-from sjepa.evaluate.superb.entry import Corpus, Entry, Request
+from sjepa.evaluate.superb.entry import CorpusLocation, Entry, Request
 from sjepa.evaluate.superb.metrics import PER
 from sjepa.evaluate.superb.records import Fold, relabel
 from sjepa.evaluate.superb.sequences import Batching, SequenceTask
@@ -66,6 +66,6 @@ ENTRY = Entry(
     lite_steps=1000,
     metrics=(PER,),
     build=build,
-    corpus=Corpus(("LibriSpeech", "train-clean-100", "dev-clean")),
+    corpus=CorpusLocation(("LibriSpeech", "train-clean-100", "dev-clean")),
     submission=Submission({"test-hyp.ark": "pr_public/predict.ark"}, format_transcript),
 )

@@ -2,7 +2,7 @@
 
 from sjepa.evaluate.metric import SectionKind
 from sjepa.evaluate.superb.corpora.quesst import Truth, read_quesst
-from sjepa.evaluate.superb.entry import Corpus, Entry, Request
+from sjepa.evaluate.superb.entry import CorpusLocation, Entry, Request
 from sjepa.evaluate.superb.metrics import MTWV
 from sjepa.evaluate.superb.queries import LayerSearch, QueryTask
 from sjepa.evaluate.superb.records import LITE_UTTERANCES, Fold, sample_evenly
@@ -42,6 +42,6 @@ ENTRY = Entry(
     metrics=(MTWV,),
     build=build,
     search=LayerSearch,
-    corpus=Corpus(("quesst14Database", "scoring/language_key_dev.lst")),
+    corpus=CorpusLocation(("quesst14Database", "scoring/language_key_dev.lst")),
     submission=Submission({"benchmark.stdlist.xml": "qbe_public/benchmark.stdlist.xml"}),
 )

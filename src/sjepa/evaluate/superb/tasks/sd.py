@@ -3,7 +3,7 @@
 from sjepa.evaluate.metric import SectionKind
 from sjepa.evaluate.superb.corpora.libri2mix import read_libri2mix
 from sjepa.evaluate.superb.diarization import DiarizationTask
-from sjepa.evaluate.superb.entry import Corpus, Entry, Request
+from sjepa.evaluate.superb.entry import CorpusLocation, Entry, Request
 from sjepa.evaluate.superb.metrics import DER, FRAME_ACCURACY, FRAME_DER
 from sjepa.evaluate.superb.records import reduce_folds, sample_evenly
 from sjepa.evaluate.superb.submission import Submission
@@ -27,6 +27,6 @@ ENTRY = Entry(
     metrics=(DER, FRAME_DER, FRAME_ACCURACY),
     selects="frame_accuracy",
     build=build,
-    corpus=Corpus(("train/segments", "data/train/segments"), ("Libri2Mix", "libri2mix")),
+    corpus=CorpusLocation(("train/segments", "data/train/segments"), ("Libri2Mix", "libri2mix")),
     submission=Submission({"scoring/predictions": "sd_public"}),
 )

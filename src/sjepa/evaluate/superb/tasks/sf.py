@@ -2,7 +2,7 @@
 
 from sjepa.evaluate.metric import SectionKind
 from sjepa.evaluate.superb.corpora.snips import find_snips_folder, read_snips
-from sjepa.evaluate.superb.entry import Corpus, Entry, Request
+from sjepa.evaluate.superb.entry import CorpusLocation, Entry, Request
 from sjepa.evaluate.superb.metrics import SLOT_TYPE_F1, SLOT_VALUE_CER
 from sjepa.evaluate.superb.records import reduce_folds, sample_evenly
 from sjepa.evaluate.superb.sequences import LITE_WIDTH, WIDTH, Batching, SequenceTask
@@ -36,6 +36,6 @@ ENTRY = Entry(
     lite_steps=2000,
     metrics=(SLOT_TYPE_F1, SLOT_VALUE_CER),
     build=build,
-    corpus=Corpus(("SNIPS", "all.iob.snips.txt")),
+    corpus=CorpusLocation(("SNIPS", "all.iob.snips.txt")),
     submission=Submission({"test-hyp.ark": "sf_public/predict.ark"}, format_transcript),
 )

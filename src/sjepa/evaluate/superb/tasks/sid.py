@@ -3,7 +3,7 @@
 from sjepa.evaluate.metric import SectionKind
 from sjepa.evaluate.superb.classes import ClassTask, make_class_task
 from sjepa.evaluate.superb.corpora.voxceleb import read_voxceleb
-from sjepa.evaluate.superb.entry import Corpus, Entry, Request
+from sjepa.evaluate.superb.entry import CorpusLocation, Entry, Request
 from sjepa.evaluate.superb.metrics import ACCURACY
 from sjepa.evaluate.superb.records import Fold, Label, Utterance
 from sjepa.evaluate.superb.submission import Submission, join_path
@@ -39,6 +39,6 @@ ENTRY = Entry(
     lite_steps=2000,
     metrics=(ACCURACY,),
     build=build,
-    corpus=Corpus(("iden_split.txt", "veri_test_class.txt"), ("VoxCeleb1", "voxceleb1")),
+    corpus=CorpusLocation(("iden_split.txt", "veri_test_class.txt"), ("VoxCeleb1", "voxceleb1")),
     submission=Submission({"test_predict.txt": "sid_public/predict.txt"}, format_line),
 )
