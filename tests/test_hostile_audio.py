@@ -270,7 +270,7 @@ def test_redirects_stay_on_http(where: str, monkeypatch: pytest.MonkeyPatch) -> 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Redirect) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         with pytest.raises(BadAudioError, match="cannot be read"):
-            storage.read_bytes(storage.Place(f"http://127.0.0.1:{server.server_port}/a.wav"))
+            storage.read_bytes(storage.ByteRange(f"http://127.0.0.1:{server.server_port}/a.wav"))
         server.shutdown()
 
 

@@ -27,7 +27,7 @@ from sjepa.data.opening import open_corpus
 from sjepa.data.prefetch import place_orders
 from sjepa.data.sampler import BatchSpec
 from sjepa.data.shard_cache import ShardCache
-from sjepa.data.storage import Place, UnreachableError, fetch
+from sjepa.data.storage import ByteRange, UnreachableError, fetch
 from sjepa.data.workers import choose_workers
 from sjepa.runs.folder import RunFolder
 from sjepa.settings_file import to_toml
@@ -41,7 +41,7 @@ def test_the_stretches_of_a_batch_are_requested_at_the_same_time(tmp_path: Path,
         (tmp_path / name).write_bytes(name.encode() * 100)
     url, handler = serve(tmp_path)
     handler.gate = threading.Barrier(12, timeout=30)  # broken unless all requests are there at once
-    places = [Place(f"{url}/{name}", 5, 10) for name in names]
+    places = [ByteRange(f"{url}/{name}", 5, 10) for name in names]
     with prefetch.Prefetch().hold(0, places):
         assert [storage.read_bytes(place) for place in places] == [(name.encode() * 100)[5:15] for name in names]
     assert len(handler.requests) == 12
@@ -77,10 +77,10 @@ def test_a_server_that_stalls_costs_seconds(tmp_path: Path, serve: Serve, monkey
     monkeypatch.setattr(storage, "STALL", 0.1)
     began = time.monotonic()
     with pytest.raises(UnreachableError, match="tried 5 times"):
-        fetch(Place(f"{url}/a.bin", 2, 3))
+        fetch(ByteRange(f"{url}/a.bin", 2, 3))
     assert time.monotonic() - began < 5 * 2.0
     handler.latency = 0.0
-    assert fetch(Place(f"{url}/a.bin", 2, 3)) == b"234"
+    assert fetch(ByteRange(f"{url}/a.bin", 2, 3)) == b"234"
 
 
 def test_a_server_that_refuses_is_asked_once(tmp_path: Path, serve: Serve) -> None:  # noqa: F811
@@ -90,7 +90,7 @@ def test_a_server_that_refuses_is_asked_once(tmp_path: Path, serve: Serve) -> No
         handler.refuse = status
         handler.requests.clear()
         with pytest.raises(UnreachableError, match=f"a.bin: cannot be read.*{status}"):
-            fetch(Place(f"{url}/a.bin", 2, 3))
+            fetch(ByteRange(f"{url}/a.bin", 2, 3))
         assert len(handler.requests) == requests
 
 
@@ -105,23 +105,23 @@ def test_an_outage_is_waited_out_and_reported_once(
     monkeypatch.setattr(storage, "LONGEST_WAIT", 0.02)
     handler.break_next = 3 * storage.TRIES
     stream = prefetch.Prefetch(reports=True)
-    with stream.hold(0, [Place(f"{url}/a.bin")]):
-        assert storage.read_bytes(Place(f"{url}/a.bin")) == b"0123456789"
+    with stream.hold(0, [ByteRange(f"{url}/a.bin")]):
+        assert storage.read_bytes(ByteRange(f"{url}/a.bin")) == b"0123456789"
     assert handler.break_next == 0
     assert capfd.readouterr().err.count("no answer (") == 1
     # A stream that is closed does not wait for a server.
     handler.break_next = 1_000
     stream.ended.fill_(True)
     began = time.monotonic()
-    with stream.hold(1, [Place(f"{url}/a.bin")]), pytest.raises(UnreachableError):
-        storage.read_bytes(Place(f"{url}/a.bin"))
+    with stream.hold(1, [ByteRange(f"{url}/a.bin")]), pytest.raises(UnreachableError):
+        storage.read_bytes(ByteRange(f"{url}/a.bin"))
     assert time.monotonic() - began < 1
 
 
 def test_a_url_that_failed_is_tried_in_full_again_once_it_answers(tmp_path: Path, serve: Serve) -> None:  # noqa: F811
     (tmp_path / "a.bin").write_bytes(b"0123456789")
     url, handler = serve(tmp_path)
-    place = Place(f"{url}/a.bin", 0, 4)
+    place = ByteRange(f"{url}/a.bin", 0, 4)
     handler.break_next = storage.TRIES
     with pytest.raises(BadAudioError):
         fetch(place)
@@ -132,7 +132,7 @@ def test_a_url_that_failed_is_tried_in_full_again_once_it_answers(tmp_path: Path
 
 def test_a_file_that_is_gone_is_not_waited_for(tmp_path: Path, serve: Serve) -> None:  # noqa: F811
     url, handler = serve(tmp_path)
-    places = [Place(f"{url}/gone.tar", 100 * number, 10) for number in range(3)]
+    places = [ByteRange(f"{url}/gone.tar", 100 * number, 10) for number in range(3)]
     with prefetch.Prefetch().hold(0, places):
         for place in places:
             with pytest.raises(BadAudioError, match="there is no such file"):

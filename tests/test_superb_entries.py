@@ -64,7 +64,7 @@ def test_a_task_can_be_made_from_data(tmp_path: Path) -> None:
     assert entry.search is LearningRateSearch
     assert (results[0]["section"], results[0]["better"]) == ("other", {"error": "lower"})
     (section,) = build_sections(results)
-    assert section.place.kind is SectionKind.OTHER
+    assert section.key.kind is SectionKind.OTHER
     assert "levels error ↓" in to_markdown([section])
     values = [row.value("levels error") for row in section.rows]
     best = section.best("levels error", 0)

@@ -77,7 +77,7 @@ def test_lite_results_are_never_in_the_same_table_as_full_ones() -> None:
         result("mine", "asr", {"wer": 40.0, "cer": 20.0}, protocol=LITE_PROTOCOL),
     ]
     full, lite = build_sections(results)
-    assert (full.place.kind, lite.place.kind) == (SectionKind.SUPERB, SectionKind.LITE)
+    assert (full.key.kind, lite.key.kind) == (SectionKind.SUPERB, SectionKind.LITE)
     assert [section.title for section in (full, lite)] == [TITLES[SectionKind.SUPERB], TITLES[SectionKind.LITE]]
     assert not any("lite" in column for column in full.columns)
     assert lite.columns == ["asr-lite, 3,000 steps, wer", "asr-lite, 3,000 steps, cer"]

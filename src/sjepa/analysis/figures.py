@@ -114,7 +114,7 @@ def write_tables(folders: Sequence[Path], run: Path, out: Path, made: FigureList
     """Write each kind of results as one table, in LaTeX and Markdown."""
     sections = build_sections(find_results(folders))
     for kind, name in TABLES.items():
-        chosen = [section for section in sections if section.place.kind is kind]
+        chosen = [section for section in sections if section.key.kind is kind]
         if chosen:
             for suffix, write in (("tex", to_latex), ("md", to_markdown)):
                 write_whole(out / f"table-{name}.{suffix}", write(chosen))
@@ -124,5 +124,5 @@ def write_tables(folders: Sequence[Path], run: Path, out: Path, made: FigureList
         SectionKind.SUPERB: ("the SUPERB table", f"sjepa superb all --encoder {where} --data CORPORA"),
         SectionKind.PROBES: ("the table of probes", f"sjepa probe --encoder {where} --data LibriSpeech"),
     }
-    present = {section.place.kind for section in sections}
+    present = {section.key.kind for section in sections}
     made.missing += [missing for kind, missing in commands.items() if kind not in present]

@@ -22,7 +22,7 @@ COMPACT = 90.0  # millions of parameters: the paper compares systems below this 
 def analyse_pareto(folders: Sequence[Path]) -> Findings:
     """Collect all systems with a size and a score under the full protocol. Results in the folders are ours."""
     results = find_results(folder for folder in folders if folder.is_dir())
-    sections = [section for section in build_sections(results) if section.place.kind is SectionKind.SUPERB]
+    sections = [section for section in build_sections(results) if section.key.kind is SectionKind.SUPERB]
     ours = [row for section in sections for row in section.rows if not row.reported]
     places = [(result["task"], find_section(result)) for result in results]
     other = sorted({f"{task} ({place.title})" for task, place in places if place.kind is not SectionKind.SUPERB})

@@ -37,11 +37,11 @@ class RestoredRun:
     """Encoder, predictor, cluster head and targets of a run, for inference only."""
 
     def __init__(self, folder: Path, device: Device = "cpu", step: int | None = None, seed: int = 0):
-        run, place = RunFolder(folder), choose_device(device)
+        run = RunFolder(folder)
         config = run.config()
         # Utterances have many lengths; compiling for each would take longer than it saves.
         config = dataclasses.replace(config, train=dataclasses.replace(config.train, compile=False))
-        self.run = Run.start(config, place)
+        self.run = Run.start(config, choose_device(device))
         with refuse_unfit(run):
             restored = self.run.restore(run, say, step)
         if not restored:

@@ -20,7 +20,7 @@ from sjepa.data.index_folder import IndexFolder
 from sjepa.data.languages import select_languages
 from sjepa.data.layouts import Found, Item, Layout, find_items
 from sjepa.data.silence import Stretch, cut_at_silences, join_voice, loudness
-from sjepa.data.storage import Place, is_url, read_bytes
+from sjepa.data.storage import ByteRange, is_url, read_bytes
 from sjepa.errors import UserError
 from sjepa.files import contents
 from sjepa.locks import lock_folder
@@ -184,16 +184,16 @@ def make_rows(item: Item | str, limit: int, cut_transcribed: bool) -> list[Row] 
 
 
 @lru_cache(maxsize=256)
-def read_cached_header(place: Place) -> AudioInfo:
+def read_cached_header(place: ByteRange) -> AudioInfo:
     return read_header(open_place(place), show_path(place.path))
 
 
-def open_place(place: Place) -> str | BinaryIO:
+def open_place(place: ByteRange) -> str | BinaryIO:
     """Return what soundfile can open: a path, or the bytes of a tar member or of a URL."""
     return io.BytesIO(read_bytes(place)) if place.size or is_url(place.path) else place.path
 
 
-def cut_pieces(place: Place, stretch: Stretch, limit: int) -> list[Stretch]:
+def cut_pieces(place: ByteRange, stretch: Stretch, limit: int) -> list[Stretch]:
     """Cut a stretch that is too long at silences."""
     start, samples = stretch
     if samples <= limit:

@@ -22,7 +22,7 @@ from sjepa.audio.io import (
     show_path,
 )
 from sjepa.data.shard_cache import ShardCache
-from sjepa.data.storage import Place, is_url, read_bytes
+from sjepa.data.storage import ByteRange, is_url, read_bytes
 from sjepa.errors import UserError
 from sjepa.progress import track
 
@@ -78,15 +78,15 @@ class Corpus:
             digest.update(np.ascontiguousarray(column, dtype=np.int64).tobytes())
         return digest.hexdigest()[:16]
 
-    def place(self, utterance: int) -> Place:
+    def place(self, utterance: int) -> ByteRange:
         """Where the bytes of the recording of an utterance are."""
         path = self.paths[self.file[utterance]]
         if self.byte_offset is None or self.byte_size is None:
-            return Place(path)
+            return ByteRange(path)
         size = int(self.byte_size[utterance])
         if self.shard_cache is not None and size and is_url(path):
             path = self.shard_cache.find(path, self.identity)
-        return Place(path, int(self.byte_offset[utterance]), size)
+        return ByteRange(path, int(self.byte_offset[utterance]), size)
 
     def name(self, utterance: int) -> str:
         """The name of an utterance for messages."""
@@ -119,7 +119,7 @@ class Corpus:
         if min(place.offset, place.size, start) < 0:
             raise BadAudioError(f"{show_path(place.path)}: the index points before its beginning; rebuild it")
         if self.raw:
-            stretch = Place(place.path, place.offset + 2 * start, 2 * samples)
+            stretch = ByteRange(place.path, place.offset + 2 * start, 2 * samples)
             return np.frombuffer(read_bytes(stretch), dtype="<i2")
         if not place.size and not is_url(place.path):
             return read_int16(place.path, start, samples)

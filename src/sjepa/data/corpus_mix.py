@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sjepa.data.corpus import Corpus
-from sjepa.data.storage import Place
+from sjepa.data.storage import ByteRange
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class CorpusMix:
         which = int(np.searchsorted(self.first, utterance, side="right")) - 1
         return self.corpora[which], utterance - int(self.first[which])
 
-    def place(self, utterance: int) -> Place:
+    def place(self, utterance: int) -> ByteRange:
         corpus, local = self.find(utterance)
         return corpus.place(local)
 

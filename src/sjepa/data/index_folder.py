@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from sjepa.audio.io import BadAudioError, one_line
-from sjepa.data.storage import Place, is_url, read_bytes
+from sjepa.data.storage import ByteRange, is_url, read_bytes
 from sjepa.errors import UserError
 from sjepa.fields import NUMBER, TEXT, WHOLE, check_fields, one_of, require, table_of
 
@@ -82,7 +82,7 @@ class IndexFolder:
         """Return the contents of index.json. Raise UserError if this is not a valid index."""
         name = f"{self.where.rstrip('/')}/{FACTS_FILE}"
         try:
-            facts: Any = json.loads(read_bytes(Place(name)))
+            facts: Any = json.loads(read_bytes(ByteRange(name)))
         except BadAudioError as error:
             raise UserError(str(error)) from None
         except (ValueError, RecursionError) as error:

@@ -23,7 +23,7 @@ from sjepa.data.corpus_mix import CorpusMix
 from sjepa.data.masking import MaskConfig, draw_views
 from sjepa.data.prefetch import Order, Prefetch, place_orders
 from sjepa.data.sampler import BatchPlan, BatchSpec, split_evenly
-from sjepa.data.storage import Place, UnreachableError, never_stopped
+from sjepa.data.storage import ByteRange, UnreachableError, never_stopped
 from sjepa.data.workers import choose_workers, describe_end, find_ended, ignore_stop_signals, record_processes
 from sjepa.errors import OutageError, UserError
 from sjepa.stopping import StoppedError
@@ -119,7 +119,7 @@ class BatchReader(torch.utils.data.Dataset):
         for each in (spec, *following):
             self.prefetch.start((each.epoch, each.index), self.stretches(each))
 
-    def stretches(self, spec: BatchSpec) -> list[Place]:
+    def stretches(self, spec: BatchSpec) -> list[ByteRange]:
         """The places of this rank's audio in a batch."""
         if self.in_memory:
             return []

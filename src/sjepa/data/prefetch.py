@@ -14,7 +14,7 @@ from torch import Tensor
 
 from sjepa.audio.io import BadAudioError
 from sjepa.data.sampler import BatchSpec
-from sjepa.data.storage import CutShortError, Place, fetch, fetched_ahead, is_url
+from sjepa.data.storage import ByteRange, CutShortError, fetch, fetched_ahead, is_url
 
 GAP = 65_536  # bytes: a smaller gap between two stretches is cheaper to fetch than a second request
 REQUESTS = 16  # concurrent requests per reading process
@@ -31,9 +31,9 @@ class Prefetch:
         self.ended = torch.zeros(1, dtype=torch.bool) if ended is None else ended
         self.reports, self.reported = reports, -QUIET
         self.pool: ThreadPoolExecutor | None = None
-        self.pending: dict[Hashable, list[tuple[Place, Future[bytes]]]] = {}
+        self.pending: dict[Hashable, list[tuple[ByteRange, Future[bytes]]]] = {}
 
-    def start(self, key: Hashable, places: Iterable[Place]) -> None:
+    def start(self, key: Hashable, places: Iterable[ByteRange]) -> None:
         """Start to fetch the places that are behind URLs, under the name `key`."""
         remote = sorted(place for place in places if is_url(place.path))
         if key in self.pending or not remote:
@@ -45,7 +45,7 @@ class Prefetch:
         ]
 
     @contextmanager
-    def hold(self, key: Hashable, places: Iterable[Place]) -> Iterator[None]:
+    def hold(self, key: Hashable, places: Iterable[ByteRange]) -> Iterator[None]:
         """Wait for the places of `key`. Inside the block, `read_bytes` in this thread uses them."""
         self.start(key, places)
         fetched_ahead.held = []
@@ -79,7 +79,7 @@ class Prefetch:
             os.write(2, f"\nsjepa: {line}\n".encode())
 
 
-def join_neighbours(places: list[Place]) -> list[Place]:
+def join_neighbours(places: list[ByteRange]) -> list[ByteRange]:
     """Merge sorted stretches that are next to each other. Whole files stay as they are."""
     starts = [0] + [
         index
@@ -90,7 +90,7 @@ def join_neighbours(places: list[Place]) -> list[Place]:
     for first, end in pairwise([*starts, len(places)]):
         if first < end:
             stop = max(place.offset + place.size for place in places[first:end])
-            joined.append(Place(places[first].path, places[first].offset, stop - places[first].offset))
+            joined.append(ByteRange(places[first].path, places[first].offset, stop - places[first].offset))
     return joined
 
 

@@ -36,14 +36,14 @@ class CutShortError(BadAudioError):
     """A file has fewer bytes than its index says."""
 
 
-class Place(NamedTuple):
+class ByteRange(NamedTuple):
     """A stretch of a file."""
 
     path: str
     offset: int = 0
     size: int = 0  # 0: the whole file
 
-    def holds(self, other: "Place") -> bool:
+    def holds(self, other: "ByteRange") -> bool:
         if self.path != other.path or not self.size or not other.size:
             return self == other
         return self.offset <= other.offset and other.offset + other.size <= self.offset + self.size
@@ -53,7 +53,7 @@ def is_url(path: str) -> bool:
     return "://" in path
 
 
-def read_bytes(place: Place) -> bytes:
+def read_bytes(place: ByteRange) -> bytes:
     """Read the bytes of a place. A URL that fails is tried again."""
     if not is_url(place.path):
         content = read_local(place)
@@ -91,7 +91,7 @@ def check_protocol(url: str) -> None:
         raise BadAudioError(f"{show_path(url)}: cannot be opened: not a URL")
 
 
-def read_local(place: Place) -> bytes:
+def read_local(place: ByteRange) -> bytes:
     if os.path.exists(place.path) and not os.path.isfile(place.path):
         raise BadAudioError(f"{show_path(place.path)}: not a regular file")
     try:
@@ -108,7 +108,7 @@ def never_stopped() -> bool:
 
 
 def fetch(
-    place: Place,
+    place: ByteRange,
     patience: float = 0.0,
     is_stopped: Callable[[], bool] = never_stopped,
     report: Callable[[str], None] | None = None,
@@ -171,14 +171,14 @@ def file_size(url: str) -> int | None:
 def download(url: str, path: Path, size: int | None) -> None:
     """Download a file to a path, a large one in parts with several requests at a time."""
     if size is None or size <= PART:
-        path.write_bytes(fetch(Place(url)))
+        path.write_bytes(fetch(ByteRange(url)))
         return
     path.touch()
     turn = threading.Lock()
     with path.open("r+b") as file, ThreadPoolExecutor(DOWNLOADS) as pool:
 
         def write(offset: int) -> None:
-            content = fetch(Place(url, offset, min(PART, size - offset)))
+            content = fetch(ByteRange(url, offset, min(PART, size - offset)))
             with turn:
                 file.seek(offset)
                 file.write(content)

@@ -65,13 +65,13 @@ def write_results(folder: Path, results: dict[str, Any]) -> None:
     write_whole(folder / "results.json", json.dumps(results, indent=1) + "\n")
 
 
-def find_results(places: Iterable[Path]) -> list[dict[str, Any]]:
+def find_results(paths: Iterable[Path]) -> list[dict[str, Any]]:
     """Read all `results.json` files that are given or lie below the given folders."""
     files: dict[Path, None] = {}
-    for place in places:
-        if not place.exists():
-            raise UserError(f"there is no folder {place}")
-        files.update(dict.fromkeys([place] if place.is_file() else sorted(place.rglob("results.json"))))
+    for path in paths:
+        if not path.exists():
+            raise UserError(f"there is no folder {path}")
+        files.update(dict.fromkeys([path] if path.is_file() else sorted(path.rglob("results.json"))))
     found = []
     for file in files:
         results = read_json(file)

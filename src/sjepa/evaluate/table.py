@@ -125,7 +125,7 @@ class SectionKey:
 class Section:
     """One table: rows of encoders, columns of metrics."""
 
-    place: SectionKey
+    key: SectionKey
     rows: list[Row]
     metrics: dict[str, Metric]
     """The metric of each column."""
@@ -134,7 +134,7 @@ class Section:
 
     @property
     def title(self) -> str:
-        return self.place.title
+        return self.key.title
 
     @property
     def columns(self) -> list[str]:
@@ -150,9 +150,9 @@ class Section:
     @property
     def note(self) -> str:
         """Text to print with the table."""
-        sentences = [self.place.note]
+        sentences = [self.key.note]
         if any(row.reported for row in self.rows):
-            sentences.append(self.place.reported_note)
+            sentences.append(self.key.reported_note)
         if any(self.is_unswept(row, column) for row in self.rows for column in row.unswept):
             sentences.append(f"{UNSWEPT_NOTE}.")
         if self.rates:
@@ -165,18 +165,18 @@ class Section:
     def classes(self) -> list[tuple[str, list[Row]]]:
         """Name and rows of each size class, as in the paper. Other tables have one class without a name."""
         groups = sorted({row.group for row in self.rows})
-        if self.place.kind is not SectionKind.SUPERB or len(groups) < 2:
+        if self.key.kind is not SectionKind.SUPERB or len(groups) < 2:
             return [("", self.rows)]
         return [(CLASS_NAMES[group], [row for row in self.rows if row.group == group]) for group in groups]
 
     @property
     def by_task(self) -> bool:
         """Whether tasks are rows and encoders are columns, as in the paper's table of probes."""
-        return self.place.kind is SectionKind.PROBES
+        return self.key.kind is SectionKind.PROBES
 
     def is_unswept(self, row: Row, column: str) -> bool:
         """Return whether a learning rate was not swept, in a table with published rows, whose rates were swept."""
-        return bool(self.place.reported) and column in row.unswept
+        return bool(self.key.reported) and column in row.unswept
 
     def best(self, column: str, group: int) -> float | None:
         """Return the best value of a column in a size class, or None if fewer than two encoders have a value."""
@@ -316,7 +316,7 @@ def build_sections(
         columns = tuple(score.column for score in read_scores(result))
         cells[find_section(result)][name_row(result), result["encoder"]["fingerprint"], *columns].append(result)
     sections = []
-    for place, groups in cells.items():
+    for key, groups in cells.items():
         rows: dict[tuple[str, str], Row] = {}
         metrics: dict[str, Metric] = {}
         rates: dict[str, None] = {}
@@ -325,18 +325,18 @@ def build_sections(
                 label = f"{name} ({difference})" if difference else name
                 row = rows.setdefault((label, fingerprint), Row(label, result["encoder"]["parameters"] / 1e6, False))
                 row.cost = (costs or {}).get((result["encoder"]["name"], fingerprint), {})
-                mixed = any((place, score.column) in unlike for score in read_scores(result))
+                mixed = any((key, score.column) in unlike for score in read_scores(result))
                 scores = read_scores(result, label_version(result) if mixed else "")
                 metrics |= {score.column: score.metric for score in scores}
                 add_scores(row, scores)
                 row.unswept |= {score.column for score in scores if not is_swept(result)}
                 if rate := format_custom_rate(result):
                     rates[f"{label} {rate}"] = None
-        others = place.reported if with_reported else ()
+        others = key.reported if with_reported else ()
         metrics |= {column: metric for other in others for column, metric in other.metrics.items()}
         quoted = [Row(o.name, o.millions, True, {c: [v] for c, v in o.scores.items()}, o.deviations) for o in others]
         ordered = sorted([*rows.values(), *quoted], key=lambda row: (row.group, row.assumed_millions, row.name))
-        sections.append(Section(place, ordered, metrics, list(rates)))
+        sections.append(Section(key, ordered, metrics, list(rates)))
     return sections
 
 

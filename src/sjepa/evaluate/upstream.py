@@ -129,30 +129,29 @@ def load_upstream(
     `module:function`, or the name of baseline features. With `step`, load the encoder of a run's checkpoint. s3prl,
     functions and baseline features always use fp32.
     """
-    place = choose_device(device)
+    chosen = choose_device(device)
     if step is not None:
-        return load_checkpoint_encoder(Path(source), step, place, precision)
+        return load_checkpoint_encoder(Path(source), step, chosen, precision)
     if source in BASELINES:
-        return wrap_baseline(source, place)
+        return wrap_baseline(source, chosen)
     if source.startswith(S3PRL) or is_function(source):
-        return wrap_network(
-            load_s3prl(source, place) if source.startswith(S3PRL) else load_function(source, place), place
-        )
+        load = load_s3prl if source.startswith(S3PRL) else load_function
+        return wrap_network(load(source, chosen), chosen)
     fresh = source.startswith("untrained:")
     folder = find_upstream_folder(Path(source.removeprefix("untrained:")))
     name = ("untrained " if fresh else "") + name_encoder(folder)
     found = EncoderFolder(folder)
     settings = read_json(found.config_file) if found.exists else {"model_type": WHISPER}
     if settings.get("model_type") == WHISPER:
-        return load_whisper_folder(name, folder, fresh, place, precision)
+        return load_whisper_folder(name, folder, fresh, chosen, precision)
     if is_compatible(folder, settings):
-        return load_own_encoder(name, folder, settings, fresh, place, precision)
+        return load_own_encoder(name, folder, settings, fresh, chosen, precision)
     if settings.get("model_type") not in ARCHITECTURES:
         raise UserError(
             f"{folder} has a network of type {settings.get('model_type', 'unknown')!r}; supported are sjepa's own, "
             f"and Hugging Face folders of type {', '.join((*ARCHITECTURES, WHISPER))}"
         )
-    return load_hugging_face(name, folder, settings, fresh, place, precision)
+    return load_hugging_face(name, folder, settings, fresh, chosen, precision)
 
 
 def find_upstream_folder(path: Path) -> Path:

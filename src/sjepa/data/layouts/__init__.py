@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from sjepa.audio.io import show_path
-from sjepa.data.storage import Place
+from sjepa.data.storage import ByteRange
 
 # All layouts, in the order in which they are tried. A layout is the module of the same name in this folder:
 # `recognises(path)` tells whether a source has the layout, and `items(source)` reads it.
@@ -38,7 +38,7 @@ LATEST = 1e9  # seconds: the end of the longest recording
 class Item(NamedTuple):
     """A recording, or a stretch of one, that a layout found. Unknown fields are empty."""
 
-    place: Place
+    place: ByteRange
     id: str
     offset: float = 0.0  # seconds
     duration: float | None = None

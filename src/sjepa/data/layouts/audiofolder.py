@@ -9,7 +9,7 @@ from sjepa.data.corpus import audio_files
 from sjepa.data.layouts import Found, Item, Source, identifier
 from sjepa.data.layouts.manifest import lines, make_item
 from sjepa.data.splits import is_split_folder
-from sjepa.data.storage import Place
+from sjepa.data.storage import ByteRange
 from sjepa.errors import UserError
 
 METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
@@ -72,7 +72,7 @@ def class_items(source: Source) -> Found:
         split = split_of(folder, source.path)
         own = folder != source.path and not (split and os.path.dirname(folder) == source.path)
         labels = json.dumps({"label": show_path(os.path.basename(folder))}) if own else ""
-        yield Item(Place(path), identifier(path, source.root), split=split, labels=labels)
+        yield Item(ByteRange(path), identifier(path, source.root), split=split, labels=labels)
     yield from refused
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from sjepa.data.corpus import audio_files
 from sjepa.data.layouts import Found, Item, Source, identifier
-from sjepa.data.storage import Place
+from sjepa.data.storage import ByteRange
 
 
 def recognises(path: str) -> bool:
@@ -14,5 +14,5 @@ def recognises(path: str) -> bool:
 def items(source: Source) -> Found:
     refused: list[str] = []
     for path in audio_files(Path(source.path), refused):
-        yield Item(Place(path), identifier(path, source.root))
+        yield Item(ByteRange(path), identifier(path, source.root))
     yield from refused

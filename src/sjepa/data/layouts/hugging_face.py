@@ -16,7 +16,7 @@ from typing import Any
 from sjepa.audio.io import escape_text, one_line, show_path
 from sjepa.data.layouts import Found, Item, Source, find_file
 from sjepa.data.layouts.fields import NAMES, other_labels, text_field
-from sjepa.data.storage import Place
+from sjepa.data.storage import ByteRange
 from sjepa.errors import UserError
 from sjepa.fields import SURPRISES
 from sjepa.files import atomic_file
@@ -114,13 +114,13 @@ def read_table(split: str, file: str, source: Source) -> Found:
         for index, line in enumerate(others):
             size = len(content[index].as_buffer()) if content[index].is_valid else 0
             if size and unpacked is not None:
-                place: Place | None = Place(str(unpacked), written, size)
+                place: ByteRange | None = ByteRange(str(unpacked), written, size)
                 written += size
             elif size and where is not None:
-                place = Place(file, where[index], size)
+                place = ByteRange(file, where[index], size)
             else:
                 found = find_file(paths[index], os.path.dirname(file)) if paths[index] else None
-                place = Place(found) if found else None
+                place = ByteRange(found) if found else None
             if place is None:
                 missing = f"no audio ({show_path(paths[index]) if paths[index] else 'neither bytes nor a path'})"
                 packed_away = "its audio is compressed: save the dataset without compression, or as Parquet"
@@ -137,7 +137,7 @@ def default_name(path: str | None, file: str, row: int, source: Source) -> str:
     return f"{base}/{row:06d}-{stem}" if stem else f"{base}/{row:06d}"
 
 
-def make_item(line: dict[str, Any], names: dict[str, list[str]], place: Place, name: str, split: str) -> Item:
+def make_item(line: dict[str, Any], names: dict[str, list[str]], place: ByteRange, name: str, split: str) -> Item:
     """A row as an item, with class names."""
     named = {
         key: names[key][value] if key in names and isinstance(value, int) and 0 <= value < len(names[key]) else value

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from sjepa.audio.io import escape_text, show_path
 from sjepa.data.layouts import Found, Item, Source, find_file
-from sjepa.data.storage import Place, is_url
+from sjepa.data.storage import ByteRange, is_url
 
 WAVES = "wav.scp"
 # utt2* files that Kaldi makes of the others; the rest are labels: utt2lang, utt2emotion.
@@ -40,9 +40,9 @@ def items(source: Source) -> Found:
 
 
 def read_folder(folder: Path) -> Found:
-    places: dict[str, Place] = {}
+    places: dict[str, ByteRange] = {}
     for number, key, value in pairs(folder / WAVES):
-        place = wave_place(key, value, folder)
+        place = find_recording(key, value, folder)
         if isinstance(place, str):
             yield f"{show_path(folder / WAVES)} line {number}: {place}"
         else:
@@ -80,7 +80,7 @@ class Labels:
         others = sorted(path for path in folder.glob("utt2*") if path.name not in DERIVED)
         self.others = {path.name.removeprefix("utt2"): table(path) for path in others}
 
-    def item(self, place: Place, key: str, start: float = 0.0, end: float | None = None) -> Item:
+    def item(self, place: ByteRange, key: str, start: float = 0.0, end: float | None = None) -> Item:
         speaker = self.speakers.get(key, "")
         sex = self.others.get("gender", {}).get(key) or self.sexes.get(speaker, "")
         labels = {name: values[key] for name, values in self.others.items() if key in values}
@@ -111,7 +111,7 @@ def table(path: Path) -> dict[str, str]:
     return {key: escape_text(value) for _, key, value in pairs(path)}
 
 
-def wave_place(key: str, value: str, folder: Path) -> Place | str:
+def find_recording(key: str, value: str, folder: Path) -> ByteRange | str:
     """Where a recording is, or the reason why it cannot be read."""
     if not value:
         return f"{show_path(key)} has no path"
@@ -121,11 +121,11 @@ def wave_place(key: str, value: str, folder: Path) -> Place | str:
     if re.search(r"\.ark:\d+$", value):
         return f"{show_path(key)} is in an archive ({show_path(value)}): write its audio to a separate file"
     if is_url(value):
-        return Place(value)
+        return ByteRange(value)
     path = find_file(value, str(folder))
     if path is None:
         return f"there is no {show_path(value)}, neither in {show_path(folder)} nor in the folders above it"
-    return Place(path)
+    return ByteRange(path)
 
 
 def read_stretch(value: str) -> tuple[str, float, float | None] | str:

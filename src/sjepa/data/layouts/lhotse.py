@@ -10,7 +10,7 @@ from typing import Any
 from sjepa.audio.io import escape_text, show_path
 from sjepa.data.layouts import Found, Item, Source, find_file
 from sjepa.data.layouts.manifest import lines
-from sjepa.data.storage import Place
+from sjepa.data.storage import ByteRange
 from sjepa.errors import UserError
 from sjepa.fields import SURPRISES, shorten
 
@@ -139,7 +139,7 @@ def add_labels(item: Item, supervision: dict[str, Any]) -> Item:
     )
 
 
-def recording_place(recording: dict[str, Any], cut: dict[str, Any], path: str) -> Place | str:
+def recording_place(recording: dict[str, Any], cut: dict[str, Any], path: str) -> ByteRange | str:
     """The file of a recording, or the reason why it cannot be read."""
     if recording.get("transforms"):
         return "its recording has transforms, which only lhotse can apply: save the transformed audio"
@@ -156,6 +156,6 @@ def recording_place(recording: dict[str, Any], cut: dict[str, Any], path: str) -
     if len(channels) > 1 and sorted(taken if isinstance(taken, list) else [taken]) != sorted(channels):
         return "it is one of several channels: write it to a separate file"
     if kind == "url":
-        return Place(source)
+        return ByteRange(source)
     found = find_file(source, str(Path(path).parent))
-    return Place(found) if found else f"there is no {show_path(source)}"
+    return ByteRange(found) if found else f"there is no {show_path(source)}"

@@ -10,7 +10,7 @@ from typing import Any
 from sjepa.audio.io import escape_text, show_path
 from sjepa.data.corpus import audio_files
 from sjepa.data.layouts import Found, Item, Source, identifier
-from sjepa.data.storage import Place
+from sjepa.data.storage import ByteRange
 
 
 def recognises(source: str) -> bool:
@@ -32,7 +32,7 @@ def items(source: Source) -> Found:
             yield f"{show_path(path)}: voice_activity in its .json is not a list of pairs of seconds"
             continue
         speaker = escape_text(str(metadata.get("speaker") or os.path.basename(os.path.dirname(os.path.dirname(path)))))
-        yield Item(Place(path), identifier(path, source.root), voice=voice, speaker=speaker)
+        yield Item(ByteRange(path), identifier(path, source.root), voice=voice, speaker=speaker)
     yield from refused
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from sjepa.audio.io import show_path
 from sjepa.data.corpus import audio_files
 from sjepa.data.layouts import Found, Item, Source
-from sjepa.data.storage import Place
+from sjepa.data.storage import ByteRange
 
 
 def speakers_file(source: str) -> Path | None:
@@ -35,7 +35,7 @@ def items(source: Source) -> Found:
             continue
         transcripts = read_transcripts(transcripts_file(path))
         sex, text = sexes.get(speaker, ""), transcripts.get(name, "")
-        yield Item(Place(path), name, speaker=speaker, sex=sex, chapter=f"{speaker}-{chapter}", text=text)
+        yield Item(ByteRange(path), name, speaker=speaker, sex=sex, chapter=f"{speaker}-{chapter}", text=text)
     yield from refused
 
 

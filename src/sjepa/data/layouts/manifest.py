@@ -17,7 +17,7 @@ from sjepa.data.corpus import audio_files
 from sjepa.data.layouts import LATEST, Found, Item, Source
 from sjepa.data.layouts.fields import LABELS, NAMES, field, other_labels, text_field
 from sjepa.data.layouts.tars import members
-from sjepa.data.storage import Place, is_url
+from sjepa.data.storage import ByteRange, is_url
 from sjepa.errors import UserError
 
 NAME = "manifest.jsonl"  # a list in the folder of its audio
@@ -139,12 +139,12 @@ def make_item(line: dict[str, Any], source: str, number: int) -> Item | str:
     return Item(place, name, offset, duration, (), *labels)._replace(labels=other_labels(line))
 
 
-def local_place(path: str, source: str) -> Place:
+def local_place(path: str, source: str) -> ByteRange:
     """Resolve a path from the folder of the list."""
-    return Place(path if is_url(path) else os.path.join(os.path.dirname(os.path.abspath(source)), path))
+    return ByteRange(path if is_url(path) else os.path.join(os.path.dirname(os.path.abspath(source)), path))
 
 
-def tar_place(shard: Any, name: str, source: str) -> Place | str:
+def tar_place(shard: Any, name: str, source: str) -> ByteRange | str:
     """A member of a NeMo tar: audio_SHARD.tar next to the manifest, or next to its folder sharded_manifests."""
     folder = Path(os.path.abspath(source)).parent
     name_of_tar = f"audio_{shard}.tar"
@@ -158,5 +158,5 @@ def tar_place(shard: Any, name: str, source: str) -> Place | str:
 
 
 @lru_cache(maxsize=2)
-def tar_members(tar: str) -> dict[str, Place]:
+def tar_members(tar: str) -> dict[str, ByteRange]:
     return {name: place for name, place in members(tar) if place is not None}

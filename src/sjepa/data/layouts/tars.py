@@ -9,7 +9,7 @@ from typing import Any
 from sjepa.audio.io import EXTENSIONS, escape_text, one_line, show_path
 from sjepa.data.layouts import Found, Item, Source, identifier
 from sjepa.data.layouts.fields import LABELS, other_labels, text_field
-from sjepa.data.storage import Place
+from sjepa.data.storage import ByteRange
 
 
 def recognises(path: str) -> bool:
@@ -19,7 +19,7 @@ def recognises(path: str) -> bool:
 def items(source: Source) -> Found:
     base = identifier(source.path, source.root)
     known: dict[str, dict[str, Any]] = {}
-    pending: list[tuple[str, Place]] = []
+    pending: list[tuple[str, ByteRange]] = []
     for name, place in members(source.path):
         if place is None:
             yield name
@@ -36,7 +36,7 @@ def items(source: Source) -> Found:
         yield Item(place, name, 0.0, None, (), *known_labels)
 
 
-def read_labels(place: Place, ending: str) -> dict[str, Any]:
+def read_labels(place: ByteRange, ending: str) -> dict[str, Any]:
     with open(place.path, "rb") as file:
         file.seek(place.offset)
         content = file.read(place.size)
@@ -49,7 +49,7 @@ def read_labels(place: Place, ending: str) -> dict[str, Any]:
     return labels if isinstance(labels, dict) else {}
 
 
-def members(source: str) -> Iterator[tuple[str, Place | None]]:
+def members(source: str) -> Iterator[tuple[str, ByteRange | None]]:
     """The files in a tar with their places. A refusal has no place."""
     try:
         with tarfile.open(source, "r:") as tar:
@@ -60,7 +60,7 @@ def members(source: str) -> Iterator[tuple[str, Place | None]]:
                 if name.startswith(("/", "\\")) or ".." in name.replace("\\", "/").split("/"):
                     yield f"{show_path(source)}: member {show_path(name)} has a path outside the archive", None
                 elif member.size:
-                    yield name, Place(source, member.offset_data, member.size)
+                    yield name, ByteRange(source, member.offset_data, member.size)
                 else:
                     yield f"{show_path(source)}: member {show_path(name)} is empty", None
     except (tarfile.TarError, OSError, EOFError, ValueError, OverflowError) as error:

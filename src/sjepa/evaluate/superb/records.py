@@ -13,7 +13,7 @@ import numpy as np
 from sjepa.audio.io import AudioInfo, read_audio, read_header
 from sjepa.data.corpus import audio_files
 from sjepa.data.layouts.manifest import parse_object
-from sjepa.data.storage import Place, read_bytes
+from sjepa.data.storage import ByteRange, read_bytes
 from sjepa.errors import UserError
 from sjepa.evaluate.superb.sound import Sound
 from sjepa.progress import say
@@ -56,7 +56,7 @@ class Utterance:
 
     def open(self) -> Path | BinaryIO:
         """Return the file, or the bytes of the recording inside it."""
-        return io.BytesIO(read_bytes(Place(str(self.path), *self.inside))) if self.inside[1] else self.path
+        return io.BytesIO(read_bytes(ByteRange(str(self.path), *self.inside))) if self.inside[1] else self.path
 
     def header(self) -> AudioInfo:
         """Read length, sample rate and channels of the whole recording."""
