@@ -11,6 +11,7 @@ import torch
 
 from sjepa.data.synthetic import VOICES
 from sjepa.errors import UserError
+from sjepa.evaluate.labelled import read_labelled
 from sjepa.evaluate.superb import TaskName, librispeech
 from sjepa.evaluate.superb.classes import ClassTask
 from sjepa.evaluate.superb.records import LITE_UTTERANCES, Fold, Label, Utterance, split_speakers
@@ -244,6 +245,16 @@ def test_what_is_missing_is_named_in_one_line(
     with pytest.raises(UserError, match=message) as refusal:
         make_task(name, root)
     assert "\n" not in str(refusal.value)
+
+
+def test_a_part_of_librispeech_is_read_if_no_text_is_needed(copy: Callable[[str], Path]) -> None:
+    """As by probes: transcripts of audio that was left out do not matter."""
+    root = copy("libri")
+    whole = read_labelled(root, phones=False)
+    whole[0].utterance.path.unlink()
+    part = read_labelled(root, phones=False)
+    assert [item.utterance.name for item in part] == [item.utterance.name for item in whole[1:]]
+    assert part[0].utterance.label == whole[1].utterance.label
 
 
 LINES = {

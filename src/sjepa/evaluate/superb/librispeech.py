@@ -19,7 +19,8 @@ def find_subset_folder(root: Path, subset: str) -> Path:
 def read_subset(root: Path, subset: str, need_text: bool = True) -> list[Utterance]:
     """Read all utterances of a subset, labelled with their transcripts.
 
-    Without `need_text`, an utterance without a transcript has an empty label. Otherwise it is an error.
+    Without `need_text`, an utterance without a transcript has an empty label, and transcripts without audio are left
+    out, so that a part of a subset can be read. Otherwise both are errors.
     """
     folder = find_subset_folder(root, subset)
     found: list[Utterance] = []
@@ -31,7 +32,7 @@ def read_subset(root: Path, subset: str, need_text: bool = True) -> list[Utteran
         transcript = chapter / f"{chapter.parent.name}-{chapter.name}.trans.txt"
         texts = {name: text.strip() for name, text in read_transcripts(str(transcript)).items() if text.strip()}
         missing = sorted(texts.keys() - audio.keys())
-        if missing:
+        if missing and need_text:
             raise UserError(
                 f"labels without audio: {transcript} names {missing[0]}, which is not in {chapter}; "
                 "add the audio, or remove its line from the transcript"
