@@ -114,7 +114,8 @@ def run_files(command: Embed) -> None:
         if not outcome.recordings and not kept:
             raise UserError(f"nothing could be embedded: {describe_refused(refused)}")
         skipped = f"; {kept:,} existed already" if kept else ""
-        written = f"{outcome.recordings:,} recordings ({outcome.seconds / 3600:,.2f} h)"
+        length = f"{outcome.seconds / 3600:,.2f} h" if outcome.seconds >= 3600 else f"{outcome.seconds:.1f} s"
+        written = f"{outcome.recordings:,} recording{'' if outcome.recordings == 1 else 's'} ({length})"
         print(f"{written} to {outcome.rows:,} rows of {command.what} in {command.out}{skipped}")
 
 
