@@ -114,6 +114,10 @@ def test_weights_that_are_not_numbers_are_refused_when_they_are_read(finished_ru
     status, output, _ = sjepa("embed", audio, "--encoder", tmp_path / "encoder", "--out", tmp_path / "out")
     assert status == 2
     assert "a.wav: the encoder's features are not finite numbers" in output
+    status, output, _ = sjepa("embed", audio, "--live", "--encoder", tmp_path / "encoder", "--out", "-")
+    assert status == 2
+    assert "the encoder's features are not finite numbers" in output
+    assert "Traceback" not in output
     with pytest.raises(UserError, match="its features are not finite"):
         load_upstream(str(tmp_path / "encoder")).extract([babble(1.0, 0)])
 

@@ -31,9 +31,8 @@ def dispatch(arguments: list[str]) -> None:
     else:
         arguments = allow_protocols(arguments)
         check(arguments)
-        call("sjepa", "command", COMMANDS, "sjepa.commands", arguments)
-        if arguments[:1] in ([], ["-h"], ["--help"]):
-            print(f"With `{PROTOCOLS_FLAG} gs,az`, any command reads further fsspec protocols.")
+        note = f"With `{PROTOCOLS_FLAG} gs,az`, any command reads further fsspec protocols."
+        call("sjepa", "command", COMMANDS, "sjepa.commands", arguments, note)
 
 
 def allow_protocols(arguments: list[str]) -> list[str]:

@@ -142,6 +142,11 @@ class Config(Settings):
         return number
 
     @property
+    def longest_frames(self) -> int:
+        """Frames of the longest piece of audio that the run can predict: the predictor has so many positions."""
+        return min(round(self.batches.max_seconds * FRAMES_PER_SECOND), self.predictor.positions)
+
+    @property
     def steps(self) -> int:
         """Optimizer steps of the whole run."""
         return sum(phase.steps for phase in self.phases)

@@ -8,17 +8,17 @@ from sjepa.bounds import check_options
 from sjepa.errors import UserError, suggestion
 
 
-def usage(program: str, kind: str, choices: Mapping[str, str]) -> str:
+def usage(program: str, kind: str, choices: Mapping[str, str], note: str = "") -> str:
     listed = "\n".join(f"  {name:<10} {what}" for name, what in choices.items())
     word = f"{program} {kind.upper()}"
-    return f"usage: {word} ...\n\n{listed}\n\n`{word} --help` explains every option."
+    return f"usage: {word} ...\n\n{listed}\n\n`{word} --help` explains every option." + (f"\n{note}" if note else "")
 
 
-def choose(program: str, kind: str, choices: Mapping[str, str], arguments: list[str]) -> str | None:
-    """Return the choice that the first argument names. If it asks for help, print the help and return None."""
+def choose(program: str, kind: str, choices: Mapping[str, str], arguments: list[str], note: str = "") -> str | None:
+    """Return the choice that the first argument names. If it asks for help, print it with a note and return None."""
     word = arguments[0] if arguments else "--help"
     if word in ("-h", "--help"):
-        print(usage(program, kind, choices))
+        print(usage(program, kind, choices, note))
         return None
     if word in choices:
         return word
@@ -44,8 +44,10 @@ def option(arguments: list[str], name: str) -> str:
     return ""
 
 
-def call(program: str, kind: str, choices: Mapping[str, str], package: str, arguments: list[str]) -> None:
+def call(
+    program: str, kind: str, choices: Mapping[str, str], package: str, arguments: list[str], note: str = ""
+) -> None:
     """Run the module of `package` that the first argument names. It is imported only now, to keep help fast."""
-    word = choose(program, kind, choices, arguments)
+    word = choose(program, kind, choices, arguments, note)
     if word is not None:
         import_module(f"{package}.{word}").run(arguments[1:])

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from sjepa.analysis.speech import Speech, excerpt_segments
-from sjepa.audio.frames import FRAMES_PER_SECOND, STRIDE, frame_centres
+from sjepa.audio.frames import STRIDE, frame_centres
 from sjepa.audio.io import SAMPLE_RATE
 from sjepa.data.masking import block_mask
 from sjepa.runs import checkpoint
@@ -78,7 +78,7 @@ def restore_at(folder: RunFolder, step: int) -> Run:
 @torch.inference_mode()
 def predict_components(run: Run, speech: Speech, index: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The mask, the predictor's most likely component and the target's most likely component of every frame."""
-    longest = min(round(run.config.batches.max_seconds * FRAMES_PER_SECOND), run.config.predictor.positions) * STRIDE
+    longest = run.config.longest_frames * STRIDE
     clean = torch.from_numpy(speech.samples[:longest])[None]
     q, _ = run.targets(run.targets.frame_features(clean, run.active_layer))
     target = q[0]

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sjepa.audio.frames import FRAMES_PER_SECOND, RECEPTIVE_FIELD, frame_count, frame_slice
+from sjepa.audio.frames import RECEPTIVE_FIELD, frame_count, frame_slice
 from sjepa.device import Device, choose_device
 from sjepa.errors import UserError
 from sjepa.model.masked_prediction import draw_passes, predict_masked
@@ -50,7 +50,7 @@ class RestoredRun:
         self.run.targets.eval()
         self.seed = seed  # of the passes that mask frames
         # The predictor has a limited number of positions, so longer audio is processed in pieces.
-        self.longest = min(round(config.batches.max_seconds * FRAMES_PER_SECOND), config.predictor.positions)
+        self.longest = config.longest_frames
 
     @property
     def components(self) -> int:

@@ -59,11 +59,12 @@ def find_utterances(
         return [label_file(path, known.get(path.resolve(), [])) for path in files]
     if data is None:
         raise UserError("no utterance given: name audio files, or give a corpus with --data")
-    labelled = [item for items in known.values() for item in items]
-    found = labelled or [label_file(Path(path), []) for path in audio_files(data, [])]
+    if known:
+        return sample_evenly([item for items in known.values() for item in items], count)
+    found = list(audio_files(data, []))
     if not found:
         raise UserError(f"no audio in {data}")
-    return sample_evenly(found, count)
+    return [label_file(Path(path), []) for path in sample_evenly(found, count)]
 
 
 def label_file(path: Path, known: list[LabelledUtterance]) -> LabelledUtterance:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sjepa.audio.frames import STRIDE, frame_centres, sample_count
-from sjepa.audio.io import SAMPLE_RATE
+from sjepa.audio.io import SAMPLE_RATE, BadAudioError
 from sjepa.embed.network import Network
 from sjepa.errors import UserError
 
@@ -18,7 +18,7 @@ What = Literal["features", "mixture", "head", "units"]
 Columns = dict[str, np.ndarray]
 
 
-class NotFiniteError(Exception):
+class NotFiniteError(BadAudioError):
     """The features of a recording are not finite numbers."""
 
 
