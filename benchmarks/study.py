@@ -60,10 +60,10 @@ STUDIES = {
             "study",
             "half-hour",
             (
-                "headline", "longer", "english-compact", "headline.phase1", "whisper-tiny", "mfcc+context", "mfcc",
-                "logmel", "untrained",
+                "headline", "no-dropout", "no-dropout-short", "english-compact", "headline.phase1", "whisper-tiny",
+                "mfcc+context", "mfcc", "logmel", "untrained",
             ),
-            (("longer", "headline"), ("headline", "headline.phase1")),
+            (("headline", "no-dropout"), ("no-dropout", "no-dropout-short"), ("headline", "headline.phase1")),
         ),
         Study(
             "study-ablations",

@@ -8,7 +8,14 @@ from study import DOCS, STUDIES, Found, format_number, load_systems, phones
 from sjepa.analysis.style import GRID, INK, MASKED, MUTED, PREDICTOR, RULE, TARGET, VISIBLE, WARNING, figure, ramp
 
 MEASURE = "phones, linear probe, held-out speakers (%)"
-COLOURS = {"headline": INK, "soft": TARGET, "hard": MASKED, "hubert": VISIBLE, "frozen": PREDICTOR}
+COLOURS = {
+    "headline": INK,
+    "no-dropout": MASKED,
+    "soft": TARGET,
+    "hard": MASKED,
+    "hubert": VISIBLE,
+    "frozen": PREDICTOR,
+}
 """Runs whose curves are drawn. Curves of their variants would overlap."""
 
 
@@ -56,6 +63,8 @@ def draw_curves(kept: dict[str, list[Found]], stem: Path) -> None:
             active = [place for place, point in enumerate(nearest) if point["active_layer"] == layer]
             ranks.plot(steps, values, marker="o", ms=4, markevery=active, color=colour, label=f"layer {layer}")
         ranks.set(title=f"Effective rank, {shown} (dots: active)", xlabel="step")
+        ranks.locator_params(axis="x", nbins=5)
+        ranks.xaxis.set_major_formatter("{x:,.0f}")
         ranks.legend(fontsize=7.5)
         for axes in (accuracy, perplexity, ranks):
             axes.grid(color=GRID)
@@ -93,6 +102,8 @@ def draw_entropies(kept: dict[str, list[Found]], stem: Path) -> None:
 def main() -> None:
     for study in STUDIES.values():
         kept = load_systems(study)
+        if not kept:
+            continue  # not collected yet
         draw_dots(kept, DOCS / study.name)
         draw_curves(kept, DOCS / f"{study.name}-curves")
         draw_entropies(kept, DOCS / f"{study.name}-entropy")

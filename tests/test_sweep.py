@@ -364,7 +364,7 @@ def test_the_study_is_a_sweep_whose_variants_share_the_first_phase(monkeypatch: 
     long = {item.name: item for item in read(ROOT / "recipes" / "study.toml").items}
     kept = {path.stem for path in (ROOT / "benchmarks" / "results" / "study").glob("*.json")}
     assert kept <= {*long, "whisper-tiny"}  # study.sh probes Whisper's encoder if it is there
-    assert (long["longer-0"].parent, long["longer-0"].shared) == (long["headline-0"], 1)
+    assert (long["no-dropout-short-0"].parent, long["no-dropout-short-0"].shared) == (long["no-dropout-0"], 1)
     items = {item.name: item for item in read(ROOT / "recipes" / "study-ablations.toml").items}
     assert {path.stem for path in (ROOT / "benchmarks" / "results" / "study-ablations").glob("*.json")} <= set(items)
     for name, item in items.items():
