@@ -91,6 +91,19 @@ def test_the_table_shows_one_run_with_its_history(
         dispatch(["runs", str(study / "notes")])
 
 
+def test_a_narrow_terminal_shows_each_run_on_one_line(
+    study: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    dispatch(["runs", str(study)])
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    for run in ("deeper/hard killed 12 / 66 2", "new new 0 / 12 –", "soft complete 12 / 12 2"):
+        assert any(line.startswith(run) for line in lines), run
+    assert "deeper/hard phase1.steps = 60" in lines
+    assert "phase1.hard = True" in lines
+    assert "deeper/hard phoneme linear 71.25" in lines
+
+
 def test_a_run_that_is_locked_is_running(study: Path) -> None:
     run = RunFolder(study / "new")
     assert state_of(run) == "new"

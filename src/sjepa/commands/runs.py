@@ -42,7 +42,8 @@ def run(arguments: list[str]) -> None:
         from rich.console import Console
 
         console = Console()
-        console.print(listing.as_table(listed))
+        for table in listing.as_tables(listed):
+            console.print(table)
         only = RunFolder(folders[0])
         if len(folders) == 1 and only.exists and only.history:
             console.print(listing.history_table(only))

@@ -24,6 +24,7 @@ from sjepa.runs.history import describe_stop
 DEPTH = 3  # levels of folders to search for runs
 SHOWN = 4  # results of a run in the table
 NOT_SET = "–"
+NUMBERS = ("step", "phase", "loss")  # columns that are aligned to the right
 
 
 @dataclass
@@ -151,31 +152,47 @@ def unusual_settings(listed: Sequence[Listed]) -> list[dict[str, Any]]:
     return [{key: value for key, value in each.settings.items() if json.dumps(value) != usual[key]} for each in listed]
 
 
-def as_table(listed: Sequence[Listed]) -> Any:
-    """A table for the terminal."""
+def as_tables(listed: Sequence[Listed]) -> list[Any]:
+    """Tables for the terminal: the progress of the runs, the settings in which they differ, and their results."""
+    progress = []
+    for each in listed:
+        progress.append(
+            (
+                each.name,
+                each.state,
+                f"{each.step:,} / {each.planned:,}" if each.planned else f"{each.step:,}",
+                NOT_SET if each.phase is None else str(each.phase),
+                NOT_SET if each.loss is None else f"{each.loss:.3f}",
+                NOT_SET if each.active is None else describe_age(time.time() - each.active),
+            )
+        )
+    differences = [
+        (each.name, "\n".join(f"{name} = {NOT_SET if value is None else value}" for name, value in settings.items()))
+        for each, settings in zip(listed, unusual_settings(listed), strict=True)
+        if settings
+    ]
+    results = []
+    for each in listed:
+        scores = [f"{name} {value:.4g}" for name, value in each.results.items()]
+        more = [f"and {len(scores) - SHOWN} more"] if len(scores) > SHOWN else []
+        if scores:
+            results.append((each.name, "\n".join(scores[:SHOWN] + more)))
+    tables = [(("run", "state", "step", "phase", "loss", "last activity"), progress)]
+    tables += [(("run", "settings that differ"), differences)] if differences else []
+    tables += [(("run", "results"), results)] if results else []
+    return [make_table(titles, rows) for titles, rows in tables]
+
+
+def make_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Any:
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for title, side in (("run", "left"), ("state", "left"), ("step", "right"), ("phase", "right"), ("loss", "right")):
-        table.add_column(title, justify=side, overflow="fold")  # type: ignore[arg-type]
-    for title in ("last activity", "results", "settings that differ"):
-        table.add_column(title, overflow="fold")
-    for each, settings in zip(listed, unusual_settings(listed), strict=True):
-        scores = [f"{name} {value:.4g}" for name, value in each.results.items()]
-        more = [f"and {len(scores) - SHOWN} more"] if len(scores) > SHOWN else []
-        cells = (
-            each.name,
-            each.state,
-            f"{each.step:,} / {each.planned:,}" if each.planned else f"{each.step:,}",
-            NOT_SET if each.phase is None else str(each.phase),
-            NOT_SET if each.loss is None else f"{each.loss:.3f}",
-            NOT_SET if each.active is None else describe_age(time.time() - each.active),
-            "\n".join(scores[:SHOWN] + more) or NOT_SET,
-            "\n".join(f"{name} = {NOT_SET if value is None else value}" for name, value in settings.items()),
-        )
-        table.add_row(*map(Text, cells))
+    for title in titles:
+        table.add_column(title, justify="right" if title in NUMBERS else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*map(Text, row))
     return table
 
 
@@ -188,14 +205,8 @@ def describe_age(seconds: float) -> str:
 
 def history_table(run: RunFolder) -> Any:
     """Every start of a run, for the terminal."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for title in ("started", "from step", "to step", "ended", "on", "sjepa, torch", "changed"):
-        table.add_column(title, overflow="fold")
     history, running = run.history, is_locked(run.path)
+    rows = []
     for entry in history:
         stop, changed = entry.get("stopped"), entry.get("changed")
         stop = stop if isinstance(stop, dict) else {}
@@ -210,8 +221,8 @@ def history_table(run: RunFolder) -> Any:
             f"{entry.get('sjepa')}, {entry.get('torch')}",
             "\n".join(f"{c.get('name')}: {c.get('old')} -> {c.get('new')}" for c in changed),
         )
-        table.add_row(*(Text(str(cell)) for cell in cells))
-    return table
+        rows.append([str(cell) for cell in cells])
+    return make_table(("started", "from step", "to step", "ended", "on", "sjepa, torch", "changed"), rows)
 
 
 def as_json(listed: Sequence[Listed]) -> str:
