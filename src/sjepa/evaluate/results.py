@@ -115,3 +115,16 @@ def check_results(results: dict[str, Any], file: str) -> None:
         check_fields(data, dict.fromkeys(COUNTS, optional(WHOLE)), f"{file}: data")
     if isinstance(results.get("dev"), dict):
         check_fields(results["dev"], {"by_learning_rate": TABLE}, f"{file}: dev")
+
+
+def flatten_settings(value: Any, name: str = "") -> dict[str, Any]:
+    """Flatten nested settings to one level, with names joined by spaces."""
+    if isinstance(value, dict):
+        return {
+            key: v
+            for k, part in value.items()
+            for key, v in flatten_settings(part, k if not name else f"{name} {k}").items()
+        }
+    if isinstance(value, list):
+        return {key: v for i, part in enumerate(value) for key, v in flatten_settings(part, f"{name} {i}").items()}
+    return {name.replace("_", " "): value}

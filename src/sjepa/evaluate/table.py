@@ -12,7 +12,7 @@ import numpy as np
 from sjepa.evaluate import agreement, reported
 from sjepa.evaluate.metric import Better, Metric, SectionKind, column_name
 from sjepa.evaluate.probe_names import state_name
-from sjepa.evaluate.results import REQUIRED
+from sjepa.evaluate.results import REQUIRED, flatten_settings
 
 if TYPE_CHECKING:  # costs need torch, tables do not
     from sjepa.evaluate.cost import Costs
@@ -279,19 +279,6 @@ def layer_suffix(results: dict[str, Any]) -> str:
         return ""
     layer = deepest_layer(results)
     return "" if layer == state_name(states - 1, states) else f", {layer}"
-
-
-def flatten_settings(value: Any, name: str = "") -> dict[str, Any]:
-    """Flatten nested settings to one level, with names joined by spaces."""
-    if isinstance(value, dict):
-        return {
-            key: v
-            for k, part in value.items()
-            for key, v in flatten_settings(part, k if not name else f"{name} {k}").items()
-        }
-    if isinstance(value, list):
-        return {key: v for i, part in enumerate(value) for key, v in flatten_settings(part, f"{name} {i}").items()}
-    return {name.replace("_", " "): value}
 
 
 def describe_differences(results: Sequence[dict[str, Any]]) -> list[str]:

@@ -154,18 +154,17 @@ def unusual_settings(listed: Sequence[Listed]) -> list[dict[str, Any]]:
 
 def as_tables(listed: Sequence[Listed]) -> list[Any]:
     """Tables for the terminal: the progress of the runs, the settings in which they differ, and their results."""
-    progress = []
-    for each in listed:
-        progress.append(
-            (
-                each.name,
-                each.state,
-                f"{each.step:,} / {each.planned:,}" if each.planned else f"{each.step:,}",
-                NOT_SET if each.phase is None else str(each.phase),
-                NOT_SET if each.loss is None else f"{each.loss:.3f}",
-                NOT_SET if each.active is None else describe_age(time.time() - each.active),
-            )
+    progress = [
+        (
+            each.name,
+            each.state,
+            f"{each.step:,} / {each.planned:,}" if each.planned else f"{each.step:,}",
+            NOT_SET if each.phase is None else str(each.phase),
+            NOT_SET if each.loss is None else f"{each.loss:.3f}",
+            NOT_SET if each.active is None else describe_age(time.time() - each.active),
         )
+        for each in listed
+    ]
     differences = [
         (each.name, "\n".join(f"{name} = {NOT_SET if value is None else value}" for name, value in settings.items()))
         for each, settings in zip(listed, unusual_settings(listed), strict=True)
@@ -177,10 +176,10 @@ def as_tables(listed: Sequence[Listed]) -> list[Any]:
         more = [f"and {len(scores) - SHOWN} more"] if len(scores) > SHOWN else []
         if scores:
             results.append((each.name, "\n".join(scores[:SHOWN] + more)))
-    tables = [(("run", "state", "step", "phase", "loss", "last activity"), progress)]
-    tables += [(("run", "settings that differ"), differences)] if differences else []
-    tables += [(("run", "results"), results)] if results else []
-    return [make_table(titles, rows) for titles, rows in tables]
+    tables = [make_table(("run", "state", "step", "phase", "loss", "last activity"), progress)]
+    tables += [make_table(("run", "settings that differ"), differences)] if differences else []
+    tables += [make_table(("run", "results"), results)] if results else []
+    return tables
 
 
 def make_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Any:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from sjepa.errors import UserError
+from sjepa.evaluate.results import flatten_settings
 from sjepa.fields import SURPRISES, TABLE, WHOLE, Kind, check_fields, list_of, shorten
 from sjepa.files import save_tensors
 
@@ -98,6 +99,12 @@ class TrainingState:
 
 def check_identity(folder: Path, old: dict[str, Any], new: dict[str, Any]) -> None:
     """Raise UserError if a folder contains another evaluation."""
-    differing = [key for key, value in json.loads(json.dumps(new)).items() if old.get(key) != value]
+    now = flatten_settings(json.loads(json.dumps(new)))
+    before = flatten_settings({key: old[key] for key in new if key in old})  # results have further fields
+    differing = [
+        f"{name} ({shorten(before.get(name))}, now {shorten(now.get(name))})"
+        for name in before | now
+        if before.get(name) != now.get(name)
+    ]
     if differing:
         raise UserError(f"{folder} contains an evaluation that differs in {', '.join(differing)}: choose another --out")
