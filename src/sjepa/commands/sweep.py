@@ -65,18 +65,13 @@ def run(arguments: list[str]) -> None:
 
 
 def show_list(sweep: "Sweep", items: "list[SweepEntry]") -> None:
-    from rich import box
     from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
 
-    from sjepa.report.listing import state_of
+    from sjepa.report.listing import make_table, state_of
     from sjepa.runs.folder import RunFolder
     from sjepa.sweep.work import is_measured, is_trained
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for title in ("task", "name", "state", "step", "shares", "measured"):
-        table.add_column(title, overflow="fold")
+    rows = []
     for item in items:
         run = RunFolder(item.folder)
         state, step = "", ""
@@ -88,8 +83,6 @@ def show_list(sweep: "Sweep", items: "list[SweepEntry]") -> None:
         if item.parent is not None:
             phases = "phase 1" if item.shared == 1 else f"phases 1 to {item.shared}"
             shares = f"{phases} of {item.parent.name}" if item.config is not None else item.parent.name
-        wanted = [evaluation for evaluation in sweep.evaluations if evaluation.is_for(item)]
-        measured = ", ".join(f"{e.name}{'' if is_measured(e, item) else ' (not yet)'}" for e in wanted)
-        cells = (str(sweep.items.index(item)), item.name, state, step, shares, measured)
-        table.add_row(*map(Text, cells))
-    Console().print(table)
+        left = [e.name for e in sweep.evaluations if e.is_for(item) and not is_measured(e, item)]
+        rows.append((str(sweep.items.index(item)), item.name, state, step, shares, ", ".join(left)))
+    Console().print(make_table(("task", "name", "state", "step", "shares", "to measure"), rows))
