@@ -18,7 +18,6 @@ import iban
 import layer_measures
 from output import to_markdown, write_entries
 
-from sjepa.analysis.style import read_findings
 from sjepa.config import flatten
 from sjepa.evaluate.probe_names import ProbeName
 from sjepa.files import read_json
@@ -32,7 +31,7 @@ CURVE = (
     "step", "phase", "loss", "kl_masked", "kl_visible", "accuracy_masked", "accuracy_visible", "target_entropy",
     "predictor_entropy", "target_perplexity", "dead_components", "active_layer", "decay",
 )  # fmt: skip
-FACTS = ("corpus", "sjepa", "torch", "python", "world_size", "ranks")  # ranks: world_size in older runs
+FACTS = ("corpus", "sjepa", "torch", "python", "world_size")
 POINTS = 100  # points per curve
 MARKS = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)  # a table in a page
 
@@ -145,7 +144,7 @@ def summarize_run(run: RunFolder, preset_name: str) -> Found:
     events = run.events()
     lines = select_events(events, "train")
     entropy = run.analysis / "entropy.json"
-    kept = read_findings(entropy) if entropy.is_file() else None
+    kept = read_json(entropy) if entropy.is_file() else None
     thin = max(1, len(lines) // POINTS)
     speed: dict[int, list[Found]] = {}
     for line in lines:

@@ -18,7 +18,6 @@ from sjepa.analysis import modes
 from sjepa.analysis.entropy import analyse_entropy, describe_entropies, describe_modes, describe_softness, draw_entropy
 from sjepa.analysis.modes import count_modes, dip, dip_test, make_grid
 from sjepa.analysis.restored_run import RestoredRun, entropy_bits
-from sjepa.analysis.style import read_findings
 from sjepa.audio.frames import frame_count
 from sjepa.audio.io import read_audio
 from sjepa.cli import dispatch
@@ -296,15 +295,3 @@ def test_figures_of_hard_targets_can_be_drawn(tmp_path: Path) -> None:
 )
 def test_maxima_and_the_test_of_one_mode_are_reported_separately(bits: tuple[float, ...], p: float, words: str) -> None:
     assert describe_modes({"modes": [{"bits": each} for each in bits], "test": {"p": p}}) == words
-
-
-def test_an_older_file_calls_the_head_at_visible_frames_the_predictor(tmp_path: Path) -> None:
-    found = json.loads(json.dumps(findings()["entropy"]))
-    curves, joint = found["distributions"], found["joint"]["visible"]
-    joint["predictor_above_1_bit"] = joint.pop("path_above_1_bit")
-    joint["target_soft_where_predictor_is"] = joint.pop("target_soft_where_path_is")
-    older = found | {"distributions": {"predictor": curves["visible"], "target": curves["target"]}, "joint": joint}
-    (tmp_path / "entropy.json").write_text(json.dumps(older))
-    read = read_findings(tmp_path / "entropy.json")
-    assert read["distributions"] == {name: curves[name] for name in ("visible", "target")}
-    assert read["joint"] == {"visible": findings()["entropy"]["joint"]["visible"]}

@@ -37,15 +37,6 @@ def test_ranks_active_layers_and_switches_are_those_of_the_log() -> None:
     assert decay_switches(make_events()) == [(700, 0.999), (800, 0.99), (900, 0.999)]
 
 
-def test_older_logs_call_effective_ranks_ranks(tmp_path: Path) -> None:
-    events = make_events()
-    older = [{"ranks" if key == "effective_ranks" else key: event[key] for key in event} for event in events]
-    older_run, newer_run = (
-        RunFolder(make_run(tmp_path / name, log)) for name, log in (("older", older), ("newer", events))
-    )
-    assert older_run.events() == newer_run.events()
-
-
 def test_a_run_without_layer_checks_is_refused(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", [event for event in make_events(100) if event["event"] != "layers"])
     with pytest.raises(UserError, match="no layer check yet"):

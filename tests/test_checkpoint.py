@@ -55,7 +55,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_named(tmp_path: Path, harm: str
 
 def test_a_folder_left_by_a_kill_is_not_a_checkpoint(tmp_path: Path) -> None:
     checkpoint.save(RunFolder(tmp_path), 5, PARTS, {})
-    half = tmp_path / "checkpoints" / ".step-00000010.partial"
+    half = tmp_path / "checkpoints" / ".step-00000010.0123abcd.partial"
     half.mkdir()
     (half / "model.safetensors").write_bytes(b"half")
     assert RunFolder(tmp_path).checkpoint_steps == [5]

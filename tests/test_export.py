@@ -187,15 +187,6 @@ def test_names_in_the_model_card_are_text(finished_run: Path, tmp_path: Path) ->
     assert r"\[d\](javascript:e)" in card
 
 
-def test_the_model_card_of_an_older_run_has_its_processes(finished_run: Path, tmp_path: Path) -> None:
-    older = shutil.copytree(finished_run, tmp_path / "older")
-    facts = json.loads((older / "run.json").read_text())
-    facts["ranks"] = facts.pop("world_size") + 1
-    (older / "run.json").write_text(json.dumps(facts))
-    export(older, tmp_path / "card", "--to", "hf")
-    assert "processes: 2," in (tmp_path / "card" / "README.md").read_text(encoding="utf-8")
-
-
 @torch.no_grad()
 def test_onnxruntime_gives_the_encoders_states_at_any_length(
     finished_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -309,7 +309,7 @@ def test_a_stop_by_a_signal_is_named(
     assert (stop["reason"], stop["message"], stop["step"]) == ("signal", "SIGTERM", 1)
 
 
-def test_a_history_stays_short_and_older_runs_have_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_history_stays_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history, "LONGEST", 4)
     run = RunFolder(tmp_path)
     run.facts_file.write_text(json.dumps({"data": "audio", "corpus": "x"}))

@@ -105,10 +105,9 @@ def test_an_alarm_that_lasts_is_new_once_and_again_after_it_was_gone() -> None:
     assert news == [[two], [dead], [], [one]]
 
 
-def test_alarms_of_older_logs_which_are_text_alone_are_read_too() -> None:
+def test_a_line_without_alarms_has_none() -> None:
     drift: Alarm = {"code": "targets-drift", "message": "they drift"}
     assert read_alarms({"alarms": [drift]}) == [drift]
-    assert read_alarms({"alarms": ["they drift"]}) == [{"code": "they drift", "message": "they drift"}]
     assert read_alarms({}) == read_alarms({"alarms": None}) == []
 
 

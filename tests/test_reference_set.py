@@ -121,6 +121,3 @@ def test_hysteresis_keeps_a_used_layer_until_another_is_clearly_higher() -> None
     continued = LayerChoice(LayerConfig(smoothing=0.0, hysteresis=0.1))
     continued.load(choice.state())
     assert continued.active == 0
-    older = LayerChoice(LayerConfig())
-    older.load({"ranks": [1.0, 3.0, 2.0]})
-    assert older.active == 1

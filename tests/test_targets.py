@@ -12,6 +12,7 @@ from conftest import babble
 from sjepa import Encoder, UserError
 from sjepa.audio.mfcc import MfccConfig, log_mel, mfcc
 from sjepa.model.encoder_config import EncoderConfig
+from sjepa.model.predictor import ClusterHead
 from sjepa.targets import ema
 from sjepa.targets.clusters import Clusters, clusters_from_parts, describe_targets, save_clusters
 from sjepa.targets.features import Features
@@ -67,7 +68,8 @@ def test_the_file_of_clusters_gives_the_targets_of_every_kind(kind: TargetName, 
     clean = audio()
     targets = fitted(kind, clean)
     info = describe_targets(targets, MfccConfig(), 1 if KINDS[kind].reads_encoder else None, phase=1, step=1)
-    save_clusters(tmp_path / "clusters.safetensors", clusters_from_parts({}, targets.state_dict(), info), info)
+    model = torch.nn.ModuleDict({"head": ClusterHead(8, targets.components)}).state_dict()
+    save_clusters(tmp_path / "clusters.safetensors", clusters_from_parts(model, targets.state_dict(), info), info)
     read = Clusters.load(tmp_path / "clusters.safetensors")
     features = targets.features(clean, 1)
     for waveform, hidden_state, q in zip(clean, features, targets(targets.frame_features(clean, 1))[0], strict=True):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # commands that need no torch do without it
 
 
 LOCK = ".sjepa.lock"  # in a folder that a process writes to; see locks.py
-PARTIAL = re.compile(r"\.(.+)\.[0-9a-z_]{8}\.partial", re.DOTALL)  # older versions also used the characters of tempfile
+PARTIAL = re.compile(r"\.(.+)\.[0-9a-f]{8}\.partial", re.DOTALL)
 
 
 def partial_name(name: str) -> str:
@@ -57,8 +57,7 @@ def atomic_folder(folder: Path, existing: Literal["refuse", "replace", "merge"] 
     """
     folder = folder.absolute()
     for path in folder.parent.iterdir() if folder.parent.is_dir() else ():
-        # A killed process left it. Older versions used the same temporary name every time.
-        if final_name(path.name) == folder.name or path.name == f".{folder.name}.partial":
+        if final_name(path.name) == folder.name:  # a killed process left it
             shutil.rmtree(path, ignore_errors=True)
     partial = folder.with_name(partial_name(folder.name))
     try:

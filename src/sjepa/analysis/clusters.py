@@ -124,8 +124,8 @@ def draw_clusters(found: Findings, stem: Path) -> None:
 
 
 def step_edges(part: dict[str, Any]) -> list[int]:
-    """Edges of the heat map's columns. Older files do not record the step at which the phase began."""
-    return [part.get("start", part["steps"][0] - 1), *part["steps"]]
+    """Edges of the heat map's columns."""
+    return [part["start"], *part["steps"]]
 
 
 def draw_occupancy(top: Any, bottom: Any, part: dict[str, Any], fig: Any) -> None:

@@ -107,8 +107,7 @@ MARKERS = "osD^vP*X"  # distinguish layers in greyscale prints
 
 def draw_calibration(fig: Any, calibration: dict[str, Any]) -> None:
     axes = fig.subplots()
-    effective_ranks = calibration.get("effective_ranks", calibration.get("ranks", []))  # older files call them ranks
-    scores = calibration["scores"]
+    effective_ranks, scores = calibration["effective_ranks"], calibration["scores"]
     for layer, colour in enumerate(ramp(len(effective_ranks))):
         axes.plot(effective_ranks[layer], scores[layer], MARKERS[layer % len(MARKERS)], color=colour, ms=8)
         axes.annotate(

@@ -10,7 +10,7 @@ from sjepa.analysis.entropy import draw_entropy
 from sjepa.analysis.erank import analyse_erank, draw_erank
 from sjepa.analysis.pareto import analyse_pareto, draw_pareto
 from sjepa.analysis.progress import analyse_progress, draw_progress
-from sjepa.analysis.style import Findings, file_name, findings_file, read_findings, utterance_files, write_formats
+from sjepa.analysis.style import Findings, file_name, findings_file, utterance_files, write_formats
 from sjepa.analysis.utterance import draw_utterance
 from sjepa.errors import UserError
 from sjepa.evaluate.metric import SectionKind
@@ -18,7 +18,7 @@ from sjepa.evaluate.results import find_results
 from sjepa.evaluate.table import build_sections
 from sjepa.evaluate.tabular import to_latex, to_markdown
 from sjepa.fields import refuse_surprises
-from sjepa.files import write_whole
+from sjepa.files import read_json, write_whole
 from sjepa.runs.folder import RunFolder
 
 FORMATS = ("pdf", "svg")
@@ -64,11 +64,11 @@ def draw_run(run: RunFolder, out: Path, prefix: str, made: FigureList) -> None:
             made.missing.append((title, command))
             return
         with refuse_surprises(path, "run the analysis again"):
-            draw(name, read_findings(path), with_draw)
+            draw(name, read_json(path), with_draw)
 
     calibrated: Findings = {}
     if (kept := findings_file(run.analysis, "erank")).is_file():
-        calibrated = read_findings(kept)
+        calibrated = read_json(kept)
     try:
         draw("erank", analyse_erank(run.path) | {"calibration": calibrated.get("calibration")}, draw_erank)
     except UserError as error:
@@ -89,7 +89,7 @@ def draw_run(run: RunFolder, out: Path, prefix: str, made: FigureList) -> None:
         )
     found = analyse_clusters(run.path) if run.log.is_file() else {}
     kept = findings_file(run.analysis, "clusters")
-    phones = read_findings(kept).get("phones") if kept.is_file() else None
+    phones = read_json(kept).get("phones") if kept.is_file() else None
     if found.get("occupancy") or phones:
         draw("clusters", found | {"phones": phones}, draw_clusters)
     if not phones:

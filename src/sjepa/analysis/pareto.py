@@ -110,7 +110,7 @@ def draw_task(axes: Any, about: dict[str, Any]) -> None:
     systems = about["systems"]
     line = frontier_line(systems)
     axes.plot(*zip(*line, strict=True), color=INK, lw=1, ls=(0, (5, 3)), label="frontier")
-    region = about.get("compact")  # older files have none
+    region = about["compact"]
     if region and region["better"]:
         corners = ([region["from"], region["to"]], region["prior"], region["score"])
         axes.fill_between(*corners, color=SKY, alpha=0.3, lw=0, label=f"gain below {region['to']:g}M")

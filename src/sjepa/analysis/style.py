@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sjepa.analysis.names import LABELS
 from sjepa.errors import UserError
 from sjepa.fields import refuse_surprises
 from sjepa.files import read_json, write_whole
@@ -147,24 +146,9 @@ def load_findings(path: Path) -> Findings:
     if not path.is_file():
         raise UserError(f"there is no {path} to draw from: run the analysis without --redraw first")
     try:
-        return read_findings(path)
+        return read_json(path)
     except UserError as error:
         raise UserError(f"{error}; run the analysis again") from error
-
-
-def read_findings(path: Path) -> Findings:
-    """Read the JSON of an analysis. Older files have one path, the head at visible frames, and call it predictor."""
-    found = read_json(path)
-    if found.get("subject") == "utterance" and "predictor" in found:
-        found["visible"] = found.pop("predictor")
-    elif found.get("subject") == "entropy" and "predictor" in found.get("distributions", {}):
-        curve = found["distributions"].pop("predictor") | {"label": LABELS["visible"]}
-        found["distributions"] = {"visible": curve} | found["distributions"]
-        joint = found["joint"]
-        joint["path_above_1_bit"] = joint.pop("predictor_above_1_bit", None)
-        joint["target_soft_where_path_is"] = joint.pop("target_soft_where_predictor_is", None)
-        found["joint"] = {"visible": joint}
-    return found
 
 
 def redraw(path: Path, draw: Callable[[Findings, Path], None]) -> None:

@@ -146,7 +146,7 @@ class PredictorUnits(nn.Module):
             raise UserError(f"{run} is not a run: only those have a predictor")
         self.mask, self.seed = heads.run.config().mask, seed
         self.encoder, self.predictor = upstream.network, heads.predictor()
-        self.head = require_clusters(upstream).require_head()
+        self.head = require_clusters(upstream).head
         self.predictor.to(upstream.device)
         self.head.to(upstream.device)
         self.device = upstream.device

@@ -133,12 +133,11 @@ def describe_clusters(encoder: Encoder) -> str:
     mixture = (
         f"the {info.targets} targets of phase {info.phase}, K = {clusters.components}, on {reads}{projected}{centred}"
     )
-    head = "the cluster head on the last layer" if clusters.head is not None else "no cluster head"
     return f"""
 ## Clusters
 
 `clusters.safetensors` holds {mixture},
-and {head}. With `encoder` loaded by `sjepa.Encoder.from_pretrained`:
+and the cluster head on the last layer. With `encoder` loaded by `sjepa.Encoder.from_pretrained`:
 
 ```python
 q = encoder.posteriors(waveforms)                              # of the mixture, (batch, frames, {clusters.components})
@@ -153,12 +152,12 @@ def training_table(facts: TrainingFacts | None) -> str:
     if facts is None:
         return "The folder of these weights has no record of their training."
     batches = facts.config.batches
-    known = {key: table_cell(facts.run.get(key, UNKNOWN)) for key in ("sjepa", "torch", "started")}
-    processes = table_cell(facts.run.get("world_size", facts.run.get("ranks", UNKNOWN)))  # ranks: in an older run.json
+    known = {key: table_cell(facts.run.get(key, UNKNOWN)) for key in ("sjepa", "torch", "started", "world_size")}
     phases = "\n".join(
         f"| phase {n} | {describe_phase(settings, facts.components.get(n))} |"
         for n, settings in enumerate(facts.config.phases, 1)
     )
+    trained_with = "sjepa {sjepa}, torch {torch}, processes: {world_size}, started {started}".format_map(known)
     return f"""| | |
 | --- | --- |
 | data | {describe_audio(facts)} |
@@ -167,7 +166,7 @@ def training_table(facts: TrainingFacts | None) -> str:
 {phases}
 | batches | {batches.seconds:,.0f} s of audio, utterances of at most {batches.max_seconds:g} s |
 | seed | {facts.config.seed} |
-| trained with | sjepa {known["sjepa"]}, torch {known["torch"]}, processes: {processes}, started {known["started"]} |"""
+| trained with | {trained_with} |"""
 
 
 def describe_audio(facts: TrainingFacts) -> str:

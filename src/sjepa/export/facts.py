@@ -18,7 +18,7 @@ from sjepa.runs.locate import find_run
 from sjepa.settings_file import from_toml, to_toml
 
 FACTS_FILE = "training.json"
-KEPT = (*FIELDS, "sjepa", "torch", "started", "world_size", "ranks")  # an older run.json calls world_size ranks
+KEPT = (*FIELDS, "sjepa", "torch", "started", "world_size")
 
 
 @dataclass(frozen=True)
@@ -79,8 +79,7 @@ def read_exported_facts(file: Path) -> TrainingFacts:
     found, where = read_json(file), str(file)
     config = from_toml(require(found, "config", TEXT, where), where)
     run, components = (require(found, name, TABLE, where) for name in ("run", "components"))
-    # An older file has the one event of a run's start, or an empty object.
-    data = [found["data"]] if TABLE.accepts(found.get("data")) else require(found, "data", list_of(TABLE), where)
+    data = require(found, "data", list_of(TABLE), where)
     try:
         counts = {int(phase): int(count) for phase, count in components.items()}
     except (ValueError, TypeError) as error:

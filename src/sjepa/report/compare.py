@@ -173,7 +173,7 @@ def softness(reports: Sequence[Report]) -> SectionBody | None:
         traces = []
         for index, (name, found) in enumerate(known):
             kept = found["distributions"].get(part)
-            if kept is None:  # an older analysis has one path
+            if kept is None:  # no frame was on this path
                 continue
             shares = [count / max(1, kept["frames"]) for count in kept["counts"]]
             traces.append(

@@ -4,8 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sjepa.analysis.style import findings_file, read_findings, utterance_files
+from sjepa.analysis.style import findings_file, utterance_files
 from sjepa.evaluate.results import find_results
+from sjepa.files import read_json
 from sjepa.report.demo_comparison import DemoComparison
 from sjepa.runs.events import Event, select_events
 from sjepa.runs.folder import RunFolder, planned_steps
@@ -79,8 +80,8 @@ def read_report(
 ) -> Report:
     folder = RunFolder(run)
     events, analysis = folder.events(), folder.analysis
-    found = {name: read_findings(path) for name in ANALYSES if (path := findings_file(analysis, name)).is_file()}
-    utterances = [read_findings(path) for path in utterance_files(analysis)]
+    found = {name: read_json(path) for name in ANALYSES if (path := findings_file(analysis, name)).is_file()}
+    utterances = [read_json(path) for path in utterance_files(analysis)]
     results = find_results([run, *more_results])
     # Plain settings, so that a page can show a run of another version too.
     compared = comparison or DemoComparison()

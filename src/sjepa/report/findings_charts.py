@@ -95,7 +95,7 @@ def entropy_joint(found: dict[str, Any], path: str) -> Chart:
 
 
 def calibration(found: dict[str, Any]) -> Chart:
-    effective_ranks = found.get("effective_ranks", found.get("ranks", []))  # ranks: in older files
+    effective_ranks = found["effective_ranks"]
     layers = len(effective_ranks)
     trace = {
         "type": "scatter",

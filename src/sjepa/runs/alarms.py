@@ -21,7 +21,7 @@ class Alarm(TypedDict):
     """An alarm as in metrics.jsonl."""
 
     code: str
-    """A `Code`. Older logs have no codes; there it is the message."""
+    """A `Code`."""
     message: str
 
 
@@ -79,6 +79,5 @@ def select_new(found: Sequence[Alarm], before: Sequence[Alarm]) -> list[Alarm]:
 
 
 def read_alarms(line: Mapping[str, Any]) -> list[Alarm]:
-    """Return the alarms of a train line of metrics.jsonl. In older logs, an alarm is only a message."""
-    logged: list[Alarm | str] = line.get("alarms") or []
-    return [{"code": each, "message": each} if isinstance(each, str) else each for each in logged]
+    """Return the alarms of a train line of metrics.jsonl."""
+    return line.get("alarms") or []

@@ -49,11 +49,11 @@ def state_file(checkpoint: Path) -> Path:
 STATE = {
     "position": Kind("two whole numbers", lambda value: list_of(WHOLE).accepts(value) and len(value) == 2),
     "ranks": list_of(NUMBER),
+    "active_layer": optional(WHOLE),
     "bad_utterances": WHOLE,
     "phase": WHOLE,
     "log_bytes": WHOLE,
 }
-NEWER_STATE = {"active_layer": optional(WHOLE)}  # fields that older checkpoints do not have
 TRAINING_PARTS = ("model", "targets", "optimizer", "meter")
 
 
@@ -64,7 +64,7 @@ def read_state(checkpoint: Path) -> dict[str, Any]:
         state = read_json(file)
         step = require(state, "step", WHOLE, file.name)
         names = require(state, "files", table_of(TEXT), file.name)
-        check_fields(state, STATE | NEWER_STATE, file.name)
+        check_fields(state, STATE, file.name)
     except (OSError, UserError) as error:
         raise DamagedError(str(error)) from error
     if not checkpoint.name.endswith(f"-{step:08d}"):

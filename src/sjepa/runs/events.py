@@ -15,8 +15,7 @@ DEAD_SHARE = 0.01  # a component with less than this part of an even share of th
 
 MAYBE = optional(NUMBER)
 ALARM = Kind(
-    "text, or a code with a message",
-    lambda value: isinstance(value, str) or (table_of(TEXT).accepts(value) and {"code", "message"} <= value.keys()),
+    "a code with a message", lambda value: table_of(TEXT).accepts(value) and {"code", "message"} <= value.keys()
 )
 SPEED = Kind(
     "an object of numbers with seconds and audio_per_second",
@@ -99,8 +98,6 @@ def parse_event(line: str, where: str) -> Event:
         raise UserError(f"{where} is not JSON: {error}") from error
     if not isinstance(event, dict):
         raise UserError(f"{where} is not an object")
-    if "ranks" in event:  # effective_ranks in older logs
-        event["effective_ranks"] = event.pop("ranks")
     for name in ("event", "step", *NEEDED.get(str(event.get("event")), ())):
         require(event, name, FIELDS[name], where)
     check_fields(event, FIELDS, where)

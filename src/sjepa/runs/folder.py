@@ -188,7 +188,7 @@ class RunFolder:
 
     @property
     def history(self) -> list[dict[str, Any]]:
-        """Every start of the run, the oldest first; see history.py. Empty for runs of older versions."""
+        """Every start of the run, the oldest first; see history.py."""
         found = self.record.get(HISTORY)
         return [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list) else []
 

@@ -14,7 +14,7 @@ from sjepa.model.predictor import Predictor
 from sjepa.runs.checkpoint import load_valid, refuse_unfit
 from sjepa.runs.folder import RunFolder
 from sjepa.runs.locate import find_encoder, find_run
-from sjepa.targets.clusters import Clusters, ClustersInfo, clusters_from_parts, read_clusters
+from sjepa.targets.clusters import Clusters, ClustersInfo, clusters_from_parts
 from sjepa.targets.kinds import KINDS
 from sjepa.targets.layer import LayerChoice
 
@@ -82,25 +82,13 @@ def describe_phase(config: "Config", phase: int, layer: int | None, step: int) -
 
 
 def read_codebook(run: RunFolder) -> Clusters:
-    """Load the newest mixture of a run without checkpoints. Facts missing from older files come from config and log."""
-    config = run.config()
-    found = [n for n in range(len(config.phases), 0, -1) if run.codebook(n).is_file()]
+    """Load the newest mixture of a run without checkpoints."""
+    found = [file for n in range(len(run.config().phases), 0, -1) if (file := run.codebook(n)).is_file()]
     if not found:
         raise UserError(
             f"{run} has neither a checkpoint nor the mixture of a phase: `sjepa pretrain --out {run}` makes them"
         )
-    file = run.codebook(found[0])
-    info, tensors = read_clusters(file)
-    if info is None:
-        layer = config.layer.choice
-        if layer is None and run.log.is_file():
-            known = [event.get("active_layer") for event in run.events() if event.get("phase") == found[0]]
-            layer = next((active for active in reversed(known) if active is not None), None)
-        info = describe_phase(config, found[0], layer, run.step)
-        reads, settings = KINDS[info.targets].reads_encoder, config.phases[found[0] - 1]
-        if (reads and info.layer is None) or (settings.dimensions and "projection.directions" not in tensors):
-            info = None
-    return Clusters.build(info, tensors, file)
+    return Clusters.load(found[0])
 
 
 class RunHeads:

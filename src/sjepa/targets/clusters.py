@@ -75,7 +75,7 @@ class Clusters(nn.Module):
     ('online-gmm', 12)
     """
 
-    head: ClusterHead | None
+    head: ClusterHead
 
     def __init__(self, info: ClustersInfo, tensors: Mapping[str, Tensor]):
         super().__init__()
@@ -91,11 +91,9 @@ class Clusters(nn.Module):
         if not self.kind.reads_encoder:  # the encoder of the source is then not used
             self.features = self.kind.features(FeatureInputs(cast(EncoderNetwork, None), info.mfcc, 0))
             self.features.load_state_dict(select(tensors, "features."))
-        self.head = None
-        if "head.output.weight" in tensors:
-            count, hidden_size = tensors["head.output.weight"].shape
-            self.head = ClusterHead(hidden_size, count)
-            self.head.load_state_dict(select(tensors, "head."))
+        count, hidden_size = tensors["head.output.weight"].shape
+        self.head = ClusterHead(hidden_size, count)
+        self.head.load_state_dict(select(tensors, "head."))
         self.eval().requires_grad_(False)
 
     @property
@@ -136,14 +134,7 @@ class Clusters(nn.Module):
 
     def head_posteriors(self, frames: Tensor) -> Tensor:
         """Return the distribution (T, K) of the cluster head for frames of the last layer of the encoder."""
-        head = self.require_head()
-        return torch.cat([head(part.float()).softmax(-1) for part in frames.split(BATCH)])
-
-    def require_head(self) -> ClusterHead:
-        """Return the cluster head. Raise UserError if there is none."""
-        if self.head is None:
-            raise UserError("there is no cluster head with this mixture: use the encoder of a run or of an export")
-        return self.head
+        return torch.cat([self.head(part.float()).softmax(-1) for part in frames.split(BATCH)])
 
     def powers(self, frames: Tensor) -> Tensor:
         return self.mixture.powers(self.projection(frames))
@@ -161,13 +152,8 @@ class Clusters(nn.Module):
         return cls.build(*read_clusters(path), path)
 
     @classmethod
-    def build(cls, info: ClustersInfo | None, tensors: Mapping[str, Tensor], source: object) -> "Clusters":
+    def build(cls, info: ClustersInfo, tensors: Mapping[str, Tensor], source: object) -> "Clusters":
         """Make the clusters of a file. Raise UserError if header and tensors do not match."""
-        if info is None:
-            raise UserError(
-                f"{source} does not say which layer its mixture reads: an older version wrote it. Give the run itself, "
-                "with its checkpoints, as the encoder"
-            )
         try:
             return cls(info, tensors)
         except (RuntimeError, *SURPRISES) as error:  # torch raises RuntimeError for wrong shapes
@@ -199,15 +185,17 @@ def save_clusters(path: Path, tensors: Mapping[str, Tensor], info: ClustersInfo)
     save_tensors(path, tensors, metadata={CLUSTERS_HEADER: json.dumps(dataclasses.asdict(info))})
 
 
-def read_clusters(path: Path) -> tuple[ClustersInfo | None, dict[str, Tensor]]:
-    """Read header and tensors of a file. The header is None if an older version wrote the file."""
+def read_clusters(path: Path) -> tuple[ClustersInfo, dict[str, Tensor]]:
+    """Read header and tensors of a file. Raise UserError if it is not a file of clusters."""
     try:
         with safetensors.safe_open(path, "pt") as opened:
             header = (opened.metadata() or {}).get(CLUSTERS_HEADER)
         tensors = safetensors.torch.load_file(path)
     except (OSError, safetensors.SafetensorError, ValueError) as error:
         raise UserError(f"{path} cannot be read: {error}") from error
-    return None if header is None else parse_info(header, path), tensors
+    if header is None:
+        raise UserError(f"{path} has no header that describes its clusters: was it written by another program?")
+    return parse_info(header, path), tensors
 
 
 def parse_info(header: str, path: Path) -> ClustersInfo:

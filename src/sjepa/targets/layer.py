@@ -75,9 +75,8 @@ class LayerChoice:
         return {"ranks": self.smoothed, "active_layer": self.current}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Restore from a checkpoint. Older checkpoints have no layer; it is then the one with the highest rank."""
-        self.smoothed = state["ranks"]
-        self.current = state.get("active_layer", self.highest_layer() if self.smoothed else None)
+        """Restore from a checkpoint."""
+        self.smoothed, self.current = state["ranks"], state["active_layer"]
 
 
 @torch.no_grad()
