@@ -1,8 +1,8 @@
 """Exports, compared in the programs that load them: transformers, onnxruntime, torch.export."""
 
 import json
-import math
 import logging
+import math
 import shutil
 import subprocess
 import warnings
