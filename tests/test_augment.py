@@ -1,7 +1,9 @@
 """Noise and mixing at exactly the drawn levels, and nowhere else."""
 
 import numpy as np
+import pytest
 import torch
+from scipy import stats
 
 from sjepa.audio.augment import (
     AugmentConfig,
@@ -34,12 +36,13 @@ def test_noise_is_added_at_the_drawn_signal_to_noise_ratio() -> None:
     assert d.noise_snr.max() <= 20
 
 
-def test_without_recordings_the_noise_is_a_stretch_of_another_utterance() -> None:
+@pytest.mark.parametrize("batch", [2, 5])
+def test_without_recordings_the_noise_is_a_stretch_of_another_utterance(batch: int) -> None:
     """At most half of the utterance, as in WavLM, at the drawn ratio of the utterance to that stretch."""
-    clean = torch.randn(5, 3000)
-    d = Draws.from_rows(draws(5))
+    clean = torch.randn(batch, 3000)
+    d = Draws.from_rows(draws(batch))
     added = add_noise(clean, d, None) - clean
-    for row in range(5):
+    for row in range(batch):
         touched = torch.nonzero(added[row]).flatten()
         first, last = int(touched[0]), int(touched[-1]) + 1
         assert last - first == max(1, int(d.noise_length[row] * 3000)) <= 1500
@@ -122,10 +125,33 @@ def test_probabilities_hold_and_untouched_utterances_stay_as_they_are() -> None:
     assert (changed == ~untouched).all()
 
 
+def test_draws_are_uniform_over_their_ranges_and_independent() -> None:
+    rows = draws(4000, p_noise=0.5, p_mix=0.5, speed=0.1, equalizer=6.0).numpy()
+    drawn = Draws.from_rows(rows)
+    ranges = {
+        "noise_place": (0, 1), "noise_snr": (-5, 20), "mix_length": (0, 0.5), "mix_start": (0, 1), "mix_from": (0, 1),
+        "mix_ratio": (-5, 5), "rate": (0.9, 1.1), "noise_length": (0, 0.5), "noise_start": (0, 1),
+    }  # fmt: skip
+    fields = [(getattr(drawn, name), *bounds) for name, bounds in ranges.items()]
+    for values, low, high in [*fields, *((gain, -6, 6) for gain in drawn.gains)]:
+        assert stats.kstest(values, stats.uniform(low, high - low).cdf).pvalue > 0.001
+    assert np.abs(np.corrcoef(rows) - np.eye(len(rows))).max() < 0.07  # four deviations
+
+
+def test_every_other_utterance_is_mixed_in_equally_often() -> None:
+    partners = np.stack([Draws.from_rows(draws(5, seed).numpy()).mix_partner for seed in range(400)])
+    steps = (partners - np.arange(5)) % 5
+    counts = np.bincount(steps.astype(int).ravel(), minlength=5)
+    assert counts[0] == 0
+    assert stats.chisquare(counts[1:]).pvalue > 0.001
+
+
 def test_silence_and_a_batch_of_one_are_harmless() -> None:
     out = augment(torch.zeros(3, 1000), draws(3))
     assert torch.isfinite(out).all()
     assert torch.equal(augment(torch.ones(1, 1000), draws(1)), torch.ones(1, 1000))  # there is no other utterance
+    two = Draws.from_rows(draws(2))
+    assert (two.noisy.tolist(), two.mixed.tolist(), two.mix_partner.tolist()) == ([1, 1], [1, 1], [1, 0])
 
 
 def test_a_change_of_speed_is_a_resampling() -> None:

@@ -15,7 +15,7 @@ from sklearn.mixture import GaussianMixture
 from sklearn.mixture._gaussian_mixture import _compute_precision_cholesky
 
 from sjepa import DiagonalGMM, UserError, distributed
-from sjepa.targets.fit import GmmConfig, fit_kmeans, fit_mixture
+from sjepa.targets.fit import GmmConfig, anchor_mixture, fit_kmeans, fit_mixture, initial_mixture
 from sjepa.targets.kmeans import find_nearest, kmeans
 from sjepa.targets.reservoir import Reservoir
 
@@ -238,15 +238,30 @@ def test_a_component_that_is_not_seen_keeps_its_parameters() -> None:
     assert float(gmm.weights.sum()) == pytest.approx(1.0, abs=1e-6)
 
 
-def test_a_batch_that_is_not_finite_changes_nothing() -> None:
+def test_a_restarted_component_has_the_mean_variance_and_an_equal_share_of_the_weight() -> None:
+    gmm, frames = random_mixture(5, 3, 15), torch.randn(2, 3, generator=torch.Generator().manual_seed(15))
+    before = copy.deepcopy(gmm)
+    gmm.restart(torch.tensor([1, 4]), frames)
+    weights = np.array([0.2 if k in (1, 4) else float(before.weights[k]) for k in range(5)])
+    np.testing.assert_allclose(gmm.weights.numpy(), weights / weights.sum(), rtol=1e-6)
+    torch.testing.assert_close(gmm.variances[[1, 4]], before.variances.mean(0).expand(2, 3))
+    assert torch.equal(gmm.means[[1, 4]], frames)
+    for name in ("means", "variances"):
+        assert torch.equal(getattr(gmm, name)[[0, 2, 3]], getattr(before, name)[[0, 2, 3]])
+
+
+@pytest.mark.parametrize("value", [math.nan, 1e25])  # the square of the second is infinite
+def test_a_batch_that_is_not_finite_changes_nothing(value: float) -> None:
     gmm = random_mixture(4, 3, 10)
-    before = gmm.state_dict()["means"].clone()
+    before = copy.deepcopy(gmm.state_dict())
     x = torch.randn(50, 3)
-    x[3, 1] = math.nan
-    gmm.update_online(gmm.statistics(gmm.powers(x), gmm.posterior(x)), decay=0.9, minimum_count=0.01)
-    assert torch.equal(gmm.means, before)
-    assert torch.isfinite(gmm.variances).all()
-    assert torch.isfinite(gmm.centre).all()
+    some = gmm.posterior(x)
+    x[3, 1] = value
+    for q in (gmm.posterior(x), some):
+        for by_frames in (False, True):
+            gmm.update_online(gmm.statistics(gmm.powers(x), q), 0.9, 0.01, by_frames)
+    for name, tensor in gmm.state_dict().items():
+        torch.testing.assert_close(tensor, before[name], rtol=1e-6, atol=0)
 
 
 def test_nothing_of_size_frames_by_components_by_dimension_is_made() -> None:
@@ -277,6 +292,72 @@ def test_k_means_finds_separate_clusters_and_reseeds_empty_ones() -> None:
 
 def cost(frames: torch.Tensor, centres: torch.Tensor) -> float:
     return float((frames - centres[find_nearest(frames, centres)]).square().sum(1).mean())
+
+
+def test_the_nearest_centre_is_that_of_all_distances() -> None:
+    """Centres at very different distances from zero, where their norms decide."""
+    g = torch.Generator().manual_seed(3)
+    centres = torch.randn(30, 8, generator=g) * torch.logspace(-1, 1, 30)[:, None]
+    frames = 2 * torch.randn(500, 8, generator=g)
+    assert torch.equal(find_nearest(frames, centres), torch.cdist(frames, centres).argmin(1))
+
+
+def test_k_means_moves_each_centre_frame_by_frame_as_sculley_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches of 16, and copies of one frame, so that some clusters are empty and start again."""
+    monkeypatch.setattr("sjepa.targets.kmeans.BATCH", 16)
+    frames = torch.cat([blobs(60, 3, 4), torch.full((40, 3), 2.0)]) + 7.0
+    restarted = 0
+    for seed in range(4):
+        g = torch.Generator().manual_seed(seed)
+        centres, seen = frames[torch.randperm(100, generator=g)[:12]].double(), [0] * 12
+        for _ in range(3):
+            order, filled = torch.randperm(100, generator=g), set()
+            for batch in order.split(16):
+                nearest = [int((centres - x).square().sum(1).argmin()) for x in frames[batch]]
+                for x, k in zip(frames[batch], nearest, strict=True):
+                    seen[k] += 1
+                    centres[k] += (x - centres[k]) / seen[k]
+                filled.update(nearest)
+            for place, k in enumerate(sorted(set(range(12)) - filled)):
+                centres[k], seen[k] = frames[order[place]], 0
+                restarted += 1
+        found = kmeans(frames, 12, 3, torch.Generator().manual_seed(seed))
+        torch.testing.assert_close(found.double(), centres, rtol=0, atol=1e-4)
+    assert restarted > 4
+
+
+def test_em_starts_from_the_clusters_of_k_means() -> None:
+    """Their sizes, means and variances. Fewer than two frames have no variance, and take that of all frames."""
+    sizes, places = (30, 9, 2, 1, 0), (0.0, 20.0, 40.0, 60.0, 80.0)
+    g = torch.Generator().manual_seed(5)
+    parts = [place + torch.randn(size, 3, generator=g) for size, place in zip(sizes, places, strict=True)]
+    frames, centres = torch.cat(parts), torch.tensor(places)[:, None].expand(5, 3).contiguous()
+    gmm = initial_mixture(frames, centres, torch.full((3,), 1e-6))
+    for k, (part, size) in enumerate(zip(parts, sizes, strict=True)):
+        mean = part.numpy().mean(0) if size else centres[k].numpy()
+        variance = (part if size > 1 else frames).double().numpy().var(0)
+        assert float(gmm.weights[k]) == pytest.approx((size or 1e-3) / (42 + 1e-3), rel=1e-4)
+        np.testing.assert_allclose(gmm.means[k].numpy(), mean, rtol=1e-5)
+        np.testing.assert_allclose(gmm.variances[k].numpy(), variance, rtol=1e-4)
+
+
+def test_an_anchored_mixture_takes_its_posteriors_along_and_then_three_iterations_of_em() -> None:
+    before = blobs(400, 4, 6)
+    after = torch.tanh(before @ torch.randn(4, 4, generator=torch.Generator().manual_seed(6))) + 0.1 * blobs(400, 4, 7)
+    gmm, _ = fit_mixture(before, 5, GmmConfig(), seed=0)
+    q, x = slow_posterior(gmm, before), after.double()
+    anchor_mixture(gmm, before, after, GmmConfig(relative_variance_floor=0.1))
+    floor = 0.1 * x.var(0, unbiased=False)
+    for _ in range(4):
+        count = q.sum(0)
+        means = q.t() @ x / count[:, None]
+        variances = torch.stack([q[:, k] @ (x - means[k]) ** 2 / count[k] for k in range(5)])
+        slow = Mixture(count / 400, means, torch.maximum(variances, floor), floor)
+        q = torch.softmax(slow.log_joint(x), dim=1)
+    assert (slow.variances == floor).any()
+    assert (slow.variances > floor).any()
+    for name in ("weights", "means", "variances", "floor"):
+        torch.testing.assert_close(getattr(gmm, name).double(), getattr(slow, name), rtol=1e-3, atol=1e-4)
 
 
 def test_a_k_means_codebook_assigns_the_nearest_centre() -> None:

@@ -1,5 +1,7 @@
 """Block masks, for any length."""
 
+import math
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -59,3 +61,13 @@ def test_overlapping_spans_mask_about_half_as_in_hubert() -> None:
     config = MaskConfig(method="overlapping")
     share = np.mean([block_mask(750, config, np.random.default_rng(seed)).mean() for seed in range(300)])
     assert 0.46 < share < 0.52
+
+
+def test_overlapping_spans_mask_each_frame_as_often_as_counting_says() -> None:
+    """Nine or ten of the 19 starts, all different. A frame is visible if none of its starts is among them."""
+    config = MaskConfig(method="overlapping", ratio=0.95, span=2)
+    masks = np.array([block_mask(20, config, np.random.default_rng(seed)) for seed in range(4000)])
+    starts = np.array([1] + [2] * 18 + [1])  # the number of spans that reach each frame
+    visible = [np.mean([math.comb(19 - n, count) / math.comb(19, count) for count in (9, 10)]) for n in starts]
+    np.testing.assert_allclose(1 - masks.mean(0), visible, atol=0.03)  # four deviations
+    assert all(run >= 2 for mask in masks for run in runs(mask))

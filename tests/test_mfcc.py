@@ -6,8 +6,8 @@ import pytest
 import torch
 from conftest import babble
 
-from sjepa.audio.frames import frame_count
-from sjepa.audio.mfcc import MfccConfig, add_deltas, mfcc
+from sjepa.audio.frames import frame_count, frame_slice, sample_count
+from sjepa.audio.mfcc import MfccConfig, add_deltas, log_mel, mfcc
 from sjepa.targets.features import RandomProjection
 
 
@@ -54,6 +54,16 @@ def test_frame_count_equals_the_encoders_for_every_length(shift_ms: int) -> None
     for samples in range(400, 4000, 1 if shift_ms == 20 else 7):
         frames = mfcc(waveform[:, :samples], MfccConfig(shift_ms=shift_ms)).shape[1]
         assert frames == frame_count(samples), samples
+
+
+def test_frames_are_computed_from_exactly_the_samples_they_cover() -> None:
+    waveform = torch.randn(1, 8000, generator=torch.Generator().manual_seed(0))
+    frames = log_mel(waveform, 23, 320)
+    for first, last in ((0, 1), (0, 24), (3, 9), (23, 24)):
+        samples = waveform[:, frame_slice(first, last)]
+        assert samples.shape[1] == sample_count(last - first)
+        torch.testing.assert_close(log_mel(samples, 23, 320), frames[:, first:last])
+    assert (frame_count(0), frame_count(399), frame_count(400)) == (0, 0, 1)
 
 
 def test_silence_gives_finite_features() -> None:

@@ -27,9 +27,10 @@ def test_updates_equal_those_of_torch() -> None:
     expected = torch.optim.Muon(theirs, lr=0.01, momentum=0.9, weight_decay=0.1, adjust_lr_fn="match_rms_adamw")
     start = [p.detach().clone() for p in ours]
     for step in range(5):
-        give_gradients(ours, step, scale=3.0)
+        scale = 3.0**step  # of another size each time, which the momentum would remember
+        give_gradients(ours, step, scale)
         give_gradients(theirs, step)
-        prepare_step(muon, torch.tensor(3.0), torch.tensor(False))
+        prepare_step(muon, torch.tensor(scale), torch.tensor(False))
         muon.step()
         expected.step()
     for p, other, before in zip(ours, theirs, start, strict=True):  # torch computes the iterations in bf16

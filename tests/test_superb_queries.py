@@ -94,6 +94,14 @@ def test_perfect_and_worthless_scores() -> None:
     assert maximum_term_weighted_value(wrong, truth) == 0.0  # nothing is detected at a threshold above all
 
 
+def test_documents_without_a_score_are_detected_only_below_all_scores() -> None:
+    """A threshold below all scores detects every document. It helps only if there are no others to detect falsely."""
+    many = frozenset(f"d{i}" for i in range(30))
+    assert maximum_term_weighted_value({}, Truth({"a": many}, 100)) == 0.0
+    assert maximum_term_weighted_value({"a": {"d3": 1.0}}, Truth({"a": many}, 100)) == pytest.approx(100 / 30)
+    assert maximum_term_weighted_value({"a": {"d3": 1.0}}, Truth({"a": many}, 30)) == pytest.approx(100)
+
+
 @pytest.fixture(scope="module")
 def quesst(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("espeakng_loader")

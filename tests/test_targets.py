@@ -18,7 +18,8 @@ from sjepa.targets.clusters import Clusters, clusters_from_parts, describe_targe
 from sjepa.targets.features import Features
 from sjepa.targets.fit import GmmConfig, fit_mixture
 from sjepa.targets.kinds import KINDS, FeatureInputs, TargetKind, TargetName
-from sjepa.targets.layer import LayerChoice, LayerConfig, effective_rank
+from sjepa.targets.layer import LayerChoice, LayerConfig, effective_rank, measure_effective_ranks
+from sjepa.targets.projection import PrincipalComponents
 from sjepa.targets.targets import Targets
 
 SMALL = EncoderConfig(
@@ -244,6 +245,16 @@ def test_few_dimensions_are_the_principal_components_of_scikit_learn() -> None:
     assert targets.codebook.means.shape == (9, 5)
 
 
+def test_as_many_dimensions_as_features_are_a_rotation_with_fixed_signs() -> None:
+    """Distances stay. An eigenvector has two signs: the largest entry of each direction is positive."""
+    frames = torch.randn(200, 6, generator=torch.Generator().manual_seed(0)) * torch.arange(1.0, 7.0) + 3.0
+    projection = PrincipalComponents(6, 6)
+    found = projection.fit(frames)
+    torch.testing.assert_close(torch.pdist(found), torch.pdist(frames), rtol=1e-4, atol=1e-5)
+    rows = torch.linalg.lstsq(frames - frames.mean(0), found).solution.T
+    assert all(row[row.abs().argmax()] > 0 for row in rows)
+
+
 def test_posteriors_over_few_dimensions_are_softer() -> None:
     clean = audio(12)
     entropies = []
@@ -315,6 +326,7 @@ def test_the_decay_moves_from_fast_to_slow_evenly_or_by_a_half_cosine() -> None:
     root = 0.04 / 2**0.5
     assert found == pytest.approx([0.9, 0.94 - root, 0.94, 0.94 + root, 0.98])
     assert ema.decay_at(0, 1, 1, linear) == 0.9  # a phase of one interval stays fast
+    assert [ema.decay_at(step, 4, 2, linear) for step in range(4)] == pytest.approx([0.9, 0.9, 0.98, 0.98])
 
 
 def test_effective_rank_has_its_closed_forms() -> None:
@@ -336,6 +348,20 @@ def test_effective_rank_agrees_with_singular_values() -> None:
         singular = np.linalg.svd(layer - layer.mean(0), compute_uv=False)
         p = singular / singular.sum()
         assert float(found) == pytest.approx(np.exp(-(p * np.log(p)).sum()), rel=1e-5)
+
+
+def test_ranks_do_not_depend_on_how_many_utterances_are_encoded_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder, clean = Encoder(SMALL), audio()
+    whole = measure_effective_ranks(encoder, clean, 100, seed=0)
+    monkeypatch.setattr("sjepa.targets.layer.CHUNK", 3)
+    assert measure_effective_ranks(encoder, clean, 100, seed=0) == pytest.approx(whole, rel=1e-4)
+
+
+def test_one_frame_that_is_not_finite_leaves_no_ranks() -> None:
+    encoder, clean = Encoder(SMALL), audio()
+    assert len(measure_effective_ranks(encoder, clean, 10**6, seed=0) or []) == 3
+    clean[2, 5000] = math.nan
+    assert measure_effective_ranks(encoder, clean, 10**6, seed=0) is None
 
 
 def test_the_active_layer_is_the_argmax_of_smoothed_ranks() -> None:

@@ -227,7 +227,7 @@ class DiagonalGMM(nn.Module):
         else:
             spread = torch.maximum(variances, self.floor) - self.variances
         self.means.add_(rate * step)
-        self.variances.add_(rate * spread)
+        self.variances.add_(torch.where(rate > 0, rate * spread, 0.0))  # a skipped batch may have an infinite spread
         self.variances.copy_(torch.maximum(self.variances, self.floor))
         # The centre follows the drift of the features, to keep fp32 accurate. Statistics of the next batch use the new
         # centre. No stored value is relative to it.
