@@ -51,9 +51,6 @@ class Statistics:
         shape = (components, dimension)
         return Statistics(count, first.view(shape), second.view(shape), log_likelihood[0], frames[0])
 
-    def __add__(self, other: "Statistics") -> "Statistics":
-        return Statistics.from_flat(self.flatten() + other.flatten(), *self.first.shape)
-
 
 def compute_posteriors(joint: Tensor) -> tuple[Tensor, Tensor]:
     """Return posteriors (N, K) and log2-evidence (N, 1) of log2-joints (N, K), which are overwritten."""
