@@ -4,8 +4,8 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet
 
 # Files whose tests take a second or two each: what to run after every change.
-QUICK := api augment batches config encoder formats gmm masking memory metrics mfcc plan position predictor progress \
-	superb_entries superb_metrics table targets torch_private
+QUICK := api augment batches config encoder formats gmm kmeans masking memory metrics mfcc plan position predictor \
+	progress reservoir superb_entries superb_metrics table targets torch_private
 
 .PHONY: setup demo check test lint docs clean
 

@@ -4,20 +4,16 @@ import copy
 import itertools
 import math
 import resource
-import threading
 
 import numpy as np
 import pytest
 import torch
 from reference import Mixture
-from scipy import stats
 from sklearn.mixture import GaussianMixture
 from sklearn.mixture._gaussian_mixture import _compute_precision_cholesky
 
-from sjepa import DiagonalGMM, UserError, distributed
-from sjepa.targets.fit import GmmConfig, anchor_mixture, fit_kmeans, fit_mixture, initial_mixture
-from sjepa.targets.kmeans import find_nearest, kmeans
-from sjepa.targets.reservoir import Reservoir
+from sjepa import DiagonalGMM
+from sjepa.targets.fit import GmmConfig, anchor_mixture, fit_mixture, initial_mixture
 
 
 def random_mixture(components: int, dimension: int, seed: int, shift: float = 0.0) -> DiagonalGMM:
@@ -280,52 +276,6 @@ def test_variances_never_fall_below_the_floor() -> None:
     assert torch.isfinite(gmm.posterior(features)).all()
 
 
-def test_k_means_finds_separate_clusters_and_reseeds_empty_ones() -> None:
-    g = torch.Generator().manual_seed(0)
-    truth = torch.tensor([[0.0, 0.0], [10.0, 0.0], [0.0, 10.0], [10.0, 10.0]])
-    frames = truth.repeat_interleave(500, 0) + 0.3 * torch.randn(2000, 2, generator=g)
-    best = min(cost(frames, kmeans(frames, 4, 10, torch.Generator().manual_seed(s))) for s in range(5))
-    assert best == pytest.approx(2 * 0.3**2, rel=0.1)
-    copies = torch.cat([torch.zeros(1000, 2), torch.ones(20, 2)])  # most starting centres coincide
-    assert len(set(find_nearest(copies, kmeans(copies, 4, 8, torch.Generator().manual_seed(1))).tolist())) == 2
-
-
-def cost(frames: torch.Tensor, centres: torch.Tensor) -> float:
-    return float((frames - centres[find_nearest(frames, centres)]).square().sum(1).mean())
-
-
-def test_the_nearest_centre_is_that_of_all_distances() -> None:
-    """Centres at very different distances from zero, where their norms decide."""
-    g = torch.Generator().manual_seed(3)
-    centres = torch.randn(30, 8, generator=g) * torch.logspace(-1, 1, 30)[:, None]
-    frames = 2 * torch.randn(500, 8, generator=g)
-    assert torch.equal(find_nearest(frames, centres), torch.cdist(frames, centres).argmin(1))
-
-
-def test_k_means_moves_each_centre_frame_by_frame_as_sculley_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Batches of 16, and copies of one frame, so that some clusters are empty and start again."""
-    monkeypatch.setattr("sjepa.targets.kmeans.BATCH", 16)
-    frames = torch.cat([blobs(60, 3, 4), torch.full((40, 3), 2.0)]) + 7.0
-    restarted = 0
-    for seed in range(4):
-        g = torch.Generator().manual_seed(seed)
-        centres, seen = frames[torch.randperm(100, generator=g)[:12]].double(), [0] * 12
-        for _ in range(3):
-            order, filled = torch.randperm(100, generator=g), set()
-            for batch in order.split(16):
-                nearest = [int((centres - x).square().sum(1).argmin()) for x in frames[batch]]
-                for x, k in zip(frames[batch], nearest, strict=True):
-                    seen[k] += 1
-                    centres[k] += (x - centres[k]) / seen[k]
-                filled.update(nearest)
-            for place, k in enumerate(sorted(set(range(12)) - filled)):
-                centres[k], seen[k] = frames[order[place]], 0
-                restarted += 1
-        found = kmeans(frames, 12, 3, torch.Generator().manual_seed(seed))
-        torch.testing.assert_close(found.double(), centres, rtol=0, atol=1e-4)
-    assert restarted > 4
-
-
 def test_em_starts_from_the_clusters_of_k_means() -> None:
     """Their sizes, means and variances. Fewer than two frames have no variance, and take that of all frames."""
     sizes, places = (30, 9, 2, 1, 0), (0.0, 20.0, 40.0, 60.0, 80.0)
@@ -360,115 +310,8 @@ def test_an_anchored_mixture_takes_its_posteriors_along_and_then_three_iteration
         torch.testing.assert_close(getattr(gmm, name).double(), getattr(slow, name), rtol=1e-3, atol=1e-4)
 
 
-def test_a_k_means_codebook_assigns_the_nearest_centre() -> None:
-    frames = blobs(800, 6, 12)
-    codebook, _ = fit_kmeans(frames, 10, GmmConfig(), seed=0)
-    distances = torch.cdist(frames, codebook.means)
-    assert torch.equal(codebook.posterior(frames).argmax(1), distances.argmin(1))
-
-
-def test_more_components_than_frames_is_a_clear_error() -> None:
-    with pytest.raises(UserError, match="50 clusters need at least as many frames; there are 20"):
-        kmeans(torch.randn(20, 3), 50, 5, torch.Generator())
-
-
-def test_the_reservoir_is_uniform_over_the_stream() -> None:
-    hits = np.zeros(300)
-    for seed in range(400):
-        reservoir = Reservoir(30, seed)
-        for start in range(0, 300, 50):  # five utterances of ten frames a batch
-            frames = torch.arange(start, start + 50.0).view(5, 10, 1)
-            reservoir.add(frames, np.arange(start // 10, start // 10 + 5))
-        sample = reservoir.gather()[:, 0].long().numpy()
-        assert len(set(sample)) == 30
-        hits[sample] += 1
-    assert stats.chisquare(hits).pvalue > 0.001
-
-
-def test_the_reservoir_does_not_depend_on_the_order_of_the_stream() -> None:
-    features = torch.randn(8, 20, 3)
-    samples = []
-    for order in (range(8), reversed(range(8))):
-        reservoir = Reservoir(40, 5)
-        for u in order:
-            reservoir.add(features[u : u + 1], np.array([u]))
-        samples.append(reservoir.gather())
-    assert torch.equal(samples[0], samples[1])
-
-
-def test_the_reservoir_holds_the_smallest_keys_and_little_more() -> None:
-    """Of a stream that is sorted out many times, against all keys sorted at once."""
-    numbers = torch.arange(200 * 10.0).view(200, 10, 1)
-    reservoir, most = Reservoir(50, 7), 0
-    for u in range(200):
-        reservoir.add(numbers[u : u + 1], np.array([u]))
-        most = max(most, sum(map(len, reservoir.parts)))
-    keys = np.concatenate([np.random.default_rng((7, u)).random(10) for u in range(200)])
-    assert reservoir.gather()[:, 0].tolist() == np.argsort(keys)[:50].tolist()
-    assert most < 75
-
-
 def test_a_mixture_survives_the_disk(tmp_path) -> None:
     gmm = random_mixture(5, 4, 13)
     gmm.save(tmp_path / "gmm.safetensors")
     features = torch.randn(10, 4)
     assert torch.equal(DiagonalGMM.load(tmp_path / "gmm.safetensors").posterior(features), gmm.posterior(features))
-
-
-class ThreadGroup:
-    """Collectives among threads of this process, as many as a large cluster has ranks; counts what a rank receives."""
-
-    def __init__(self, world_size: int):
-        self.size = world_size
-        self.barrier = threading.Barrier(world_size)
-        self.local = threading.local()
-        self.slots: list[torch.Tensor] = [torch.empty(0)] * world_size
-        self.received = [0] * world_size
-
-    def gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
-        self.slots[self.local.rank] = tensor
-        self.barrier.wait()
-        found = list(self.slots)
-        self.barrier.wait()
-        self.received[self.local.rank] += sum(t.numel() * t.element_size() for t in found)
-        return found
-
-    def sum(self, tensor: torch.Tensor) -> torch.Tensor:
-        self.slots[self.local.rank] = tensor
-        self.barrier.wait()
-        total = torch.stack(self.slots).sum(0)
-        self.barrier.wait()
-        return total
-
-
-def test_128_ranks_agree_on_the_sample_of_one_and_receive_little_more_than_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    ranks, size, dimension = 128, 2000, 32
-    utterances = torch.randn(512, 30, dimension)
-    alone = Reservoir(size, 3)
-    for u in range(512):
-        alone.add(utterances[u : u + 1], np.array([u]))
-    expected = alone.gather()
-
-    group = ThreadGroup(ranks)
-    monkeypatch.setattr(distributed, "world_size", lambda: ranks)
-    monkeypatch.setattr(distributed, "gather_tensors", group.gather)
-    monkeypatch.setattr(distributed, "sum_over_ranks", group.sum)
-    samples: list[torch.Tensor] = [torch.empty(0)] * ranks
-
-    def work(rank: int) -> None:
-        group.local.rank = rank
-        reservoir = Reservoir(size, 3)
-        for u in range(rank, 512, ranks):
-            reservoir.add(utterances[u : u + 1], np.array([u]))
-        samples[rank] = reservoir.gather()
-
-    threads = [threading.Thread(target=work, args=(rank,)) for rank in range(ranks)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert all(torch.equal(sample, expected) for sample in samples)
-    of_one = size * (dimension * 4 + 8)  # frames and keys of one sample
-    # Each rank pads what it sends to the most that any rank sends: about twice the mean, with so few frames per rank.
-    assert max(group.received) < 2.5 * of_one
-    assert of_one * ranks / max(group.received) > 40  # what every rank's full reservoir would have taken

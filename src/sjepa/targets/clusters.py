@@ -148,16 +148,12 @@ class Clusters(nn.Module):
 
     @classmethod
     def load(cls, path: Path) -> "Clusters":
-        """Read a file. Raise UserError if its header does not describe the mixture."""
-        return cls.build(*read_clusters(path), path)
-
-    @classmethod
-    def build(cls, info: ClustersInfo, tensors: Mapping[str, Tensor], source: object) -> "Clusters":
-        """Make the clusters of a file. Raise UserError if header and tensors do not match."""
+        """Read a file. Raise UserError if header and tensors do not match."""
+        info, tensors = read_clusters(path)
         try:
             return cls(info, tensors)
         except (RuntimeError, *SURPRISES) as error:  # torch raises RuntimeError for wrong shapes
-            raise UserError(f"{source} does not hold a mixture and a head ({shorten(str(error))})") from error
+            raise UserError(f"{path} does not hold a mixture and a head ({shorten(str(error))})") from error
 
 
 def select(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
