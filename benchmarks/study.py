@@ -68,19 +68,22 @@ STUDIES = {
             "study-ablations",
             "compact",
             (
-                "soft", "soft-16", "hard-16", "soft-all", "hard-all", "frozen", "fixed-decay", "linear-decay",
-                "cosine-decay", "rank-layer", "first-layer", "middle-layer", "last-layer", "visible", "augmented",
-                "visible-augmented", "paper", "paper-centred", "paper-masks", "paper-attention-start",
-                "paper-both-paths", "paper-muon", "paper-no-dropout", "soft.phase1", "paper.phase1",
+                "soft", "soft-16", "hard-16", "soft-all", "hard-all", "frozen", "long-soft", "long-hard",
+                "long-soft-16", "long-hard-16", "long-frozen", "fixed-decay", "linear-decay", "cosine-decay",
+                "rank-layer", "first-layer", "middle-layer", "last-layer", "visible", "augmented",
+                "visible-augmented", "paper", "paper-centred", "paper-fixed-layer", "paper-masks",
+                "paper-attention-start", "paper-both-paths", "paper-muon", "paper-no-dropout", "soft.phase1",
+                "paper.phase1",
             ),
             (
                 ("soft-16", "hard-16"), ("soft-all", "hard-all"), ("soft-16", "soft"), ("soft-all", "soft"),
-                ("soft", "frozen"), ("soft", "soft.phase1"), ("frozen", "soft.phase1"), ("fixed-decay", "soft"),
-                ("linear-decay", "soft"), ("cosine-decay", "soft"), ("rank-layer", "soft"), ("first-layer", "soft"),
-                ("middle-layer", "soft"), ("last-layer", "soft"), ("visible", "soft"), ("augmented", "soft"),
-                ("visible-augmented", "soft"), ("paper-centred", "paper"), ("paper-masks", "paper"),
-                ("paper-attention-start", "paper"), ("paper-both-paths", "paper"), ("paper-muon", "paper"),
-                ("paper-no-dropout", "paper"),
+                ("soft", "frozen"), ("soft", "soft.phase1"), ("frozen", "soft.phase1"), ("long-soft", "long-hard"),
+                ("long-soft-16", "long-hard-16"), ("long-soft-16", "long-soft"), ("long-soft", "long-frozen"),
+                ("fixed-decay", "soft"), ("linear-decay", "soft"), ("cosine-decay", "soft"), ("rank-layer", "soft"),
+                ("first-layer", "soft"), ("middle-layer", "soft"), ("last-layer", "soft"), ("visible", "soft"),
+                ("augmented", "soft"), ("visible-augmented", "soft"), ("paper-centred", "paper"),
+                ("paper-fixed-layer", "paper"), ("paper-masks", "paper"), ("paper-attention-start", "paper"),
+                ("paper-both-paths", "paper"), ("paper-muon", "paper"), ("paper-no-dropout", "paper"),
             ),
         ),
         Study(
@@ -150,7 +153,7 @@ def summarize_run(run: RunFolder, preset_name: str) -> Found:
     for line in lines:
         speed.setdefault(line["phase"], []).append(line["speed"])
     return {
-        "settings": {name: value for name, value in config.items() if value != preset[name]},
+        "settings": {name: hide_folders(value) for name, value in config.items() if value != preset[name]},
         "facts": {key: value for key, value in run.facts.items() if key in FACTS},
         "seconds": sum(line["speed"]["seconds"] for line in lines),
         "audio_seconds": lines[-1]["step"] * config["batches.seconds"],
@@ -166,6 +169,11 @@ def summarize_run(run: RunFolder, preset_name: str) -> Found:
         ],
         "alarms": sum(bool(line["alarms"]) for line in lines),
     }
+
+
+def hide_folders(value: Any) -> Any:
+    """Keep only the last part of a path: the folders above it say nothing about the run."""
+    return Path(value).name if isinstance(value, str) and value.startswith("/") else value
 
 
 def round_value(value: float | None) -> float | None:
@@ -303,7 +311,7 @@ def format_cell(read: Row, runs: list[Found]) -> str:
 def format_number(value: float, digits: int = 1, sign: str = "") -> str:
     """Round half up, ignoring floating-point error."""
     exact = Decimal(f"{value:.6f}").quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP)
-    return f"{exact:{sign},}"
+    return f"{exact + 0:{sign},}"  # without a negative zero
 
 
 def make_trials_table() -> str:

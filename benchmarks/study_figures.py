@@ -15,6 +15,7 @@ COLOURS = {
     "hard": MASKED,
     "hubert": VISIBLE,
     "frozen": PREDICTOR,
+    "paper": INK,
 }
 """Runs whose curves are drawn. Curves of their variants would overlap."""
 
@@ -29,8 +30,9 @@ def draw_dots(kept: dict[str, list[Found]], stem: Path) -> None:
             colour = TARGET if "curve" in kept[name][0] or name.endswith("phase1") else RULE
             fill = "white" if name.endswith("phase1") else colour
             axes.plot(scores[name], [place] * len(scores[name]), "o", ms=6, color=colour, mfc=fill)
-            axes.text(
-                max(scores[name]) + 0.6, place, format_number(statistics.mean(scores[name])), va="center", fontsize=8.5
+            mean = format_number(statistics.mean(scores[name]))
+            axes.annotate(
+                mean, (max(scores[name]), place), (8, 0), textcoords="offset points", va="center", fontsize=8.5
             )
         axes.set_yticks(range(len(order)), order)
         axes.set(xlabel=MEASURE, ylim=(-0.7, len(order) - 0.3))
@@ -54,7 +56,7 @@ def draw_curves(kept: dict[str, list[Found]], stem: Path) -> None:
         accuracy.set(title="Masked frames predicted (%)", xlabel="share of the run")
         accuracy.legend(fontsize=7.5)
         perplexity.set(title="Perplexity of the targets", xlabel="share of the run")
-        shown = "soft" if "soft" in trained else "headline"
+        shown = next(name for name in ("paper", "soft", "headline") if name in trained)
         run = trained[shown]
         steps = [check["step"] for check in run["ranks"]]
         nearest = [min(run["curve"], key=lambda point, at=at: abs(point["step"] - at)) for at in steps]

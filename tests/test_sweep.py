@@ -369,5 +369,6 @@ def test_the_study_is_a_sweep_whose_variants_share_the_first_phase(monkeypatch: 
     assert {path.stem for path in (ROOT / "benchmarks" / "results" / "study-ablations").glob("*.json")} <= set(items)
     for name, item in items.items():
         stem, _, seed = name.rpartition("-")
-        if item.config is not None and stem != "soft" and not stem.startswith("paper"):
-            assert (item.parent, item.shared) == (items[f"soft-{seed}"], 1), name
+        if item.config is not None and stem not in ("soft", "long-soft") and not stem.startswith("paper"):
+            first = "long-soft" if stem.startswith("long") else "soft"
+            assert (item.parent, item.shared) == (items[f"{first}-{seed}"], 1), name
