@@ -218,6 +218,31 @@ def test_a_task_waits_for_a_run_that_another_process_trains(
     assert RunFolder(sweep.out / "frozen-0").is_complete
 
 
+def test_two_processes_evaluate_a_run_once(
+    file: Path, calls: list[list[str]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sweep = read(file)
+    item = next(item for item in sweep.items if item.name == "mfcc")
+    launch, begun, go_on = work.launch, threading.Event(), threading.Event()
+
+    def launch_slowly(arguments: Sequence[str], program: Sequence[str] = ()) -> int:
+        begun.set()
+        go_on.wait(30)
+        return launch(arguments, program)
+
+    monkeypatch.setattr(work, "launch", launch_slowly)
+    workers = [threading.Thread(target=work.measure, args=(sweep, item)) for _ in range(2)]
+    workers[0].start()
+    begun.wait(30)
+    workers[1].start()
+    time.sleep(0.3)
+    go_on.set()
+    for worker in workers:
+        worker.join(30)
+    assert [call[0] for call in calls] == ["cost"]
+    assert "mfcc: another process is evaluating it; waiting" in capsys.readouterr().out
+
+
 def test_what_fails_does_not_hold_up_the_rest(
     file: Path, calls: list[list[str]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,7 +1,7 @@
 """Run a sweep: train and evaluate its runs, and continue after a stop.
 
 Each command runs in its own process, so that no run sees the memory of another. Several processes may work on one
-sweep, such as the tasks of a Slurm array. The process that holds the lock of a run trains it, and the others wait.
+sweep, such as the tasks of a Slurm array. One of them trains or evaluates a run, and the others that need it wait.
 """
 
 import signal
@@ -14,8 +14,8 @@ from pathlib import Path
 
 from sjepa.config import differences
 from sjepa.errors import UserError
-from sjepa.files import write_whole
-from sjepa.locks import is_locked
+from sjepa.files import LOCK, write_whole
+from sjepa.locks import hold_lock, is_held, is_locked
 from sjepa.model.encoder_folder import EncoderFolder
 from sjepa.runs import checkpoint
 from sjepa.runs.folder import RunFolder, page_name
@@ -121,6 +121,15 @@ def is_measured(evaluation: EvaluationCommand, item: SweepEntry) -> bool:
 
 def measure(sweep: Sweep, item: SweepEntry) -> None:
     """Run the evaluations of an item that have no result yet. One that fails does not stop the others."""
+    lock = item.folder.with_name(f".{item.name}-results{LOCK}")
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    if is_held(lock):
+        print(f"{item.name}: another process is evaluating it; waiting", flush=True)
+    with hold_lock(lock, "", clean=False, wait=True):
+        run_evaluations(sweep, item)
+
+
+def run_evaluations(sweep: Sweep, item: SweepEntry) -> None:
     failed = False
     for evaluation in sweep.evaluations:
         if not evaluation.is_for(item) or is_measured(evaluation, item):
