@@ -4,8 +4,8 @@
 #     sh examples/continue_pretraining.sh ENCODER AUDIO OUT [PRESET] [more options of `sjepa pretrain`]
 #
 # ENCODER is a run, an exported or Hugging Face HuBERT folder, a file of weights of fairseq or torchaudio, or the name of
-# an encoder that ships with sjepa. Its size must be the preset's (`--encoder.layers 12` for a released HuBERT Base). The
-# learning rate is half the paper's first one.
+# an encoder that ships with sjepa. Its size must match the preset (`--encoder.layers 12` for a released HuBERT Base). The
+# learning rate of phase 1 is half of the paper's.
 set -eu
 if [ $# -lt 3 ]; then
     echo 'usage: sh continue_pretraining.sh ENCODER AUDIO OUT [PRESET] [more options of `sjepa pretrain`]' >&2
