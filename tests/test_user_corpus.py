@@ -167,6 +167,17 @@ def test_a_part_of_the_training_speech_is_drawn_by_the_seed(tmp_path: Path) -> N
         limit_training(task, 5, 0)
 
 
+def test_results_with_fewer_transcripts_have_a_folder_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = ["superb", "asr", "--encoder", "logmel", "--data", str(spoken(tmp_path / "tones")), "--lite"]
+    for options in ([], ["--minutes", "0.05"]):
+        dispatch([*command, "--steps", "1", "--device", "cpu", *options])
+    tasks = {path.parent.name: json.loads(path.read_text())["task"] for path in tmp_path.glob("runs/superb/*/*/*.json")}
+    assert tasks == {"asr-tones-lite": "asr-tones", "asr-tones-0.05min-lite": "asr-tones-0.05min"}
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -118,13 +118,8 @@ def start(command: Superb) -> None:
         evaluate(command, find_entry(command.task), upstream, command.data, place)
 
 
-def folder_name(command: Superb, task: str | None = None) -> str:
-    """Return the folder name of a task's results, which is also the name of its protocol."""
-    return f"{task or command.task}-lite" if command.lite else task or command.task
-
-
-def evaluate(command: Superb, entry: "Entry", upstream: "Upstream", data: Path, place: Path) -> None:
-    """Run one task: train, select, test, and print the scores. Results go below `place`."""
+def evaluate(command: Superb, entry: "Entry", upstream: "Upstream", data: Path, place: Path) -> Path:
+    """Run one task: train, select, test, and print the scores. Return the folder of its results, below `place`."""
     from sjepa import distributed
     from sjepa.evaluate.superb.decode import BOARD, PAPER, BeamDecoder, LanguageModel
     from sjepa.evaluate.superb.feature_files import FeatureFiles
@@ -144,10 +139,10 @@ def evaluate(command: Superb, entry: "Entry", upstream: "Upstream", data: Path, 
         options=CorpusOptions(command.label),
     )
     task = entry.build(entry, request)
-    protocol = folder_name(command, task.name)
-    out = command.out if command.out is not None and command.task != ALL else place / protocol
     if hours is not None:
         task = limit_training(task, hours, command.seed)
+    protocol = f"{task.name}-lite" if command.lite else task.name
+    out = command.out if command.out is not None and command.task != ALL else place / protocol
     if command.language_model is not None and entry.language_model and getattr(task, "symbols", None) != Characters():
         raise UserError("--language-model only supports LibriSpeech's characters: leave it out for other corpora")
     decoders = {}
@@ -170,6 +165,7 @@ def evaluate(command: Superb, entry: "Entry", upstream: "Upstream", data: Path, 
         where = f"{len(task.folds)} folds" if len(task.folds) > 1 else task.folds[0].name
         report(f"  lite protocol, {task.recipe.steps} steps on {where}: not comparable with full results")
     report(f"  features: {results['audio_seconds_per_second']:,.0f} audio seconds per second; results in {out}")
+    return out
 
 
 def report(text: str) -> None:
@@ -196,16 +192,15 @@ def evaluate_all(command: Superb, upstream: "Upstream", out: Path) -> None:
         raise UserError(f"{command.data} has no corpus of SUPERB: docs/evaluate.md lists the layout of each")
     absent = f"; no corpus of {', '.join(missing)}" if missing else ""
     report(f"tasks: {', '.join(entry.name for entry in found)}{absent}")
-    failed = {}
+    folders, failed = {}, {}
     for entry in found:
         place = places[entry.name]
         assert place is not None
         try:
-            evaluate(command, entry, upstream, place, out)
+            folders[entry.name] = evaluate(command, entry, upstream, place, out)
         except UserError as error:  # the others can still be run
             failed[entry.name] = str(error)
             report(f"{entry.name} was not run: {error}")
-    folders = {entry.name: out / folder_name(command, entry.name) for entry in found if entry.name not in failed}
     if folders:
         report("\n" + to_markdown(build_sections(find_results(folders.values()))).rstrip("\n"))
     submitted = [(e.submission, folders[e.name]) for e in found if e.submission is not None and e.name in folders]
