@@ -58,8 +58,7 @@ OURS = {
 }  # fmt: skip
 # What the file leaves to defaults: where and how a run is computed, and fields that its schedule does not use.
 LEFT_OUT = {
-    "seed", "init_from", "augment.noise", "augment.speed_targets", "batches.bad_share", "batches.cache", "train.device",
-    "train.bad_steps", "train.log_every", "phase1.ema_switch_every", "phase1.final_lr", "phase2.final_lr",
+    "seed", "init_from", "augment.noise", "augment.speed_targets", "train.log_every", "phase1.ema_switch_every", "phase1.final_lr", "phase2.final_lr",
     "phase1.batch_seconds", "phase2.batch_seconds", "phase1.buckets", "phase2.buckets", "train.muon_momentum",
     "train.muon_weight_decay",
 } | FREE  # fmt: skip

@@ -309,6 +309,20 @@ def test_a_stop_by_a_signal_is_named(
     assert (stop["reason"], stop["message"], stop["step"]) == ("signal", "SIGTERM", 1)
 
 
+def test_a_stop_while_targets_are_fitted_is_not_an_error(
+    corpus: Path, tmp_path: Path, micro: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import signal
+
+    from sjepa.train import loop
+
+    begin = loop.begin_phase
+    monkeypatch.setattr(loop, "begin_phase", lambda *a: (signal.raise_signal(signal.SIGTERM), begin(*a)))
+    assert not pretrain(micro(), corpus, tmp_path / "run", show=False)
+    stop = RunFolder(tmp_path / "run").history[-1]["stopped"]
+    assert (stop["reason"], stop["message"], stop["step"]) == ("signal", "SIGTERM", 0)
+
+
 def test_a_history_stays_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history, "LONGEST", 4)
     run = RunFolder(tmp_path)

@@ -17,6 +17,7 @@ from sjepa.errors import UserError
 from sjepa.fields import shorten
 from sjepa.files import write_whole
 from sjepa.runs.folder import HISTORY, PENDING, RunFolder
+from sjepa.stopping import StoppedError
 
 LONGEST = 200  # number of starts to keep
 COMMAND = 2000  # characters of a command to keep
@@ -90,6 +91,9 @@ def record_stop(run: RunFolder, state: Any, planned: int, signal_name: Callable[
         yield
     except KeyboardInterrupt:
         write_stop(run, state.step, "interrupted")
+        raise
+    except StoppedError:
+        write_stop(run, state.step, "signal", signal_name())
         raise
     except BaseException as error:
         write_stop(run, state.step, "error", describe_error(error))

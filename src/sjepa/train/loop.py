@@ -212,13 +212,20 @@ def train_phase(training: Training, phase: Phase) -> bool:
             saving = (
                 run.step % config.train.checkpoint_every == 0 or last or stopping or (logging and run.save_is_due())
             )
-            if logging or saving or (world_size == 1 and run.bad):
-                record_bad_audio(run, corpus, training.folder)
+            recording = logging or saving or (world_size == 1 and bool(run.bad))
+            too_much_bad = recording and record_bad_audio(run, corpus, training.folder)
             if logging:
                 log_interval(run, phase, log, speed, training.progress, batch)
-            if saving:
+            if saving or too_much_bad:
                 run.log_bytes = log.bytes
                 run.save(training.folder, phase.number if last else None)
+            if too_much_bad:
+                distributed.run_on_main_rank(run.writer.wait)
+                raise UserError(
+                    f"{run.bad_utterances} utterances could not be used, more than batches.bad_share = "
+                    f"{config.batches.bad_share:g} allows; see {training.folder.refused}. To continue without them, give "
+                    "a larger --batches.bad-share"
+                )
             if stopping and run.step < config.steps:
                 distributed.run_on_main_rank(run.writer.wait)
                 log.write("stopped", run.step)  # removed when the run continues

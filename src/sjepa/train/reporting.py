@@ -55,8 +55,8 @@ def log_interval(run: Run, phase: Phase, log: Log, speed: Speed, progress: Bar, 
     run.alarms = found
     if values["bad_in_row"] >= run.config.train.bad_steps:
         raise UserError(
-            f"{values['bad_in_row']} consecutive steps up to step {run.step:,} had no finite gradient: "
-            "lower the learning rate and continue from the last checkpoint, which is valid"
+            f"{values['bad_in_row']} consecutive steps up to step {run.step:,} had no finite gradient: start a new run "
+            "with a lower learning rate, or continue from the last checkpoint with a larger --train.bad-steps"
         )
 
 
@@ -89,8 +89,8 @@ def suggest_less_cropping(corpus: Corpus | CorpusMix) -> list[str]:
     return ways
 
 
-def record_bad_audio(run: Run, corpus: Corpus | CorpusMix, folder: RunFolder) -> None:
-    """List unusable audio, each file and reason once. Raise UserError if too many utterances are damaged."""
+def record_bad_audio(run: Run, corpus: Corpus | CorpusMix, folder: RunFolder) -> bool:
+    """List unusable audio, each file and reason once. Return whether there is more of it than the run accepts."""
     found = [line for lines in distributed.gather_objects(run.bad) for line in lines]
     run.bad = []
     if distributed.is_main():
@@ -106,8 +106,4 @@ def record_bad_audio(run: Run, corpus: Corpus | CorpusMix, folder: RunFolder) ->
     run.bad_utterances += len(found)
     # Each utterance counts once per epoch.
     allowed = run.config.batches.bad_share * len(corpus) * (run.position[0] + 1)
-    if found and run.bad_utterances > max(1.0, allowed):
-        raise UserError(
-            f"{run.bad_utterances} utterances could not be used, more than batches.bad_share allows; "
-            f"see {folder.refused}"
-        )
+    return bool(found) and run.bad_utterances > max(1.0, allowed)
