@@ -67,8 +67,18 @@ def test_a_folder_left_by_a_kill_is_not_a_checkpoint(tmp_path: Path) -> None:
 def test_only_the_last_few_are_kept_and_the_boundary(tmp_path: Path) -> None:
     for step in range(1, 7):
         checkpoint.save(RunFolder(tmp_path), step, PARTS, {})
-    checkpoint.prune(RunFolder(tmp_path), 2, always={3})
+    checkpoint.prune(RunFolder(tmp_path), 6, 2, always={3})
     assert RunFolder(tmp_path).checkpoint_steps == [6, 5, 3]
+
+
+def test_a_run_that_continues_before_a_damaged_checkpoint_keeps_what_it_writes(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    for step in (4, 8):
+        checkpoint.save(run, step, PARTS, {})
+    (run.checkpoint(8) / "model.safetensors").write_bytes(b"damaged")
+    checkpoint.save(run, 5, PARTS, {})
+    checkpoint.prune(run, 5, 1, always=set())
+    assert run.checkpoint_steps == [5]
 
 
 FULL_DISK = """

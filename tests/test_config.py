@@ -58,9 +58,9 @@ OURS = {
 }  # fmt: skip
 # What the file leaves to defaults: where and how a run is computed, and fields that its schedule does not use.
 LEFT_OUT = {
-    "seed", "init_from", "augment.noise", "augment.speed_targets", "train.log_every", "phase1.ema_switch_every", "phase1.final_lr", "phase2.final_lr",
-    "phase1.batch_seconds", "phase2.batch_seconds", "phase1.buckets", "phase2.buckets", "train.muon_momentum",
-    "train.muon_weight_decay",
+    "seed", "init_from", "augment.noise", "augment.speed_targets", "train.log_every", "phase1.ema_switch_every",
+    "phase1.final_lr", "phase2.final_lr", "phase1.batch_seconds", "phase2.batch_seconds", "phase1.buckets",
+    "phase2.buckets", "train.muon_momentum", "train.muon_weight_decay",
 } | FREE  # fmt: skip
 
 
@@ -159,6 +159,7 @@ def test_the_learning_rate_is_continuous_over_the_boundary() -> None:
         ("phase1", "steps", 0, "greater than 0"),
         ("phase2", "temperature", 0.0, "greater than 0"),
         ("mfcc", "shift_ms", 15, "one of 10, 20"),
+        ("mfcc", "shift_ms", 20.0, "one of 10, 20"),
     ],
 )
 def test_values_that_cannot_work_are_refused_by_name(section: str, key: str, value: float, words: str) -> None:

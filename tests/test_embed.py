@@ -326,6 +326,9 @@ def test_what_was_stopped_is_continued_and_other_settings_are_refused(
     assert len(list(out.glob("*.npz"))) == 3
     refused("layer was last, now 0", files[0], "--encoder", finished_run, "--out", out, "--layer", 0)
     run_embed(files[0], "--encoder", finished_run, "--out", out, "--layer", 0, "--force")
+    assert len(list(out.glob("*.npz"))) == 1  # the others were of the last layer
+    run_embed(*files, "--encoder", finished_run, "--out", out, "--layer", 0)
+    assert "1 existed already" in capsys.readouterr().out
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "diary.txt").write_text("mine")
     refused("--force", files[0], "--encoder", finished_run, "--out", tmp_path / "mine")

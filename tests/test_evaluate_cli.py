@@ -15,7 +15,7 @@ from sjepa.config import Config
 from sjepa.data.synthetic import synthesise_corpus
 from sjepa.errors import UserError
 from sjepa.evaluate.labelled import corpus_suffix
-from sjepa.evaluate.results import results_folder
+from sjepa.evaluate.results import results_folder, write_results
 from sjepa.train.loop import pretrain
 
 pytest.importorskip("espeakng_loader")
@@ -122,6 +122,23 @@ def test_another_measurement_has_another_folder() -> None:
     assert results_folder(learned, "units", "e") == Path("runs/units/e-units-kmeans-codebook-train")
     assert results_folder(usual, "units", "e", "my corpus") == Path("runs/units/e-my-corpus")
     assert results_folder(replace(usual, out=Path("x")), "units", "e") == Path("x")
+    labelled = replace(usual, alignments=Path("/labels/mfa"))
+    assert results_folder(labelled, "units", "e") == Path("runs/units/e-alignments-mfa")
+
+
+def test_results_of_another_encoder_with_the_same_name_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = Units(encoder="one/e", data=Path("d"))
+    folder = results_folder(command, "units", "e", fingerprint="one")
+    encoder = {"name": "e", "parameters": 1, "fingerprint": "one"}
+    kept = {"task": "units", "corpus": "c", "encoder": encoder, "units": {"kind": "head", "clusters": 2}, "metrics": {}}
+    write_results(folder, kept)
+    assert results_folder(command, "units", "e", fingerprint="one") == folder  # again
+    with pytest.raises(UserError, match="has results of another encoder named e: choose a folder with --out"):
+        results_folder(replace(command, encoder="two/e"), "units", "e", fingerprint="two")
+    assert results_folder(replace(command, out=folder), "units", "e", fingerprint="two") == folder
 
 
 def test_paths_of_results_name_a_users_corpus_but_not_librispeech(spoken: Path, tmp_path: Path) -> None:

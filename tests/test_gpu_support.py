@@ -1,4 +1,4 @@
-"""GPUs with fewer gpu_support use the plain path and print one line. Failures are injected, on a CPU."""
+"""GPUs without some abilities use the plain path and print one line. Failures are injected, on a CPU."""
 
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace

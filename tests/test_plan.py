@@ -38,7 +38,7 @@ def test_the_papers_run_by_hand() -> None:
     layer = 4 * (768 * 768 + 768) + 768 * 1536 + 1536 + 1536 * 768 + 768 + 4 * 768
     predictor = 768 + 750 * 768 + layer + 768 * 768 + 768
     assert work.gradient_bytes == 4 * (51_843_712 + predictor + head)
-    assert work.statistics_bytes == 4 * 500 * (1 + 2 * 768)
+    assert work.statistics_bytes == 4 * (500 * (1 + 2 * 768) + 2)  # counts, sums, squares; likelihood and frames
     assert work.checkpoint_bytes == 3 * work.gradient_bytes + 4 * 51_843_712
 
 

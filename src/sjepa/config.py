@@ -10,6 +10,7 @@ from sjepa.audio.mfcc import MfccConfig
 from sjepa.bounds import COUNT, INDEX, NOT_NEGATIVE, POSITIVE, SEED, SHARE, check_bounds
 from sjepa.data.loader import BatchConfig
 from sjepa.data.masking import MaskConfig
+from sjepa.device import Device
 from sjepa.errors import UserError
 from sjepa.model.encoder_config import EncoderConfig
 from sjepa.model.predictor import PredictorConfig
@@ -48,7 +49,7 @@ class TrainConfig:
     """The output that the cluster head reads at masked frames: the predictor's, or both, as two terms."""
     compile: bool = True
     """Compile the network on a GPU."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    device: Device = "auto"
     """Device; auto uses a GPU if there is one."""
     log_every: Annotated[int, COUNT] = 100
     """Steps between lines of metrics.jsonl."""
@@ -62,8 +63,8 @@ class TrainConfig:
     """Recompute each transformer layer in the backward pass instead of storing its activations: less memory, about 20%
     more time."""
     accumulate: Annotated[int, COUNT] = 1
-    """Split each rank's batch into this many parts and accumulate their gradients: less memory, the same result.
-    Partners for noise and mixing come from the same part."""
+    """Split each rank's batch into this many parts and accumulate their gradients: less memory, the same result,
+    except that partners for noise and mixing come from the same part."""
     held_out: str = ""
     """Audio to measure on and never train on: a folder, an index or shards. At each check of the layers, masked
     prediction is measured on it, and on as much training audio."""

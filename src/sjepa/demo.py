@@ -119,7 +119,7 @@ def show_masked_prediction(run: RunFolder, corpus: Path, utterances: int = 24) -
         return
     chosen = [read_speech(item, 0.0, SECONDS) for item in find_utterances(corpus, [], utterances, "")]
     save_findings(analyse_over_training(run.path, chosen), run.analysis, "over_training")
-    checkpoint.prune(run, 1, {phase.end for phase in run.config().schedule()})
+    checkpoint.prune(run, run.step, 1, {phase.end for phase in run.config().schedule()})
 
 
 def masked_accuracies(run: RunFolder) -> list[tuple[int, float, float]]:

@@ -112,7 +112,7 @@ def convert(value: Any, kind: Any, name: str) -> Any:
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     names = [str(getattr(option, "__name__", option)) for option in arguments or (kind,)]
     if origin is Literal:
-        if value not in arguments:
+        if (type(value), value) not in [(type(choice), choice) for choice in arguments]:  # 20 and 20.0 are equal
             raise UserError(f"{name} = {value!r}{suggestion(str(value), names)}; one of {', '.join(names)}")
         return value
     if origin is tuple:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from sjepa.analysis.style import GRID, INK, MASKED, MUTED, RULE, Findings, figure, ramp
+from sjepa.analysis.style import GRID, INK, MARKERS, MASKED, MUTED, RULE, Findings, figure, ramp
 from sjepa.errors import UserError
 from sjepa.runs.events import active_layers, decay_switches, last_step, phase_spans, select_events
 from sjepa.runs.folder import RunFolder
@@ -100,9 +100,6 @@ def steps_locator() -> Any:
     from matplotlib.ticker import MaxNLocator
 
     return MaxNLocator(4, integer=True)
-
-
-MARKERS = "osD^vP*X"  # distinguish layers in greyscale prints
 
 
 def draw_calibration(fig: Any, calibration: dict[str, Any]) -> None:

@@ -59,7 +59,7 @@ def draw_run(run: RunFolder, out: Path, prefix: str, made: FigureList) -> None:
         made.files += [out / f"{prefix}{name}.{kind}" for kind in FORMATS]
 
     def draw_saved(name: str, with_draw: Callable[[Findings, Path], None], title: str, command: str) -> None:
-        path = run.analysis / f"{name}.json"
+        path = findings_file(run.analysis, name)
         if not path.is_file():
             made.missing.append((title, command))
             return

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from sjepa.analysis.restored_run import RestoredRun
 from sjepa.analysis.speech import Speech, excerpt_segments
 from sjepa.audio.frames import STRIDE, frame_centres
 from sjepa.audio.io import SAMPLE_RATE
 from sjepa.data.masking import block_mask
-from sjepa.runs import checkpoint
 from sjepa.runs.folder import RunFolder
 from sjepa.train.run import Run
 
@@ -28,7 +28,7 @@ def analyse_over_training(folder: Path, speeches: list[Speech]) -> dict[str, Any
     run, speeches = RunFolder(folder), [inner_part(speech) for speech in speeches]
     moments = []
     for step in sorted(run.checkpoint_steps):
-        restored = restore_at(run, step)
+        restored = RestoredRun(folder, step=step).run
         found = [predict_components(restored, speech, index) for index, speech in enumerate(speeches)]
         mask, predicted, truth = (np.concatenate(parts) for parts in zip(*found, strict=True))
         counts = np.bincount(truth[mask], minlength=restored.targets.components)
@@ -57,22 +57,6 @@ def analyse_over_training(folder: Path, speeches: list[Speech]) -> dict[str, Any
         "mask": found[0][0][listed].tolist(),
         "moments": moments,
     }
-
-
-def restore_at(folder: RunFolder, step: int) -> Run:
-    """Load the model and targets of one checkpoint, for inference only."""
-    config = folder.config()
-    config = dataclasses.replace(config, train=dataclasses.replace(config.train, compile=False))
-    run = Run.start(config, torch.device("cpu"))
-    parts, state = checkpoint.load(folder.checkpoint(step))
-    run.step = state["step"]
-    run.layer.load(state)
-    run.install(run.make_targets(config.schedule()[state["phase"] - 1]), state["phase"])
-    run.model.load_state_dict(parts["model"])
-    run.targets.load_state_dict(parts["targets"])
-    run.model.eval()
-    run.targets.eval()
-    return run
 
 
 @torch.inference_mode()

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sjepa.analysis.style import GRID, MUTED, SHADE, Findings, figure, file_name, ramp
+from sjepa.analysis.style import GRID, MARKERS, MUTED, SHADE, Findings, figure, file_name, ramp
 from sjepa.device import Device
 from sjepa.errors import UserError
 from sjepa.evaluate.labelled import corpus_name, read_labelled
@@ -17,8 +17,6 @@ from sjepa.evaluate.upstream import load_upstream
 from sjepa.progress import say
 from sjepa.runs.events import phase_spans
 from sjepa.runs.folder import RunFolder
-
-MARKERS = "osD^vP*X"  # distinguish curves in greyscale prints
 
 
 def probe_checkpoints(
@@ -32,7 +30,8 @@ def probe_checkpoints(
     where = corpus_name(data, subset)
     for step in sorted(folder.checkpoint_steps):
         upstream = load_upstream(str(run), device, step=step)
-        out = folder.results / "progress" / file_name(where) / f"{upstream.name}-frames-{frames}-seed-{seed}"
+        options = f"frames-{frames}-seed-{seed}" + (f"-alignments-{alignments.name}" if alignments else "")
+        out = folder.results / "progress" / file_name(where) / f"{upstream.name}-{options}"
         probed = find_results([out]) if out.is_dir() else []
         if any(found["encoder"]["fingerprint"] == upstream.fingerprint() for found in probed):
             say(f"Step {step:,} was probed before: {out}")

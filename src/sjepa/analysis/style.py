@@ -20,6 +20,7 @@ Findings = dict[str, Any]
 MASKED, VISIBLE, TARGET, PREDICTOR, PLAIN = "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#0072B2"
 WARNING, SKY = "#D55E00", "#56B4E9"
 INK, MUTED, RULE, GRID, SHADE = "#1b1f24", "#667079", "#9aa3ab", "#e9ecef", "#f4f7fa"
+MARKERS = "osD^vP*X"  # distinguish curves in greyscale prints
 RAMP = ("#440154", "#414487", "#2a788e", "#22a884", "#7ad151")  # viridis without its palest end
 
 SETTINGS: Any = {

@@ -8,12 +8,11 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from sjepa.bounds import COUNT, INDEX, LENGTH, SEED, START
+from sjepa.device import Device
 from sjepa.errors import UserError
 from sjepa.locks import lock_folder
 from sjepa.runs.folder import RunFolder
 from sjepa.subcommands import choose, parse
-
-Device = Literal["auto", "cpu", "cuda"]
 
 
 @dataclass(frozen=True)
@@ -292,7 +291,7 @@ def run_progress(command: Progress, out: Path) -> None:
 
     file = style.findings_file(out, "progress")
     if command.redraw:
-        return draw_progress(style.load_findings(file), out / "progress")
+        return style.redraw(file, draw_progress)
     if command.data is not None:
         probe_checkpoints(
             command.run,

@@ -4,11 +4,12 @@ import json
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import tyro
 
 from sjepa.bounds import AMOUNT, INDEX
+from sjepa.device import Device
 from sjepa.embed.windows import WindowConfig
 from sjepa.errors import UserError
 from sjepa.files import is_used, read_json
@@ -57,10 +58,10 @@ class Embed:
     stream: Annotated[StreamConfig, tyro.conf.arg(name="stream")] = field(default_factory=StreamConfig)
     batch_seconds: Annotated[float, AMOUNT] = 60.0
     """Recordings that fit in one window are encoded in batches of at most this much audio. Memory grows with it."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    device: Device = "auto"
     """Where to run; auto uses a GPU if there is one. The precision is always fp32."""
     force: bool = False
-    """Replace existing files, even if they were made with other settings."""
+    """Replace existing files. Output with other settings in the same folder is deleted."""
 
 
 def run(arguments: list[str]) -> None:
@@ -95,6 +96,7 @@ def run_files(command: Embed) -> None:
         holding.enter_context(lock_folder(command.out))
         check_folder(command.out, settings, command.force)
         found = find_recordings(command.files)
+        remove_other_output(command.out, settings)
         write_whole(command.out / SETTINGS, json.dumps(settings, indent=1) + "\n")
         return found
 
@@ -174,14 +176,29 @@ def load_network(command: Embed) -> tuple["Readout", "Network"]:
     return replace(readout, names=names), network
 
 
+def read_settings(out: Path) -> dict[str, Any] | None:
+    """Return the settings of the output in a folder, or None if `sjepa embed` has not written to it."""
+    try:
+        return dict(read_json(out / SETTINGS))
+    except (OSError, UserError, TypeError, ValueError):
+        return None
+
+
+def remove_other_output(out: Path, settings: dict[str, Any]) -> None:
+    """Delete the output with other settings. Otherwise a later command would take it for its own."""
+    from sjepa.embed.tables import Format
+
+    before = read_settings(out)
+    if before is not None and before != settings and before.get("format") in get_args(Format):
+        for path in out.rglob(f"*.{before['format']}"):
+            path.unlink()
+
+
 def check_folder(out: Path, settings: dict[str, Any], force: bool) -> None:
     """Raise UserError if the folder has output with other settings, or files that `sjepa embed` did not write."""
     if not is_used(out) or force:
         return
-    try:
-        before = read_json(out / SETTINGS)
-    except (OSError, UserError):
-        before = None
+    before = read_settings(out)
     if before is None:
         raise UserError(f"{out} exists and is not a folder of `sjepa embed`: choose another --out, or --force")
     changed = [name for name in settings if before.get(name) != settings[name]]

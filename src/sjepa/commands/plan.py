@@ -82,6 +82,7 @@ def planned_work(config: Config, hours: float) -> Work:
     import torch
 
     from sjepa.model.sjepa import SJEPA
+    from sjepa.targets.gmm import Statistics
     from sjepa.targets.kinds import KINDS
     from sjepa.train.optimizer import transformer_matrices
 
@@ -90,7 +91,7 @@ def planned_work(config: Config, hours: float) -> Work:
         model = SJEPA(config.encoder, config.predictor, components, config.train.visible_path)
     parameters, encoder = (sum(p.numel() for p in part.parameters()) for part in (model, model.encoder))
     matrices = sum(p.numel() for p in transformer_matrices(model)) if config.train.optimizer == "muon" else 0
-    statistics = components * (1 + 2 * config.encoder.hidden_size)  # counts, sums and squares of each component
+    statistics = Statistics.size(components, config.phases[-1].dimensions or config.encoder.hidden_size)
     phases, reads_encoder = [], False
     for phase in config.phases:
         if phase.targets != "same":

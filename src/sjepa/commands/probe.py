@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from sjepa.bounds import INDEX, SEED
+from sjepa.device import Device
 from sjepa.subcommands import parse
 
 
@@ -40,7 +41,7 @@ class Probe:
     """Also probe pitch and energy, which need no labels, and stress and tone, if the phone labels carry them."""
     seed: Annotated[int, SEED] = 0
     """Seed of everything random."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    device: Device = "auto"
     """Where to run; auto uses a GPU if there is one."""
     precision: Literal["fp32", "bf16"] = "fp32"
     """Precision of the encoder: fp32 as in s3prl, or bf16, which is faster on a GPU."""
@@ -55,7 +56,8 @@ def run(arguments: list[str]) -> None:
     from sjepa.locks import lock_folder
 
     upstream = load_upstream(command.encoder, command.device, command.precision, command.step)
-    out = results_folder(command, "probe", upstream.name, corpus_suffix(command.data, command.subset))
+    suffix = corpus_suffix(command.data, command.subset)
+    out = results_folder(command, "probe", upstream.name, suffix, upstream.fingerprint())
     with lock_folder(out):
         corpus = read_labelled(command.data, command.subset, phones=False, alignments=command.alignments)
         where = corpus_name(command.data, command.subset)

@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import tyro
 
 from sjepa.bounds import COUNT
+from sjepa.device import Device
 from sjepa.errors import UserError
 from sjepa.subcommands import parse
 
@@ -33,7 +34,7 @@ class ReportCommand:
     """File for the page. Default: RUN/report.html, or comparison.html in the first of several runs."""
     title: str | None = None
     """Title of the page."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    device: Device = "auto"
     """Where to run; auto uses a GPU if there is one."""
 
 

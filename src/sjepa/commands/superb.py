@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 from sjepa.bounds import AMOUNT, COUNT, GIGABYTES, INDEX, LEARNING_RATE, SEED
+from sjepa.device import Device
 from sjepa.errors import UserError
 from sjepa.evaluate.superb import ALL, TaskName
 from sjepa.subcommands import parse
@@ -65,7 +66,7 @@ class Superb:
     language_model: Path | None = None
     """For asr, an ARPA or KenLM binary file. Test is also decoded with it, in the settings of the paper and of the
     SUPERB leaderboard."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    device: Device = "auto"
     """Where to run; auto uses a GPU if there is one."""
     precision: Literal["fp32", "bf16"] = "fp32"
     """Precision of the encoder: fp32 as in s3prl, or bf16, which is faster on a GPU."""

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from sjepa.bounds import INDEX, SEED, SIZE
+from sjepa.device import Device
 from sjepa.errors import UserError
 from sjepa.subcommands import parse
 
@@ -51,7 +52,7 @@ class Units:
     """Use the checkpoint at this step instead of the newest encoder of a run; see train.keep_every."""
     seed: Annotated[int, SEED] = 0
     """Seed of everything random."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    device: Device = "auto"
     """Where to run; auto uses a GPU if there is one."""
     precision: Literal["fp32", "bf16"] = "fp32"
     """Precision of the encoder: fp32 as in s3prl, or bf16, which is faster on a GPU."""
@@ -72,7 +73,8 @@ def run(arguments: list[str]) -> None:
     if command.abx:
         import_fastabx()  # fail before the work if it is not installed
     upstream = load_upstream(command.encoder, command.device, command.precision, command.step)
-    out = results_folder(command, "units", upstream.name, corpus_suffix(command.data, command.subset))
+    suffix = corpus_suffix(command.data, command.subset)
+    out = results_folder(command, "units", upstream.name, suffix, upstream.fingerprint())
     with lock_folder(out):
         results = measure(command, upstream)
         write_results(out, results)
@@ -180,7 +182,7 @@ def run_items(command: Units) -> None:
         )
     import_fastabx()  # fail before the work if it is not installed
     upstream = load_upstream(command.encoder, command.device, command.precision, command.step)
-    out = results_folder(command, "abx", upstream.name, command.items.stem)
+    out = results_folder(command, "abx", upstream.name, command.items.stem, upstream.fingerprint())
     states = select_states(upstream, command.layer)
     if len(states) != 1:
         raise UserError("--layer all: ABX is measured on one layer")

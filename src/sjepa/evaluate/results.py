@@ -12,8 +12,10 @@ from sjepa.fields import NUMBER, TABLE, TEXT, WHOLE, Kind, check_fields, list_of
 from sjepa.files import read_json, refuse_file, write_whole
 from sjepa.runs.locate import find_run
 
+RESULTS = "results.json"
+OUTSIDE_RUNS = Path("runs")  # results of encoders that do not belong to a run
 # Options that are already part of the path, or do not change the result.
-IGNORED_OPTIONS = ("encoder", "data", "out", "device", "alignments", "items", "step")
+IGNORED_OPTIONS = ("encoder", "data", "out", "device", "items", "step")
 # Fields of `results.json`: those that each command must write, and the values that each may have.
 REQUIRED = {"probe": {"layers", "corpus"}, "units": {"units", "metrics", "corpus"}}
 REQUIRED_OF_TASKS = {"protocol", "metrics", "decoded"}
@@ -41,13 +43,14 @@ ENCODER_FIELDS = {"name": TEXT, "parameters": WHOLE, "fingerprint": TEXT, "state
 def results_root(source: str) -> Path:
     """Return the default folder for results of an encoder: in its run if it has one, otherwise `runs`."""
     run = find_run(Path(source.removeprefix("untrained:")))
-    return run.results if run is not None else Path("runs")
+    return run.results if run is not None else OUTSIDE_RUNS
 
 
-def results_folder(command: Any, kind: str, encoder: str, corpus: str = "") -> Path:
+def results_folder(command: Any, kind: str, encoder: str, corpus: str = "", fingerprint: str = "") -> Path:
     """Return `--out`, or `KIND/ENCODER` with the corpus and all options that differ from their defaults.
 
-    So results of other data or options are not overwritten.
+    So results of other data or options are not overwritten. Raise UserError if the folder has results of another
+    encoder with the same name; only in a run, new weights replace old ones.
     """
     parts = [part.replace(" ", "-") for part in (encoder, corpus) if part]
     for option in fields(command):
@@ -55,14 +58,19 @@ def results_folder(command: Any, kind: str, encoder: str, corpus: str = "") -> P
         if option.name not in IGNORED_OPTIONS and value != option.default:
             shown = value.name if isinstance(value, Path) else value  # a path would make nested folders
             parts.append(option.name.replace("_", "-") + ("" if value is True else f"-{shown}"))
-    folder: Path = command.out or results_root(command.encoder) / kind / "-".join(parts)
+    root = results_root(command.encoder)
+    folder: Path = command.out or root / kind / "-".join(parts)
     refuse_file(folder)
+    if fingerprint and command.out is None and root == OUTSIDE_RUNS and (folder / RESULTS).is_file():
+        for found in find_results([folder / RESULTS]):
+            if found["encoder"]["fingerprint"] != fingerprint:
+                raise UserError(f"{folder} has results of another encoder named {encoder}: choose a folder with --out")
     return folder
 
 
 def write_results(folder: Path, results: dict[str, Any]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    write_whole(folder / "results.json", json.dumps(results, indent=1) + "\n")
+    write_whole(folder / RESULTS, json.dumps(results, indent=1) + "\n")
 
 
 def find_results(paths: Iterable[Path]) -> list[dict[str, Any]]:
@@ -71,7 +79,7 @@ def find_results(paths: Iterable[Path]) -> list[dict[str, Any]]:
     for path in paths:
         if not path.exists():
             raise UserError(f"there is no folder {path}")
-        files.update(dict.fromkeys([path] if path.is_file() else sorted(path.rglob("results.json"))))
+        files.update(dict.fromkeys([path] if path.is_file() else sorted(path.rglob(RESULTS))))
     found = []
     for file in files:
         results = read_json(file)

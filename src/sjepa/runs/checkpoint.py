@@ -151,10 +151,15 @@ def refuse_unfit(run: RunFolder) -> Iterator[None]:
         raise UserError(f"{run}: its checkpoint does not fit {run.config_file.name} ({reason})") from error
 
 
-def prune(run: RunFolder, keep: int, always: set[int], every: int = 0) -> None:
-    """Remove checkpoints except the newest `keep`, those of steps in `always`, and those at multiples of `every`."""
-    kept = always | {step for step in run.checkpoint_steps if every and step % every == 0}
-    for step in [step for step in run.checkpoint_steps[keep:] if step not in kept]:
+def prune(run: RunFolder, written: int, keep: int, always: set[int], every: int = 0) -> None:
+    """Remove checkpoints except the newest `keep`, those of steps in `always`, and those at multiples of `every`.
+
+    `written` is the step of the one just written. Later ones are damaged: the run continued from before them.
+    """
+    later = [step for step in run.checkpoint_steps if step > written]
+    earlier = [step for step in run.checkpoint_steps if step <= written]
+    kept = always | {step for step in earlier if every and step % every == 0}
+    for step in later + [step for step in earlier[keep:] if step not in kept]:
         shutil.rmtree(run.checkpoint(step), ignore_errors=True)
 
 

@@ -108,7 +108,7 @@ class Clusters(nn.Module):
     def mixture_features(self, samples: Tensor | None, hidden_state: Tensor | None) -> Tensor:
         """Return the features (T, D) of one utterance that the mixture reads.
 
-        They come from `hidden_state` (T, D), the hidden state of index `state`, or from `samples` (N,) if `state` is
+        They come from `hidden_state` (T, D), whose index is `hidden_state_index`, or from `samples` (N,) if that is
         None.
         """
         if self.features is not None:
@@ -121,7 +121,7 @@ class Clusters(nn.Module):
         return frames - frames.mean(0) if self.info.centred else frames
 
     def mixture_posteriors(self, frames: Tensor, temperature: float = 1.0) -> Tensor:
-        """Return the posteriors (T, K) of the mixture for frames from `space`."""
+        """Return the posteriors (T, K) of the mixture for frames of `mixture_features`."""
         if not self.kind.has_posteriors:
             raise UserError(f"{self.info.targets} has no posteriors: its targets are the nearest code; use units")
         if temperature == 1.0:
@@ -129,7 +129,7 @@ class Clusters(nn.Module):
         return torch.softmax(self.mixture.log_joint(self.powers(frames)) / temperature, dim=1)
 
     def mixture_units(self, frames: Tensor) -> Tensor:
-        """Return the most likely component (T,) for frames from `space`."""
+        """Return the most likely component (T,) for frames of `mixture_features`."""
         return torch.cat([self.mixture.log_joint(self.powers(part)).argmax(1) for part in frames.split(BATCH)])
 
     def head_posteriors(self, frames: Tensor) -> Tensor:

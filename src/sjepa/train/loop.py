@@ -223,8 +223,8 @@ def train_phase(training: Training, phase: Phase) -> bool:
                 distributed.run_on_main_rank(run.writer.wait)
                 raise UserError(
                     f"{run.bad_utterances} utterances could not be used, more than batches.bad_share = "
-                    f"{config.batches.bad_share:g} allows; see {training.folder.refused}. To continue without them, give "
-                    "a larger --batches.bad-share"
+                    f"{config.batches.bad_share:g} allows; see {training.folder.refused}. To continue without them, "
+                    "give a larger --batches.bad-share"
                 )
             if stopping and run.step < config.steps:
                 distributed.run_on_main_rank(run.writer.wait)

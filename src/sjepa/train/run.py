@@ -215,7 +215,8 @@ class Run:
             self.export(folder, parts, clusters, ended)
         # Keep checkpoints at which the run changed: a damaged later one must not fall back to before the change.
         always = {phase.end for phase in self.config.schedule()} | set(folder.changed_steps)
-        checkpoint.prune(folder, self.config.train.keep_checkpoints, always, self.config.train.keep_every)
+        train = self.config.train
+        checkpoint.prune(folder, clusters.step, train.keep_checkpoints, always, train.keep_every)
 
     def export(
         self, folder: RunFolder, parts: dict[str, dict[str, Tensor]], clusters: ClustersInfo, ended: int | None

@@ -14,7 +14,7 @@ import torch
 
 from sjepa import distributed
 from sjepa.audio.io import SAMPLE_RATE
-from sjepa.evaluate.results import write_results
+from sjepa.evaluate.results import RESULTS, write_results
 from sjepa.evaluate.superb.decode import BeamDecoder
 from sjepa.evaluate.superb.feature_files import FeatureFiles
 from sjepa.evaluate.superb.features import FeatureStore
@@ -110,7 +110,7 @@ class Search(ABC):
 
     def find_results(self, candidates: Sequence[float]) -> dict[str, Any] | None:
         """Return existing results of these candidates. Raise UserError if they belong to another evaluation."""
-        file = self.out / "results.json"
+        file = self.out / RESULTS
         if not file.is_file():
             return None
         results = read_json(file)
