@@ -303,6 +303,21 @@ def test_labels_in_tars_have_the_names_of_those_in_lists(tmp_path: Path) -> None
     assert labels(tmp_path / "index") == [{"id": "u1", "speaker": "s1", "sex": "F", "chapter": "", "text": "hello"}]
 
 
+def test_folders_in_a_tar_may_have_dots_in_their_names(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "set.tar", "w") as tar:
+        for seed, name in enumerate(("a", "b.first")):
+            tar.add(write(tmp_path / f"{name}.wav", seed=seed), f"cv-17.0/en/{name}.wav")
+        text = tmp_path / "b.txt"
+        text.write_text("hello")
+        tar.add(text, "cv-17.0/en/b.txt")
+    index(tmp_path / "set.tar", out=tmp_path / "index")
+    # WebDataset's keys: everything up to the first dot after the last slash.
+    assert [(row["id"], row["text"]) for row in labels(tmp_path / "index")] == [
+        ("set/cv-17.0/en/a", ""),
+        ("set/cv-17.0/en/b", "hello"),
+    ]
+
+
 def test_sources_without_audio_leave_nothing_behind(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     with pytest.raises(UserError, match="no usable audio: the sources hold none"):
