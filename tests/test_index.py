@@ -1,6 +1,7 @@
 """Indexing: folders, known layouts and lists become columns; unusable audio is refused with a reason."""
 
 import csv
+import gzip
 import json
 import os
 import subprocess
@@ -261,6 +262,20 @@ def test_plain_lists_are_read(tmp_path: Path, ending: str) -> None:
     assert labels(tmp_path / "index") == [
         {"id": name, "speaker": name, "sex": "F", "chapter": "", "text": f"{name}, here"} for name in ("x", "y")
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("list.csv", "path,speaker\nx.wav,Jörg\n"), ("list.jsonl", '{"path": "x.wav", "speaker": "Jörg"}\n')],
+)
+@pytest.mark.parametrize("packed", [False, True])
+def test_lists_with_a_byte_order_mark_are_read(tmp_path: Path, name: str, text: str, packed: bool) -> None:
+    write(tmp_path / "x.wav")
+    content = b"\xef\xbb\xbf" + text.encode()
+    path = tmp_path / (f"{name}.gz" if packed else name)
+    path.write_bytes(gzip.compress(content) if packed else content)
+    index(path, out=tmp_path / "index")
+    assert [(row["id"], row["speaker"]) for row in labels(tmp_path / "index")] == [("x", "Jörg")]
 
 
 def test_a_folder_with_a_manifest_is_read_by_it_and_audio_that_it_does_not_name_is_refused(tmp_path: Path) -> None:
