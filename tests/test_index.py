@@ -501,6 +501,30 @@ def test_an_interrupted_index_continues(
         index(corpus, out=tmp_path / "index", seconds=2.0)
 
 
+def test_a_continued_index_reads_files_again_that_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "PART", 2)
+    files = [write(tmp_path / "in" / f"{name}.wav") for name in "abcdef"]
+    whole = files[0].read_bytes()
+    files[0].write_bytes(b"damaged")
+    write_part = build.write_part
+    written: list[Path] = []
+
+    def stop_after_two(path: Path, *rest: Any) -> None:
+        if len(written) == 2:
+            raise KeyboardInterrupt
+        write_part(path, *rest)
+        written.append(path)
+
+    monkeypatch.setattr(build, "write_part", stop_after_two)
+    with pytest.raises(KeyboardInterrupt):
+        index(tmp_path / "in", out=tmp_path / "index")
+    files[0].write_bytes(whole)
+    monkeypatch.setattr(build, "write_part", lambda path, *rest: (written.append(path), write_part(path, *rest)))
+    assert index(tmp_path / "in", out=tmp_path / "index")["utterances"] == 6
+    assert not refused(tmp_path / "index")
+    assert len(written) == 4  # the first part again and the third, but not the second
+
+
 def test_damaged_indexes_are_refused_in_one_line(tmp_path: Path, corpus: Path) -> None:
     out = tmp_path / "index"
     index(corpus, out=out)

@@ -99,8 +99,7 @@ def write_index(
     try:
         with bar("Reading headers", total, show=show) as progress:
             for chunk in split_chunks(find()):
-                key = hashlib.sha256(repr((chunk, settings)).encode(errors="surrogateescape")).hexdigest()[:24]
-                part = index.parts / f"{key}.arrow"
+                part = index.parts / f"{name_part(chunk, settings)}.arrow"
                 if part.exists():
                     progress.advance(len(chunk))
                 else:
@@ -147,6 +146,23 @@ def read_corpus(source: str, max_seconds: float, show: bool = True) -> Corpus:
 def split_chunks(items: Found) -> Iterator[list[Item | str]]:
     while chunk := list(islice(items, PART)):
         yield chunk
+
+
+def name_part(chunk: list[Item | str], settings: dict[str, Any]) -> str:
+    """A name that changes if an item, a setting or a local file does, so that repaired files are read again."""
+    versions = [None if isinstance(item, str) else file_version(item.place.path) for item in chunk]
+    return hashlib.sha256(repr((chunk, versions, settings)).encode(errors="surrogateescape")).hexdigest()[:24]
+
+
+def file_version(path: str) -> tuple[int, int] | None:
+    """Size and time of change of a local file. None for a URL, and for a file that cannot be read."""
+    if is_url(path):
+        return None
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):  # ValueError: a name with a zero byte
+        return None
+    return status.st_size, status.st_mtime_ns
 
 
 def make_rows(item: Item | str, limit: int, cut_transcribed: bool) -> list[Row] | str:
