@@ -1,6 +1,7 @@
 """Several ranks: the same data and results on any number of them, and nothing is lost if one dies."""
 
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -23,7 +24,7 @@ from test_training import arguments, command, environment, lines, one_batch
 
 from sjepa.config import Config
 from sjepa.cuda_graphs import MOST_GRAPHS
-from sjepa.distributed import agree_on_prefix, first_host, slurm_variables
+from sjepa.distributed import agree_on_prefix, first_host, run_on_all_ranks, slurm_variables
 from sjepa.runs import checkpoint
 from sjepa.runs.folder import RunFolder
 from sjepa.train import agreement
@@ -178,6 +179,33 @@ def test_a_folder_that_is_not_shared_is_refused_before_training(corpus: Path, tm
     assert codes == [2, 2]
     assert "must be on a disk that all machines share" in output
     assert not (tmp_path / "run").exists()
+
+
+def fill_disk() -> None:
+    """Let the first file that the main rank writes fail."""
+    touch = Path.touch
+
+    def full(path: Path) -> None:
+        if path.name.startswith(".seen-"):
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        touch(path)
+
+    Path.touch = full  # type: ignore[assignment, method-assign]
+
+
+def test_a_full_disk_on_the_main_rank_ends_all_with_one_line(corpus: Path, tmp_path: Path, micro: Make) -> None:
+    codes, output = train_in_ranks(2, plain(micro), corpus, tmp_path / "run", tmp_path, fill_disk)
+    assert codes == [2, 2]
+    assert output.count("sjepa: ") == output.count(": No space left on device") == 1
+    assert "Traceback" not in output
+
+
+def test_an_error_about_no_file_keeps_its_traceback() -> None:
+    def fail() -> None:
+        raise OSError("our bug")
+
+    with pytest.raises(OSError, match="our bug"):
+        run_on_all_ranks(fail)
 
 
 def wait_for_line(run: Path) -> None:

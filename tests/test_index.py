@@ -1,6 +1,7 @@
 """Indexing: folders, known layouts and lists become columns; unusable audio is refused with a reason."""
 
 import csv
+import gzip
 import json
 import os
 import subprocess
@@ -263,6 +264,20 @@ def test_plain_lists_are_read(tmp_path: Path, ending: str) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("list.csv", "path,speaker\nx.wav,Jörg\n"), ("list.jsonl", '{"path": "x.wav", "speaker": "Jörg"}\n')],
+)
+@pytest.mark.parametrize("packed", [False, True])
+def test_lists_with_a_byte_order_mark_are_read(tmp_path: Path, name: str, text: str, packed: bool) -> None:
+    write(tmp_path / "x.wav")
+    content = b"\xef\xbb\xbf" + text.encode()
+    path = tmp_path / (f"{name}.gz" if packed else name)
+    path.write_bytes(gzip.compress(content) if packed else content)
+    index(path, out=tmp_path / "index")
+    assert [(row["id"], row["speaker"]) for row in labels(tmp_path / "index")] == [("x", "Jörg")]
+
+
 def test_a_folder_with_a_manifest_is_read_by_it_and_audio_that_it_does_not_name_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "set"
     rows = [
@@ -301,6 +316,21 @@ def test_labels_in_tars_have_the_names_of_those_in_lists(tmp_path: Path) -> None
         tar.add(label, "a.json")
     index(tmp_path / "set.tar", out=tmp_path / "index")
     assert labels(tmp_path / "index") == [{"id": "u1", "speaker": "s1", "sex": "F", "chapter": "", "text": "hello"}]
+
+
+def test_folders_in_a_tar_may_have_dots_in_their_names(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "set.tar", "w") as tar:
+        for seed, name in enumerate(("a", "b.first")):
+            tar.add(write(tmp_path / f"{name}.wav", seed=seed), f"cv-17.0/en/{name}.wav")
+        text = tmp_path / "b.txt"
+        text.write_text("hello")
+        tar.add(text, "cv-17.0/en/b.txt")
+    index(tmp_path / "set.tar", out=tmp_path / "index")
+    # WebDataset's keys: everything up to the first dot after the last slash.
+    assert [(row["id"], row["text"]) for row in labels(tmp_path / "index")] == [
+        ("set/cv-17.0/en/a", ""),
+        ("set/cv-17.0/en/b", "hello"),
+    ]
 
 
 def test_sources_without_audio_leave_nothing_behind(tmp_path: Path) -> None:
@@ -469,6 +499,30 @@ def test_an_interrupted_index_continues(
     assert "already complete" in capsys.readouterr().out
     with pytest.raises(UserError, match="already holds another index"):
         index(corpus, out=tmp_path / "index", seconds=2.0)
+
+
+def test_a_continued_index_reads_files_again_that_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "PART", 2)
+    files = [write(tmp_path / "in" / f"{name}.wav") for name in "abcdef"]
+    whole = files[0].read_bytes()
+    files[0].write_bytes(b"damaged")
+    write_part = build.write_part
+    written: list[Path] = []
+
+    def stop_after_two(path: Path, *rest: Any) -> None:
+        if len(written) == 2:
+            raise KeyboardInterrupt
+        write_part(path, *rest)
+        written.append(path)
+
+    monkeypatch.setattr(build, "write_part", stop_after_two)
+    with pytest.raises(KeyboardInterrupt):
+        index(tmp_path / "in", out=tmp_path / "index")
+    files[0].write_bytes(whole)
+    monkeypatch.setattr(build, "write_part", lambda path, *rest: (written.append(path), write_part(path, *rest)))
+    assert index(tmp_path / "in", out=tmp_path / "index")["utterances"] == 6
+    assert not refused(tmp_path / "index")
+    assert len(written) == 4  # the first part again and the third, but not the second
 
 
 def test_damaged_indexes_are_refused_in_one_line(tmp_path: Path, corpus: Path) -> None:

@@ -201,6 +201,21 @@ def test_lhotse_recordings_and_supervisions_are_joined(tmp_path: Path) -> None:
     assert "lost belongs to gone, which is in no recordings manifest" in refused[0]
 
 
+def test_one_lhotse_supervision_in_a_long_recording_is_its_own_stretch(tmp_path: Path) -> None:
+    write(tmp_path / "a.wav", 2.0)
+    names = ("short", "nearly")
+    jsonl(tmp_path / "mine_recordings_dev.jsonl", [cut("x", "a.wav")["recording"] | {"id": name} for name in names])
+    spoken = [supervision("s", 0.5, 0.75, text="hi"), supervision("t", 0.0, 1.95, text="ho")]
+    rows = [row | {"recording_id": name} for row, name in zip(spoken, names, strict=True)]
+    jsonl(tmp_path / "mine_supervisions_dev.jsonl", rows)
+    items, refused = found(tmp_path)
+    assert not refused
+    assert [(i.id, i.offset, i.duration, i.text) for i in items] == [("s", 0.5, 0.75, "hi"), ("nearly", 0.0, 2.0, "ho")]
+    # A cut is a part of its recording, and its supervision is relative to the cut.
+    file = jsonl(tmp_path / "c.jsonl", [cut("c", "a.wav", 0.25, 1.5, supervisions=[spoken[0]])])
+    assert [(i.id, i.offset, i.duration, i.text) for i in found(file)[0]] == [("s", 0.75, 0.75, "hi")]
+
+
 def test_a_lhotse_manifest_in_a_folder_called_recordings_finds_its_supervisions(tmp_path: Path) -> None:
     folder = tmp_path / "recordings"
     write(folder / "a.wav", 2.0)

@@ -210,6 +210,7 @@ class Handler(http.server.SimpleHTTPRequestHandler):
     ranges = True
     latency = 0.0  # seconds before an answer
     refuse = 0  # the status of every answer, if not 0
+    refuse_files: dict[str, int]  # the status of every answer for these files
     gate: threading.Barrier | None = None  # answers wait until so many requests are there
     requests: list[str]
 
@@ -219,8 +220,9 @@ class Handler(http.server.SimpleHTTPRequestHandler):
             self.gate.wait()
         path = Path(self.translate_path(self.path))
         type(self).requests.append(f"{path.name} {self.headers.get('Range', '')}")
-        if self.refuse or not path.is_file():
-            self.send_error(self.refuse or 404)
+        refused = self.refuse or self.refuse_files.get(path.name, 0)
+        if refused or not path.is_file():
+            self.send_error(refused or 404)
             return
         content = path.read_bytes()
         asked = re.match(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
@@ -252,7 +254,7 @@ def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
     servers: list[http.server.ThreadingHTTPServer] = []
 
     def start(folder: Path) -> tuple[str, type[Handler]]:
-        handler = type("Breakable", (Handler,), {"requests": []})
+        handler = type("Breakable", (Handler,), {"requests": [], "refuse_files": {}})
         server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(handler, directory=str(folder)))  # type: ignore[arg-type]
         threading.Thread(target=server.serve_forever, daemon=True).start()
         servers.append(server)

@@ -262,6 +262,31 @@ def test_processes_of_a_node_download_a_shard_once_and_sweep_what_a_kill_left(
 
 
 @pytest.mark.usefixtures("no_pauses")
+def test_files_that_vanish_while_room_is_made_do_not_end_the_cache(
+    wholes: tuple[list[str], type[Handler], Path],
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    urls, _, folder = wholes
+    cache = ShardCache(folder, 10_000)
+    passing = [folder / name for name in ("4567.lock", "4567.shard", ".89ab.shard.0a1b2c3d.partial")]
+    disk_scan = os.scandir
+
+    def scan(where: Path) -> list[os.DirEntry[str]]:
+        entries = list(disk_scan(where))
+        for path in passing:  # another process removes them after they were listed
+            path.unlink(missing_ok=True)
+        return entries
+
+    monkeypatch.setattr(cache, "remove_leftovers", lambda _: [path.touch() for path in passing])
+    monkeypatch.setattr(os, "scandir", scan)
+    cache.try_to_keep(urls[0], folder / "0123.shard")
+    monkeypatch.undo()
+    assert [path.name for path in folder.iterdir()] == ["0123.shard"]
+    assert not capfd.readouterr().err
+
+
+@pytest.mark.usefixtures("no_pauses")
 @pytest.mark.parametrize("harm", ["little space", "no space", "too small"])
 def test_a_full_disk_is_reported_once_and_shards_are_read_from_their_urls(
     wholes: tuple[list[str], type[Handler], Path],

@@ -1,13 +1,12 @@
 """The command line: `sjepa COMMAND ...`."""
 
-import errno
 import os
 import sys
 from contextlib import nullcontext
 from pathlib import Path
 
 from sjepa.commands import COMMANDS
-from sjepa.errors import OutageError, ReportedError, UserError
+from sjepa.errors import OutageError, ReportedError, UserError, describe_file_error
 from sjepa.files import refuse_below_file, refuse_folder
 from sjepa.memory import keep_freed_memory
 from sjepa.stopping import INTERRUPTED, stop_requests
@@ -19,7 +18,6 @@ PROTOCOLS_FLAG = "--allow-protocols"
 ONE_FILE = ("bench", "report", "table")  # commands whose --out is a file
 
 TEMPORARY = 75  # exit code for a failure that may pass, as in sysexits.h
-FULL = (errno.ENOSPC, errno.EDQUOT)  # a full disk or quota; the error then names no file
 
 
 def dispatch(arguments: list[str]) -> None:
@@ -90,10 +88,10 @@ def main(arguments: list[str] | None = None) -> None:
     except BrokenPipeError:  # the reader of our output has ended, as with `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
-        if error.filename is None and error.errno not in FULL:  # not about a file of the user: our bug
+        line = describe_file_error(error)
+        if line is None:
             raise
-        where = error.filename2 or error.filename  # for a file that is moved, its destination
-        print(f"sjepa: {f'{where}: ' if where else ''}{error.strerror}", file=sys.stderr)
+        print(f"sjepa: {line}", file=sys.stderr)
         sys.exit(2)
     except MemoryError:
         print("sjepa: not enough memory: choose smaller sizes", file=sys.stderr)

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from sjepa.device import choose_device
-from sjepa.errors import ReportedError, UserError
+from sjepa.errors import ReportedError, UserError, describe_file_error
 from sjepa.stopping import nothing_unsaved
 
 T = TypeVar("T")
@@ -152,20 +152,25 @@ def gather_tensors(tensor: Tensor) -> list[Tensor]:
 
 
 def run_on_main_rank(task: Callable[[], T]) -> T | None:
-    """Run a task on the main rank, and return its result there. If it raises UserError, all ranks end with it."""
+    """Run a task on the main rank, and return its result there. Its errors end all ranks, as in `run_on_all_ranks`."""
     return run_on_all_ranks(lambda: task() if is_main() else None)
 
 
 def run_on_all_ranks(task: Callable[[], T]) -> T:
-    """Run a task on every rank, and return its result. If one raises UserError, all end with it and none waits.
+    """Run a task on every rank, and return its result. If one raises an error, all end with it and none waits.
 
-    The main rank raises the error, and the others a ReportedError.
+    This holds for UserError, and for OSError about a file, such as one on a full disk. The main rank raises a
+    UserError, and the others a ReportedError.
     """
     result = message = None
     try:
         result = task()
     except UserError as error:
         message = str(error)
+    except OSError as error:
+        message = describe_file_error(error)
+        if message is None:
+            raise
     messages = [found for found in gather_objects(message) if found]
     if messages:
         raise UserError(messages[0]) if is_main() else ReportedError(messages[0])

@@ -1,7 +1,10 @@
 """Errors that users can fix, shown in one line without a traceback."""
 
 import difflib
+import errno
 from collections.abc import Iterable
+
+FULL = (errno.ENOSPC, errno.EDQUOT)  # a full disk or quota; the error then names no file
 
 
 class UserError(Exception):
@@ -22,6 +25,14 @@ class OutageError(UserError):
 
 class ReportedError(UserError):
     """An error that another process reports, so that several ranks print one line."""
+
+
+def describe_file_error(error: OSError) -> str | None:
+    """Return the file and the reason in one line. None if it is not about a file of the user: our bug."""
+    if error.filename is None and error.errno not in FULL:
+        return None
+    where = error.filename2 or error.filename  # for a file that is moved, its destination
+    return f"{where}: {error.strerror}" if where else str(error.strerror)
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:

@@ -19,6 +19,7 @@ from sjepa.data.index import AUDIO, Row, import_arrow, merge_parts, report_write
 from sjepa.data.index_folder import IndexFolder
 from sjepa.data.languages import select_languages
 from sjepa.data.layouts import Found, Item, Layout, find_items
+from sjepa.data.outages import collect
 from sjepa.data.silence import Stretch, cut_at_silences, join_voice, loudness
 from sjepa.data.storage import ByteRange, is_url, read_bytes
 from sjepa.errors import UserError
@@ -99,13 +100,12 @@ def write_index(
     try:
         with bar("Reading headers", total, show=show) as progress:
             for chunk in split_chunks(find()):
-                key = hashlib.sha256(repr((chunk, settings)).encode(errors="surrogateescape")).hexdigest()[:24]
-                part = index.parts / f"{key}.arrow"
+                part = index.parts / f"{name_part(chunk, settings)}.arrow"
                 if part.exists():
                     progress.advance(len(chunk))
                 else:
                     rows, refused = [], []
-                    for result in pool.map(lambda item: make_rows(item, limit, cut_transcribed), chunk):
+                    for result in read_rows(chunk, pool, limit, cut_transcribed):
                         if isinstance(result, str):
                             refused.append(result)
                         else:
@@ -125,7 +125,7 @@ def read_corpus(source: str, max_seconds: float, show: bool = True) -> Corpus:
     limit = round(max_seconds * SAMPLE_RATE)
     items = list(find_items([source], "auto"))
     with ThreadPoolExecutor(min(16, 4 * (os.cpu_count() or 1))) as pool:
-        results = pool.map(lambda item: make_rows(item, limit, cut_transcribed=False), items)
+        results = read_rows(items, pool, limit, cut_transcribed=False)
         found = list(track(results, "Reading headers", len(items), show))
     refused = [result for result in found if isinstance(result, str)]
     rows = [row for result in found if not isinstance(result, str) for row in result]
@@ -149,14 +149,45 @@ def split_chunks(items: Found) -> Iterator[list[Item | str]]:
         yield chunk
 
 
-def make_rows(item: Item | str, limit: int, cut_transcribed: bool) -> list[Row] | str:
-    """The utterances of an item, or the reason why it is refused."""
+def name_part(chunk: list[Item | str], settings: dict[str, Any]) -> str:
+    """A name that changes if an item, a setting or a local file does, so that repaired files are read again."""
+    versions = [None if isinstance(item, str) else file_version(item.place.path) for item in chunk]
+    return hashlib.sha256(repr((chunk, versions, settings)).encode(errors="surrogateescape")).hexdigest()[:24]
+
+
+def file_version(path: str) -> tuple[int, int] | None:
+    """Size and time of change of a local file. None for a URL, and for a file that cannot be read."""
+    if is_url(path):
+        return None
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):  # ValueError: a name with a zero byte
+        return None
+    return status.st_size, status.st_mtime_ns
+
+
+def read_rows(
+    items: list[Item | str], pool: ThreadPoolExecutor, limit: int, cut_transcribed: bool
+) -> Iterator[list[Row] | str]:
+    """The utterances of each item, or the reason why it is refused."""
+
+    def read(item: Item | str) -> list[Row] | str | BadAudioError:
+        return make_rows(item, limit, cut_transcribed)
+
+    def place(item: Item | str) -> ByteRange:
+        return ByteRange("") if isinstance(item, str) else item.place
+
+    return collect(pool, read, items, place)
+
+
+def make_rows(item: Item | str, limit: int, cut_transcribed: bool) -> list[Row] | str | BadAudioError:
+    """The utterances of an item, or why it is refused: a reason, or the error of reading it."""
     if isinstance(item, str):
         return item
     try:
         info = read_cached_header(item.place)
     except BadAudioError as error:
-        return str(error)
+        return error
     name, start = show_path(item.place.path), round(item.offset * SAMPLE_RATE)
     samples = info.samples - start if item.duration is None else round(item.duration * SAMPLE_RATE)
     if start + samples > info.samples + ROUNDING * SAMPLE_RATE or start >= info.samples:
@@ -171,7 +202,7 @@ def make_rows(item: Item | str, limit: int, cut_transcribed: bool) -> list[Row] 
         try:
             stretches = [piece for stretch in stretches for piece in cut_pieces(item.place, stretch, limit)]
         except BadAudioError as error:
-            return str(error)
+            return error
     stretches = [stretch for stretch in stretches if stretch[1] >= RECEPTIVE_FIELD]
     if any(length > LONGEST for _, length in stretches):
         return f"{name}: {item.id} is longer than an index can hold ({LONGEST // SAMPLE_RATE // 3600} hours)"

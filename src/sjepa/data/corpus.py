@@ -21,6 +21,7 @@ from sjepa.audio.io import (
     read_int16,
     show_path,
 )
+from sjepa.data.outages import collect
 from sjepa.data.shard_cache import ShardCache
 from sjepa.data.storage import ByteRange, is_url, read_bytes
 from sjepa.errors import UserError
@@ -202,18 +203,22 @@ def check_header(path: str) -> AudioInfo | str:
 def decode(corpus: Corpus, show: bool = True) -> Corpus:
     """Decode every utterance into memory. An utterance that cannot be decoded is reported and keeps its index."""
 
-    def attempt(utterance: int) -> tuple[np.ndarray | str, str]:
-        """The samples of an utterance, or the reason why it cannot be used."""
+    def attempt(utterance: int) -> tuple[np.ndarray, str] | BadAudioError:
+        """The samples of an utterance, and why it cannot be used if it is silent."""
         try:
             return corpus.read(utterance), ""
         except SilentAudioError as error:
             return np.zeros(0, np.int16), str(error)
         except BadAudioError as error:
-            return str(error), str(error)
+            return error
 
     remote = is_url(corpus.paths[0])
     with ThreadPoolExecutor(REQUESTS if remote else os.cpu_count()) as pool:
-        found = list(track(pool.map(attempt, range(len(corpus))), "Decoding audio", len(corpus), show))
+        results = collect(pool, attempt, range(len(corpus)), corpus.place)
+        found = [
+            (result, result) if isinstance(result, str) else result
+            for result in track(results, "Decoding audio", len(corpus), show)
+        ]
     # A silent piece is not listed if another piece of its recording has sound.
     sound = {corpus.place(utterance) for utterance, (_, reason) in enumerate(found) if not reason}
     reasons = [

@@ -21,11 +21,12 @@ from sjepa.bounds import GIGABYTES, NOT_NEGATIVE, POSITIVE, SHARE, WORKERS
 from sjepa.data.corpus import Corpus
 from sjepa.data.corpus_mix import CorpusMix
 from sjepa.data.masking import MaskConfig, draw_views
+from sjepa.data.outages import make_outage_error
 from sjepa.data.prefetch import Order, Prefetch, place_orders
 from sjepa.data.sampler import BatchPlan, BatchSpec, split_evenly
 from sjepa.data.storage import ByteRange, UnreachableError, never_stopped
 from sjepa.data.workers import choose_workers, describe_end, find_ended, ignore_stop_signals, record_processes
-from sjepa.errors import OutageError, UserError
+from sjepa.errors import UserError
 from sjepa.stopping import StoppedError
 from sjepa.torch_private import end_workers
 
@@ -185,7 +186,7 @@ class BatchReader(torch.utils.data.Dataset):
             except BadAudioError as error:
                 unreachable = isinstance(error, UnreachableError)
         if unreachable and bad:
-            raise OutageError(f"the storage of the audio does not answer; the same command continues: {bad[0]}")
+            raise make_outage_error(bad[0])
         first = bad[0] if bad else f"{self.corpus.name(int(spec.utterances[0]))} and others are silent"
         raise UserError(f"every file of a batch is damaged, and so are {OTHERS} others: {first}")
 

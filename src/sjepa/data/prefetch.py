@@ -14,11 +14,10 @@ from torch import Tensor
 
 from sjepa.audio.io import BadAudioError
 from sjepa.data.sampler import BatchSpec
-from sjepa.data.storage import ByteRange, CutShortError, fetch, fetched_ahead, is_url
+from sjepa.data.storage import OUTAGE, ByteRange, CutShortError, fetch, fetched_ahead, is_url
 
 GAP = 65_536  # bytes: a smaller gap between two stretches is cheaper to fetch than a second request
 REQUESTS = 16  # concurrent requests per reading process
-OUTAGE = 1200.0  # seconds to wait for a server that does not answer: less than ranks wait for each other
 QUIET = 60.0  # seconds between two reports of an outage
 AHEAD = 3  # batches that each process fetches ahead
 

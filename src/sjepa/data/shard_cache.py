@@ -18,7 +18,7 @@ from typing import Any
 from sjepa.audio.io import one_line
 from sjepa.data.storage import download, file_size
 from sjepa.errors import UserError
-from sjepa.files import atomic_file, final_name, flush
+from sjepa.files import atomic_file, final_name, flush, is_partial
 from sjepa.locks import hold_lock
 
 SLOTS = 4  # concurrent downloads per node
@@ -112,7 +112,7 @@ class ShardCache:
         """Make room: remove leftovers of killed processes, then the least recently used shards. Others wait here."""
         with hold_lock(self.folder / "room.lock", "", clean=False, wait=True):
             self.remove_leftovers(partial)
-            files = [(entry.stat(), Path(entry.path)) for entry in os.scandir(self.folder) if entry.is_file()]
+            files = self.find_files()
             shards = sorted((status.st_mtime, status.st_size, path) for status, path in files if path.suffix == ENDING)
             used = sum(status.st_size for status, _ in files)
             disk = shutil.disk_usage(self.folder)
@@ -130,6 +130,15 @@ class ShardCache:
                 raise NoRoomError
             with partial.open("wb") as file:
                 file.truncate(size)  # reserves the space
+
+    def find_files(self) -> list[tuple[os.stat_result, Path]]:
+        """Shards and partial files. Other processes may rename or remove some meanwhile."""
+        files = []
+        for entry in os.scandir(self.folder):
+            if entry.name.endswith(ENDING) or is_partial(entry.name):
+                with suppress(FileNotFoundError):
+                    files.append((entry.stat(), Path(entry.path)))
+        return files
 
     def remove_leftovers(self, partial: Path) -> None:
         """Remove partial files of processes that are gone: all of this shard, and of others whose lock is free."""

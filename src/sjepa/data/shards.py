@@ -22,6 +22,7 @@ from sjepa.audio.io import SAMPLE_RATE, BadAudioError
 from sjepa.data.corpus import Corpus
 from sjepa.data.index import Row, merge_parts, open_index, read_labels, read_table, report_write_errors, write_part
 from sjepa.data.index_folder import IndexFolder
+from sjepa.data.outages import collect
 from sjepa.errors import UserError
 from sjepa.files import atomic_file, is_used, read_json, write_whole
 from sjepa.locks import lock_folder
@@ -77,7 +78,7 @@ def pack(source: str, out: Path, settings: dict[str, Any], workers: int, show: b
                 if path.exists() and part.exists():
                     progress.advance(len(utterances))
                 else:
-                    write_shard(path, part, utterances, labels, encoding, pool, progress)
+                    write_shard(path, part, utterances, corpus, labels, encoding, pool, progress)
                 check_shard(path, part)
                 parts.append(part)
         return merge_parts(index, parts, {"root": "."} | settings)
@@ -95,6 +96,7 @@ def write_shard(
     path: Path,
     part: Path,
     utterances: np.ndarray,
+    corpus: Corpus,
     labels: Any,
     encoding: Encoding,
     pool: ProcessPoolExecutor,
@@ -110,7 +112,7 @@ def write_shard(
             partial.open("wb") as file,
             tarfile.open(fileobj=file, mode="w", format=tarfile.USTAR_FORMAT) as tar,
         ):
-            encoded = pool.map(encode, utterances.tolist(), chunksize=8)
+            encoded = collect(pool, encode, utterances.tolist(), corpus.place, chunksize=8)
             for utterance, result in zip(utterances.tolist(), encoded, strict=True):
                 progress.advance()
                 if isinstance(result, str):
@@ -160,20 +162,20 @@ def open_source(source: str) -> None:
     _source = open_index(source)
 
 
-def encode_flac(utterance: int) -> tuple[bytes, int] | str:
+def encode_flac(utterance: int) -> tuple[bytes, int] | BadAudioError:
     import soundfile
 
     samples = read_samples(utterance)
-    if isinstance(samples, str):
+    if isinstance(samples, BadAudioError):
         return samples
     buffer = io.BytesIO()
     soundfile.write(buffer, samples, SAMPLE_RATE, format="FLAC", subtype="PCM_16")
     return buffer.getvalue(), len(samples)
 
 
-def encode_wav(utterance: int) -> tuple[bytes, int] | str:
+def encode_wav(utterance: int) -> tuple[bytes, int] | BadAudioError:
     samples = read_samples(utterance)
-    if isinstance(samples, str):
+    if isinstance(samples, BadAudioError):
         return samples
     buffer = io.BytesIO()
     with wave.open(buffer, "wb") as file:
@@ -184,9 +186,9 @@ def encode_wav(utterance: int) -> tuple[bytes, int] | str:
     return buffer.getvalue(), len(samples)
 
 
-def read_samples(utterance: int) -> np.ndarray | str:
+def read_samples(utterance: int) -> np.ndarray | BadAudioError:
     assert _source is not None
     try:
         return _source.read(utterance)
     except BadAudioError as error:
-        return str(error)
+        return error

@@ -16,6 +16,7 @@ from sjepa.errors import UserError
 TRIES = 5
 FIRST_WAIT = 0.5  # seconds before the second try; each further wait is twice as long, up to the longest
 LONGEST_WAIT = 10.0
+OUTAGE = 1200.0  # seconds to wait for a server that does not answer: less than ranks wait for each other
 CONNECT, STALL = 5.0, 10.0  # seconds that a server may take to accept a connection, and to send its next bytes
 PART = 8 * 2**20  # bytes per request when a whole file is downloaded
 DOWNLOADS = 4  # concurrent requests of a download
@@ -30,6 +31,10 @@ ALLOWED = "SJEPA_ALLOW_PROTOCOLS"  # set by --allow-protocols; worker processes 
 
 class UnreachableError(BadAudioError):
     """A URL did not answer. It may do so later."""
+
+
+class DeniedError(UnreachableError):
+    """A server denied access to a URL: to this one, or to all of them if credentials have expired."""
 
 
 class CutShortError(BadAudioError):
@@ -132,7 +137,7 @@ def fetch(
         except Exception as error:  # every protocol has its own exceptions
             reason, short = one_line(error) or type(error).__name__, False
             if isinstance(error, PermissionError) or getattr(error, "status", None) in FINAL:
-                raise UnreachableError(f"{show_path(url)}: cannot be read ({reason})") from None
+                raise DeniedError(f"{show_path(url)}: cannot be read ({reason})") from None
         else:
             if not size or len(content) == size:
                 failing_urls.discard(url)

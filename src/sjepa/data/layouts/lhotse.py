@@ -14,6 +14,7 @@ from sjepa.data.storage import ByteRange
 from sjepa.errors import UserError
 from sjepa.fields import SURPRISES, shorten
 
+ROUNDING = 0.1  # seconds by which a supervision may be shorter than the cut that it spans
 ENDINGS = (".jsonl", ".jsonl.gz")
 # `librispeech_cuts_train-clean-100.jsonl.gz`: a corpus, a kind and a split.
 NAME = re.compile(r"(?:^|.*[_-])(cuts|recordings|supervisions)(?:[_-](.+?))?(?:_all)?\.jsonl(?:\.gz)?$")
@@ -93,7 +94,10 @@ def locate_refusal(path: str, number: int, found: list[Item] | str) -> Found:
 
 
 def read_cut(cut: dict[str, Any], split: str, path: str) -> list[Item] | str:
-    """One item per supervision of a cut, or the cut itself if it has at most one."""
+    """One item per supervision of a cut, or the cut itself if it has none or one that spans it.
+
+    Lhotse makes the same items with `trim_to_supervisions`.
+    """
     try:
         return parse_cut(cut, split, path)
     except SURPRISES as error:
@@ -114,7 +118,7 @@ def parse_cut(cut: dict[str, Any], split: str, path: str) -> list[Item] | str:
         whole = [Item(place, escape_text(str(name)), start, duration, split=split)]
         if not spoken:
             return whole
-        if len(spoken) == 1:
+        if len(spoken) == 1 and duration - float(spoken[0]["duration"]) <= ROUNDING:
             return [add_labels(whole[0], spoken[0])]
         parts = []
         for part in spoken:

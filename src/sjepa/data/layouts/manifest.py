@@ -93,9 +93,9 @@ def table_lines(rows: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any] | str
 
 
 def open_text(source: str, newline: str | None = None) -> IO[str]:
-    """Open a list as text, with or without gzip."""
+    """Open a list as text, with or without gzip. Excel writes a byte-order mark before the first column."""
     opened = gzip.open if source.endswith(".gz") else open
-    return cast(IO[str], opened(source, "rt", encoding="utf-8", errors="surrogateescape", newline=newline))
+    return cast(IO[str], opened(source, "rt", encoding="utf-8-sig", errors="surrogateescape", newline=newline))
 
 
 def parse_object(text: str) -> dict[str, Any] | str:

@@ -24,7 +24,7 @@ def items(source: Source) -> Found:
         if place is None:
             yield name
             continue
-        key, _, ending = name.partition(".")
+        key, ending = split_name(name)
         if f".{ending.rpartition('.')[2].lower()}" in EXTENSIONS:
             pending.append((key, place))
         elif ending in ("json", "txt"):
@@ -34,6 +34,13 @@ def items(source: Source) -> Found:
         name = text_field(labels, "id") or escape_text(f"{base}/{key}")
         known_labels = (*(text_field(labels, label) for label in LABELS), other_labels(labels))
         yield Item(place, name, 0.0, None, (), *known_labels)
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """Split the name of a member as WebDataset does: at the first dot after its folder."""
+    folder, slash, file = name.rpartition("/")
+    stem, _, ending = file.partition(".")
+    return f"{folder}{slash}{stem}", ending
 
 
 def read_labels(place: ByteRange, ending: str) -> dict[str, Any]:
