@@ -14,7 +14,15 @@ from sjepa.errors import UserError
 from sjepa.evaluate.labelled import read_labelled
 from sjepa.evaluate.superb import TaskName, librispeech
 from sjepa.evaluate.superb.classes import ClassTask
-from sjepa.evaluate.superb.records import LITE_UTTERANCES, Fold, Label, Utterance, split_speakers
+from sjepa.evaluate.superb.records import (
+    LITE_UTTERANCES,
+    Fold,
+    Label,
+    Utterance,
+    sample_each_label,
+    sample_evenly,
+    split_speakers,
+)
 from sjepa.evaluate.superb.sequences import Batching, SequenceTask
 from sjepa.evaluate.superb.tasks import find_entry, make_task
 from sjepa.evaluate.superb.tasks.sid import limit_speakers
@@ -196,13 +204,18 @@ def test_a_manifest_is_read_as_an_index_reads_it(copy: Callable[[str], Path], ma
 
 
 def test_lite_takes_evenly_spaced_utterances(made: dict[str, Path]) -> None:
-    from sjepa.evaluate.superb.records import sample_evenly
-
     assert sample_evenly(list(range(10)), 4) == [0, 2, 5, 7]
     assert sample_evenly(list(range(3)), 4) == [0, 1, 2]
     (fold,) = make_task("sid", made["sid"], lite=True).folds
     assert speakers(limit_speakers(fold, 1).test) == speakers(limit_speakers(fold, 1).train) == {"id10001"}
     assert all(len(part) <= most for part, most in zip((fold.train, fold.dev, fold.test), LITE_UTTERANCES, strict=True))
+
+
+def test_lite_keeps_utterances_even_if_there_are_more_classes_than_utterances_to_keep() -> None:
+    many = [Utterance(f"{label}-{number}", Path("x.wav"), (f"c{label}",)) for label in range(9) for number in range(2)]
+    assert [u.name for u in sample_each_label(many, 4)] == ["0-0", "2-0", "4-0", "6-0"]
+    assert [u.name for u in sample_each_label(many, 9)] == [f"{label}-0" for label in range(9)]
+    assert sample_each_label(many, 18) == many
 
 
 @pytest.mark.parametrize(

@@ -101,13 +101,17 @@ def sample_evenly(items: Sequence[T], most: int) -> list[T]:
 
 
 def sample_each_label(utterances: Sequence[Utterance], most: int) -> list[Utterance]:
-    """Return at most `most` utterances, with the same limit for each label, to keep rare labels."""
+    """Return at most `most` utterances, with the same limit for each label, to keep rare labels.
+
+    If there are more labels than `most`, one utterance each of evenly spaced labels is kept.
+    """
     if len(utterances) <= most:
         return list(utterances)
     classes: dict[Label, list[Utterance]] = {}
     for utterance in utterances:
         classes.setdefault(utterance.label, []).append(utterance)
-    return [u for members in classes.values() for u in sample_evenly(members, most // len(classes))]
+    each = max(1, most // len(classes))
+    return sample_evenly([u for members in classes.values() for u in sample_evenly(members, each)], most)
 
 
 def reduce_folds(folds: list[Fold], choose: Callable[[Sequence[Utterance], int], list[Utterance]]) -> list[Fold]:
