@@ -1,6 +1,7 @@
 """Readers of the corpora: what they find in the true layouts, and what they refuse in one clear line."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,11 @@ from sjepa.errors import UserError
 from sjepa.evaluate.labelled import read_labelled
 from sjepa.evaluate.superb import TaskName, librispeech
 from sjepa.evaluate.superb.classes import ClassTask
+from sjepa.evaluate.superb.corpora import quesst, voxceleb
+from sjepa.evaluate.superb.corpora.fluent_commands import read_fluent_commands
+from sjepa.evaluate.superb.corpora.libri2mix import read_table
+from sjepa.evaluate.superb.corpora.snips import read_snips
+from sjepa.evaluate.superb.decode import read_lexicon_words
 from sjepa.evaluate.superb.records import (
     LITE_UTTERANCES,
     Fold,
@@ -26,7 +32,7 @@ from sjepa.evaluate.superb.records import (
 from sjepa.evaluate.superb.sequences import Batching, SequenceTask
 from sjepa.evaluate.superb.tasks import find_entry, make_task
 from sjepa.evaluate.superb.tasks.sid import limit_speakers
-from sjepa.evaluate.superb.text import Characters
+from sjepa.evaluate.superb.text import Characters, read_slot_names
 
 pytest.importorskip("espeakng_loader")
 
@@ -318,6 +324,36 @@ def test_a_line_that_is_not_as_it_should_be_is_named_in_one_line(
     with pytest.raises(UserError, match=message) as refusal:
         make_task(name, root, lite=True)
     assert "\n" not in str(refusal.value)
+
+
+READERS: dict[str, Callable[[Path], object]] = {
+    "lexicon.txt": lambda root: librispeech.read_lexicons([root / "lexicon.txt"]),
+    "words.txt": lambda root: list(read_lexicon_words(root / "words.txt")),
+    "slots.txt": lambda root: read_slot_names(root / "slots.txt"),
+    "all.iob.snips.txt": read_snips,
+    "scoring/documents.lst": lambda root: quesst.read_list(root, "documents.lst"),
+    "scoring/dev.rttm": lambda root: quesst.read_truth(root / "scoring"),
+    "iden_split.txt": voxceleb.read_voxceleb,
+    voxceleb.TRIALS[0]: voxceleb.read_trials,
+    "utt2spk": lambda root: read_table(root / "utt2spk", 2),
+    "data/train_data.csv": read_fluent_commands,
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_text_file_in_another_encoding_is_named(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / "wav").mkdir()  # of VoxCeleb
+    (tmp_path / name).write_bytes("José café\n".encode("latin-1"))
+    for other in ("dev.tlist.xml", "dev.ecf.xml") if name.endswith(".rttm") else ():
+        (tmp_path / "scoring" / other).write_text("<a/>")
+    with pytest.raises(UserError, match=f"{re.escape(name)} is not UTF-8 text"):
+        READERS[name](tmp_path)
+
+
+def test_a_byte_order_mark_is_not_part_of_the_first_word(tmp_path: Path) -> None:
+    (tmp_path / "lexicon.txt").write_text("ja Y AA\n", encoding="utf-8-sig")
+    assert librispeech.read_lexicons([tmp_path / "lexicon.txt"]) == {"ja": "Y AA"}
 
 
 def test_a_label_that_cannot_be_written_is_refused_before_training(copy: Callable[[str], Path]) -> None:

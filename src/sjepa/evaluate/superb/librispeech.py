@@ -7,6 +7,7 @@ from sjepa.audio.io import EXTENSIONS
 from sjepa.data.layouts.librispeech import read_sexes, read_transcripts
 from sjepa.errors import UserError
 from sjepa.evaluate.superb.records import Fold, Utterance, find_folder, read_json_lines, split_by_speaker
+from sjepa.files import read_text
 
 SILENCES = frozenset({"SIL", "SPN", "", "sp", "sil", "spn"})
 STANDARD = ("train-clean-100", "dev-clean", "test-clean")
@@ -110,7 +111,7 @@ def read_lexicons(paths: Sequence[Path]) -> dict[str, str]:
     for path in paths:
         if not path.is_file():
             raise UserError(f"there is no lexicon {path}: lines of a word and its phones")
-        for line in path.read_text(encoding="utf-8").splitlines():
+        for line in read_text(path).splitlines():
             if line.strip():
                 word, *phones = line.split()
                 lexicon.setdefault(word, " ".join(phones))
