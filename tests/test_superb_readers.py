@@ -1,5 +1,6 @@
 """Readers of the corpora: what they find in the true layouts, and what they refuse in one clear line."""
 
+import gzip
 import json
 import re
 import shutil
@@ -354,6 +355,31 @@ def test_a_text_file_in_another_encoding_is_named(name: str, tmp_path: Path) -> 
 def test_a_byte_order_mark_is_not_part_of_the_first_word(tmp_path: Path) -> None:
     (tmp_path / "lexicon.txt").write_text("ja Y AA\n", encoding="utf-8-sig")
     assert librispeech.read_lexicons([tmp_path / "lexicon.txt"]) == {"ja": "Y AA"}
+
+
+def test_phones_are_read_from_files_with_blank_lines_and_from_gzip(tmp_path: Path) -> None:
+    line = json.dumps({"name": "1-1-0000", "phones": ["SIL", "G"]})
+    expected = {"1-1-0000": ["SIL", "G"]}
+    (tmp_path / "phones-dev-clean.jsonl").write_text(f"{line}\n\n")
+    (tmp_path / "phones-dev-clean.jsonl.bak").write_text("an older version")
+    assert librispeech.read_aligned_phones(tmp_path) == expected
+    (tmp_path / "phones-dev-clean.jsonl").write_text(f"\n{line}\n[]\n")
+    with pytest.raises(UserError, match=r"phones-dev-clean\.jsonl line 3: not a JSON object"):
+        librispeech.read_aligned_phones(tmp_path)
+    (tmp_path / "phones-dev-clean.jsonl").unlink()
+    packed = tmp_path / "phones-dev-clean.jsonl.gz"
+    packed.write_bytes(gzip.compress(f"{line}\n".encode()))
+    assert librispeech.read_aligned_phones(tmp_path) == expected
+    packed.write_bytes(packed.read_bytes()[:-12])
+    with pytest.raises(UserError, match=r"phones-dev-clean\.jsonl\.gz cannot be decompressed"):
+        librispeech.read_aligned_phones(tmp_path)
+
+
+def test_labels_in_another_encoding_are_refused_by_line(tmp_path: Path) -> None:
+    lines = ['{"path": "a.wav"}\n', '{"path": "a.wav", "text": "café"}\n']
+    (tmp_path / "labels.jsonl").write_bytes("".join(lines).encode("latin-1"))
+    with pytest.raises(UserError, match=r"labels\.jsonl line 2: not UTF-8 text"):
+        read_labelled(tmp_path, phones=False)
 
 
 def test_a_label_that_cannot_be_written_is_refused_before_training(copy: Callable[[str], Path]) -> None:

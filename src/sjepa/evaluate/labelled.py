@@ -163,14 +163,12 @@ def align(corpus: Sequence[LabelledUtterance], place: Path) -> list[LabelledUtte
 def read_labels_file(data: Path) -> list[LabelledUtterance]:
     """Read `labels.jsonl`: `path`, and optionally `id`, `text`, `speaker`, `gender`, `phones` and `words`."""
     file = data / LABELS_FILE
-    try:
-        rows = list(read_json_lines(file))
-    except UnicodeDecodeError as error:
-        raise UserError(f"{file} is not text: {error}") from error
-    for number, row in enumerate(rows, 1):
+    rows = []
+    for number, row in read_json_lines(file):
         if not isinstance(row.get("path"), str) or "\0" in row["path"]:
             raise UserError(f"{file} line {number}: there is no path")
         check_fields(row, {"phones": SEGMENTS, "words": SEGMENTS}, f"{file} line {number}")
+        rows.append(row)
     require_audio([data / row["path"] for row in rows], str(file))
     return [read_row(data, row) for row in rows]
 

@@ -74,7 +74,8 @@ def read_speaker_sexes(root: Path) -> dict[str, str]:
 
 def find_phone_files(root: Path) -> list[Path]:
     """Find phone labels, `phones-SUBSET.jsonl` or `.jsonl.gz`, in a folder or its parent."""
-    return [file for place in (root, root.parent) for file in sorted(place.glob("phones-*.jsonl*"))]
+    patterns = ("phones-*.jsonl", "phones-*.jsonl.gz")
+    return [file for place in (root, root.parent) for pattern in patterns for file in sorted(place.glob(pattern))]
 
 
 def describe_missing_phones(root: Path, subset: str) -> str:
@@ -89,7 +90,7 @@ def read_aligned_phones(root: Path) -> dict[str, list[str]]:
     """Read phone labels by utterance, 100 per second."""
     labels: dict[str, list[str]] = {}
     for file in find_phone_files(root):
-        for number, row in enumerate(read_json_lines(file), 1):
+        for number, row in read_json_lines(file):
             if not isinstance(row.get("name"), str) or not isinstance(row.get("phones"), list):
                 raise UserError(f"{file} line {number}: needs a name and a list of phones")
             labels[row["name"]] = row["phones"]
