@@ -77,17 +77,21 @@ def extract_features(
     frames: int | None,
     seed: int,
     means: bool = True,
+    framed_from: Sequence[int] | None = None,
 ) -> ExtractedFeatures:
     """Extract features. Without `means`, only utterances whose frames are kept are used.
 
-    `frames` is the number of frames to keep, 0 for all, or None to keep only means.
+    `frames` is the number of frames to keep, 0 for all, or None to keep only means. They come from the utterances
+    `framed_from`, by default from all.
     """
     store = FeatureStore(upstream, cache_gb=0.0)
     headers = store.pool.map(lambda item: item.utterance.length(item.utterance.header().samples), corpus)
     samples = list(track(headers, "Reading headers", len(corpus)))
-    framed = (
-        set() if frames is None else set(choose_utterances([upstream.frame_count(n) for n in samples], frames, seed))
-    )
+    framed: set[int] = set()
+    if frames is not None:
+        candidates = range(len(corpus)) if framed_from is None else framed_from
+        counts = [upstream.frame_count(samples[i]) for i in candidates]
+        framed = {candidates[i] for i in choose_utterances(counts, frames, seed)}
     used = np.arange(len(corpus)) if means else np.array(sorted(framed))
     order = [used[batch] for batch in testing_batches(np.array(samples)[used], BATCH)]
     plan = (([corpus[i].utterance for i in batch], -1) for batch in order)
@@ -120,10 +124,16 @@ def probe_encoder(
 ) -> dict[str, Any]:
     """Run all probes at the selected layers. Return the scores and chance levels for `results.json`."""
     states = select_states(upstream, layer)
-    has_phones = any(item.phones or item.segments for item in corpus)
+    with_phones = [index for index, item in enumerate(corpus) if item.has_phones]
+    has_phones = bool(with_phones)
     if not has_phones:
         say("the corpus has no phones: skipping the phoneme probes")
-    found = extract_features(upstream, corpus, states, frames if has_phones or prosody else None, seed)
+    elif len(with_phones) < len(corpus):
+        say(
+            f"{len(corpus) - len(with_phones):,} of {len(corpus):,} utterances have no phones: phoneme probes skip them"
+        )
+    wanted = frames if has_phones or prosody else None
+    found = extract_features(upstream, corpus, states, wanted, seed, framed_from=with_phones or None)
     lengths = [x.shape[1] for x in found.frames]
     properties = {
         ProbeName.SPEAKER: [item.speaker for item in corpus],
