@@ -286,6 +286,22 @@ def test_utterances_without_phones_are_left_out_of_what_needs_phones(
     assert json.loads((tmp_path / "units" / "results.json").read_text())["data"]["utterances"] == 20
 
 
+@pytest.mark.parametrize("speaker", ["", "ann"])
+def test_phones_of_fewer_than_two_speakers_are_probed_on_random_frames_only(
+    speaker: str, spoken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = change_labels(tmp_path / "c", lambda _, row: row | {"speaker": speaker, "gender": ""}, spoken)
+    command = ["probe", "--encoder", "mfcc", "--data", str(data), "--frames", "2500", "--out", str(tmp_path / "out")]
+    dispatch(command)
+    assert "skipping the phoneme probes with held-out speakers" in capsys.readouterr().out
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    (scores,) = results["layers"].values()
+    assert set(scores) == {"phoneme linear, random frames", "phoneme mlp, random frames"}
+    several = probe_encoder(load_upstream("mfcc"), read_labelled(spoken), frames=2500)["layers"]["features"]
+    assert all(score == several[name] for name, score in scores.items())
+    assert [section.columns for section in build_sections([results])] == [list(scores)]
+
+
 def test_a_list_needs_no_more_than_a_path_a_text_and_a_speaker(
     spoken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

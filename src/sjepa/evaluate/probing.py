@@ -147,7 +147,9 @@ def probe_encoder(
     if not properties and not has_phones and not prosody:
         raise UserError("nothing to probe: the corpus has neither phones nor a speaker for every utterance")
     chances: dict[str, float] = {name: chance_accuracy(labels) for name, labels in properties.items()}
+    phone_probes: dict[ProbeName, tuple[Probe, bool]] = {}
     if has_phones:
+        phone_probes = choose_phone_probes([corpus[i].speaker for i in found.framed])
         phones = np.concatenate(
             [corpus[i].frame_phones(n, upstream.frame_centres(n)) for i, n in zip(found.framed, lengths, strict=True)]
         )
@@ -156,7 +158,7 @@ def probe_encoder(
     results: dict[str, Any] = {}
     where = upstream.device
     prosody_probes = ProsodyProbes(upstream, corpus, found, phones if has_phones else None, seed) if prosody else None
-    with bar("Probes", len(states) * (len(properties) + (len(PHONE_PROBES) if has_phones else 0))) as progress:
+    with bar("Probes", len(states) * (len(properties) + len(phone_probes))) as progress:
         for place, state in enumerate(states):
             scores: dict[str, Any] = {}
             means = torch.from_numpy(found.means[:, place]).to(where)
@@ -166,7 +168,7 @@ def probe_encoder(
                 progress.advance(note=name)
             if has_phones:
                 features = torch.from_numpy(np.concatenate([x[place] for x in found.frames])).to(where)
-                for name, (probe, by_speaker) in PHONE_PROBES.items():
+                for name, (probe, by_speaker) in phone_probes.items():
                     score = phone_probe(
                         features, phones, speakers, probe=probe, by_speaker=by_speaker, splits=PHONE_SPLITS, seed=seed
                     )
@@ -187,6 +189,17 @@ def probe_encoder(
         "data": data,
         "audio_seconds_per_second": round(found.speed, 1),
     }
+
+
+def choose_phone_probes(speakers: Sequence[str]) -> dict[ProbeName, tuple[Probe, bool]]:
+    """Return the phone probes of utterances with these speakers. Held-out speakers need at least two."""
+    if len(set(speakers) - {""}) > 1:
+        return PHONE_PROBES
+    say(
+        "the utterances of the phoneme probes have fewer than two speakers: skipping the phoneme probes with held-out "
+        "speakers (increase --frames if the corpus has more speakers)"
+    )
+    return {name: (probe, by_speaker) for name, (probe, by_speaker) in PHONE_PROBES.items() if not by_speaker}
 
 
 class ProsodyProbes:
