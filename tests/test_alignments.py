@@ -91,8 +91,9 @@ def test_ctm_files_and_tables_are_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.TextGrid", "hello", r"a\.TextGrid is not a readable TextGrid"),
-        ("a.TextGrid", LONG[:300], r"a\.TextGrid is not a readable TextGrid"),
+        ("a.TextGrid", "hello", r"a\.TextGrid is not a readable TextGrid \(it ends too early\)"),
+        ("a.TextGrid", LONG[:300], r"a\.TextGrid is not a readable TextGrid \(it ends too early\)"),
+        ("a.TextGrid", '"x" "y"', r"a\.TextGrid is not a readable TextGrid \(it has no TextGrid header\)"),
         ("a.TextGrid", LONG.replace("phones", "x").replace("words", "y"), "no tier is called phones or words"),
         ("a.ctm", "u1 1 0.4 x j\n", r"a\.ctm line 1: not UTTERANCE CHANNEL START DURATION LABEL: u1 1 0\.4 x j"),
         ("a.csv", "utterance,start,phone\nu,0.1,a\n", r"a\.csv line 2: needs an utterance, a start, an end"),

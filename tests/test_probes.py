@@ -2,7 +2,9 @@
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -252,11 +254,52 @@ def test_our_logistic_regression_is_scikit_learns(classes: int) -> None:
 
 def listed(folder: Path, keep: tuple[str, ...], source: Path) -> Path:
     """The same audio with fewer labels, as the cookbook lists them."""
+    return change_labels(folder, lambda _, row: {key: row[key] for key in keep}, source)
+
+
+def change_labels(folder: Path, change: Callable[[int, dict[str, Any]], dict[str, Any]], source: Path) -> Path:
+    """The same corpus with other rows in labels.jsonl."""
     shutil.copytree(source, folder)
     rows = [json.loads(line) for line in (source / "labels.jsonl").read_text().splitlines()]
-    lines = [json.dumps({key: row[key] for key in keep}) + "\n" for row in rows]
+    lines = [json.dumps(change(number, row)) + "\n" for number, row in enumerate(rows)]
     (folder / "labels.jsonl").write_text("".join(lines))
     return folder
+
+
+def test_utterances_without_phones_are_left_out_of_what_needs_phones(
+    spoken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = change_labels(tmp_path / "c", lambda number, row: row if number % 6 else row | {"phones": []}, spoken)
+    some, every = read_labelled(data), read_labelled(spoken)
+    assert "4 of 24 utterances have no phones and are skipped" in capsys.readouterr().out
+    assert [item.utterance.name for item in some] == [x.utterance.name for i, x in enumerate(every) if i % 6]
+    corpus = read_labelled(data, phones=False)
+    results = probe_encoder(load_upstream("mfcc"), corpus, frames=0)
+    assert "4 of 24 utterances have no phones: phoneme probes skip them" in capsys.readouterr().out
+    assert results["data"]["utterances"] == 24  # the speakers of all utterances are probed
+    assert results["data"]["phone_utterances"] == 20
+    alone = probe_encoder(load_upstream("mfcc"), some, frames=0)
+    name = "phoneme linear, random frames"
+    assert results["layers"]["features"][name] == alone["layers"]["features"][name]
+    command = ["units", "--encoder", "mfcc", "--units", "kmeans", "--clusters", "9", "--frames", "0"]
+    dispatch([*command, "--data", str(data), "--out", str(tmp_path / "units")])
+    assert json.loads((tmp_path / "units" / "results.json").read_text())["data"]["utterances"] == 20
+
+
+@pytest.mark.parametrize("speaker", ["", "ann"])
+def test_phones_of_fewer_than_two_speakers_are_probed_on_random_frames_only(
+    speaker: str, spoken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = change_labels(tmp_path / "c", lambda _, row: row | {"speaker": speaker, "gender": ""}, spoken)
+    command = ["probe", "--encoder", "mfcc", "--data", str(data), "--frames", "2500", "--out", str(tmp_path / "out")]
+    dispatch(command)
+    assert "skipping the phoneme probes with held-out speakers" in capsys.readouterr().out
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    (scores,) = results["layers"].values()
+    assert set(scores) == {"phoneme linear, random frames", "phoneme mlp, random frames"}
+    several = probe_encoder(load_upstream("mfcc"), read_labelled(spoken), frames=2500)["layers"]["features"]
+    assert all(score == several[name] for name, score in scores.items())
+    assert [section.columns for section in build_sections([results])] == [list(scores)]
 
 
 def test_a_list_needs_no_more_than_a_path_a_text_and_a_speaker(

@@ -67,6 +67,27 @@ def test_features_that_do_not_fit_in_memory_are_read_from_disk(tmp_path: Path) -
     assert set(seen.values()) == {2}
 
 
+def test_the_features_on_disk_may_be_deleted_during_a_run(tmp_path: Path) -> None:
+    made = noises(tmp_path / "audio", 4)
+    upstream = load_upstream("logmel")
+    store = FeatureStore(upstream, 0.0, FeatureFiles(tmp_path / "cache", 2**20, upstream))
+    before = features(store, made)
+    shutil.rmtree(tmp_path / "cache")
+    assert all(a.equal(b) for a, b in zip(features(store, made), before, strict=True))
+    assert len(list((tmp_path / "cache").rglob("*.npy"))) == 4
+
+
+def test_a_function_without_weights_has_no_features_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its code may change between two runs, and the features of the old code would be used."""
+    (tmp_path / "coded.py").write_text("def make():\n    return lambda x: x.unfold(1, 400, 320)\n")
+    monkeypatch.chdir(tmp_path)
+    coded = load_upstream("coded:make")
+    with pytest.raises(UserError, match="--feature-cache: coded-make has no weights"):
+        FeatureFiles(tmp_path / "cache", 2**20, coded)
+    assert not (tmp_path / "cache").exists()
+    FeatureFiles(tmp_path / "cache", 2**20, replace(coded, network=torch.nn.Linear(1, 1)))
+
+
 def test_features_on_disk_are_bounded(tmp_path: Path) -> None:
     made = noises(tmp_path / "audio", 6)
     upstream = load_upstream("logmel")

@@ -1,6 +1,8 @@
 """Readers of the corpora: what they find in the true layouts, and what they refuse in one clear line."""
 
+import gzip
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -14,11 +16,24 @@ from sjepa.errors import UserError
 from sjepa.evaluate.labelled import read_labelled
 from sjepa.evaluate.superb import TaskName, librispeech
 from sjepa.evaluate.superb.classes import ClassTask
-from sjepa.evaluate.superb.records import LITE_UTTERANCES, Fold, Label, Utterance, split_speakers
+from sjepa.evaluate.superb.corpora import quesst, voxceleb
+from sjepa.evaluate.superb.corpora.fluent_commands import read_fluent_commands
+from sjepa.evaluate.superb.corpora.libri2mix import read_table
+from sjepa.evaluate.superb.corpora.snips import read_snips
+from sjepa.evaluate.superb.decode import read_lexicon_words
+from sjepa.evaluate.superb.records import (
+    LITE_UTTERANCES,
+    Fold,
+    Label,
+    Utterance,
+    sample_each_label,
+    sample_evenly,
+    split_speakers,
+)
 from sjepa.evaluate.superb.sequences import Batching, SequenceTask
 from sjepa.evaluate.superb.tasks import find_entry, make_task
 from sjepa.evaluate.superb.tasks.sid import limit_speakers
-from sjepa.evaluate.superb.text import Characters
+from sjepa.evaluate.superb.text import Characters, read_slot_names
 
 pytest.importorskip("espeakng_loader")
 
@@ -196,13 +211,18 @@ def test_a_manifest_is_read_as_an_index_reads_it(copy: Callable[[str], Path], ma
 
 
 def test_lite_takes_evenly_spaced_utterances(made: dict[str, Path]) -> None:
-    from sjepa.evaluate.superb.records import sample_evenly
-
     assert sample_evenly(list(range(10)), 4) == [0, 2, 5, 7]
     assert sample_evenly(list(range(3)), 4) == [0, 1, 2]
     (fold,) = make_task("sid", made["sid"], lite=True).folds
     assert speakers(limit_speakers(fold, 1).test) == speakers(limit_speakers(fold, 1).train) == {"id10001"}
     assert all(len(part) <= most for part, most in zip((fold.train, fold.dev, fold.test), LITE_UTTERANCES, strict=True))
+
+
+def test_lite_keeps_utterances_even_if_there_are_more_classes_than_utterances_to_keep() -> None:
+    many = [Utterance(f"{label}-{number}", Path("x.wav"), (f"c{label}",)) for label in range(9) for number in range(2)]
+    assert [u.name for u in sample_each_label(many, 4)] == ["0-0", "2-0", "4-0", "6-0"]
+    assert [u.name for u in sample_each_label(many, 9)] == [f"{label}-0" for label in range(9)]
+    assert sample_each_label(many, 18) == many
 
 
 @pytest.mark.parametrize(
@@ -305,6 +325,61 @@ def test_a_line_that_is_not_as_it_should_be_is_named_in_one_line(
     with pytest.raises(UserError, match=message) as refusal:
         make_task(name, root, lite=True)
     assert "\n" not in str(refusal.value)
+
+
+READERS: dict[str, Callable[[Path], object]] = {
+    "lexicon.txt": lambda root: librispeech.read_lexicons([root / "lexicon.txt"]),
+    "words.txt": lambda root: list(read_lexicon_words(root / "words.txt")),
+    "slots.txt": lambda root: read_slot_names(root / "slots.txt"),
+    "all.iob.snips.txt": read_snips,
+    "scoring/documents.lst": lambda root: quesst.read_list(root, "documents.lst"),
+    "scoring/dev.rttm": lambda root: quesst.read_truth(root / "scoring"),
+    "iden_split.txt": voxceleb.read_voxceleb,
+    voxceleb.TRIALS[0]: voxceleb.read_trials,
+    "utt2spk": lambda root: read_table(root / "utt2spk", 2),
+    "data/train_data.csv": read_fluent_commands,
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_text_file_in_another_encoding_is_named(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / "wav").mkdir()  # of VoxCeleb
+    (tmp_path / name).write_bytes("José café\n".encode("latin-1"))
+    for other in ("dev.tlist.xml", "dev.ecf.xml") if name.endswith(".rttm") else ():
+        (tmp_path / "scoring" / other).write_text("<a/>")
+    with pytest.raises(UserError, match=f"{re.escape(name)} is not UTF-8 text"):
+        READERS[name](tmp_path)
+
+
+def test_a_byte_order_mark_is_not_part_of_the_first_word(tmp_path: Path) -> None:
+    (tmp_path / "lexicon.txt").write_text("ja Y AA\n", encoding="utf-8-sig")
+    assert librispeech.read_lexicons([tmp_path / "lexicon.txt"]) == {"ja": "Y AA"}
+
+
+def test_phones_are_read_from_files_with_blank_lines_and_from_gzip(tmp_path: Path) -> None:
+    line = json.dumps({"name": "1-1-0000", "phones": ["SIL", "G"]})
+    expected = {"1-1-0000": ["SIL", "G"]}
+    (tmp_path / "phones-dev-clean.jsonl").write_text(f"{line}\n\n")
+    (tmp_path / "phones-dev-clean.jsonl.bak").write_text("an older version")
+    assert librispeech.read_aligned_phones(tmp_path) == expected
+    (tmp_path / "phones-dev-clean.jsonl").write_text(f"\n{line}\n[]\n")
+    with pytest.raises(UserError, match=r"phones-dev-clean\.jsonl line 3: not a JSON object"):
+        librispeech.read_aligned_phones(tmp_path)
+    (tmp_path / "phones-dev-clean.jsonl").unlink()
+    packed = tmp_path / "phones-dev-clean.jsonl.gz"
+    packed.write_bytes(gzip.compress(f"{line}\n".encode()))
+    assert librispeech.read_aligned_phones(tmp_path) == expected
+    packed.write_bytes(packed.read_bytes()[:-12])
+    with pytest.raises(UserError, match=r"phones-dev-clean\.jsonl\.gz cannot be decompressed"):
+        librispeech.read_aligned_phones(tmp_path)
+
+
+def test_labels_in_another_encoding_are_refused_by_line(tmp_path: Path) -> None:
+    lines = ['{"path": "a.wav"}\n', '{"path": "a.wav", "text": "café"}\n']
+    (tmp_path / "labels.jsonl").write_bytes("".join(lines).encode("latin-1"))
+    with pytest.raises(UserError, match=r"labels\.jsonl line 2: not UTF-8 text"):
+        read_labelled(tmp_path, phones=False)
 
 
 def test_a_label_that_cannot_be_written_is_refused_before_training(copy: Callable[[str], Path]) -> None:

@@ -12,12 +12,15 @@ from conftest import babble
 from sjepa.audio.frames import frame_count
 from sjepa.audio.mfcc import MfccConfig, mfcc
 from sjepa.config import Config
+from sjepa.embed.network import Network
 from sjepa.errors import UserError
 from sjepa.evaluate.superb.features import FeatureStore
 from sjepa.evaluate.superb.records import Utterance
 from sjepa.evaluate.upstream import load_upstream
+from sjepa.export.plain import PlainEncoder
 from sjepa.model.encoder_config import EncoderConfig
 from sjepa.model.formats import fingerprint
+from sjepa.model.moments import measure_moments
 from sjepa.runs.encoder import Encoder
 from sjepa.train.loop import pretrain
 from sjepa.train.run import Run
@@ -227,3 +230,63 @@ def test_one_checkpoint_gives_the_same_features_in_either_file_format(
     with torch.no_grad():
         wanted = network(inputs, output_hidden_states=True).hidden_states
     torch.testing.assert_close(found[True, "safetensors"][0], torch.cat(wanted), atol=1e-3, rtol=1e-3)
+
+
+@pytest.fixture
+def normalizing(tmp_path: Path) -> Path:
+    """A HuBERT whose feature extractor normalises waveforms, as Hugging Face stores them."""
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    network = transformers.HubertModel(transformers.HubertConfig(**SIZES, **CONVOLUTIONS)).eval()
+    network.save_pretrained(tmp_path / "hubert")
+    transformers.Wav2Vec2FeatureExtractor(do_normalize=True, return_attention_mask=True).save_pretrained(
+        tmp_path / "hubert"
+    )
+    return tmp_path / "hubert"
+
+
+@torch.no_grad()
+def test_every_way_to_use_an_encoder_normalises_waveforms_as_transformers_does(
+    normalizing: Path, utterances: list[np.ndarray]
+) -> None:
+    transformers = pytest.importorskip("transformers")
+    quiet = [0.003 * samples + 0.005 for samples in utterances]
+    theirs = transformers.AutoModel.from_pretrained(normalizing).eval()
+    extractor = transformers.AutoFeatureExtractor.from_pretrained(normalizing)
+    wanted = []
+    for samples in quiet:
+        inputs = extractor(samples, sampling_rate=16_000, return_tensors="pt")
+        wanted.append(theirs(inputs["input_values"]).last_hidden_state[0])
+        plain = theirs(torch.from_numpy(samples)[None]).last_hidden_state[0]
+        assert (plain - wanted[-1]).abs().max() > 0.1  # it matters
+    encoder = Encoder.from_pretrained(normalizing)
+    lengths = torch.tensor([len(samples) for samples in quiet])
+    padded = torch.nn.utils.rnn.pad_sequence([torch.from_numpy(samples) for samples in quiet], batch_first=True)
+    batch = encoder(padded, lengths).last
+    embedded = Network(encoder, (2,), torch.device("cpu")).features(quiet)
+    evaluated = load_upstream(str(normalizing)).extract(quiet)
+    for index, states in enumerate(wanted):
+        torch.testing.assert_close(batch[index, : len(states)], states, atol=1e-3, rtol=1e-3)
+        torch.testing.assert_close(embedded[index], states, atol=1e-3, rtol=1e-3)
+        torch.testing.assert_close(evaluated[index][-1], states, atol=1e-3, rtol=1e-3)
+        exported = PlainEncoder(encoder)(torch.from_numpy(quiet[index])[None])[-1][0]
+        torch.testing.assert_close(exported, states, atol=1e-3, rtol=1e-3)
+
+
+@torch.no_grad()
+def test_a_window_is_normalised_like_its_recording(normalizing: Path) -> None:
+    encoder = Encoder.from_pretrained(normalizing)
+    samples = np.concatenate([0.003 * babble(2.0, 0), 0.0003 * babble(2.0, 1)])
+    whole = encoder.convolve(torch.from_numpy(samples)[None])[0]
+    window = torch.from_numpy(samples[320 * 120 : 320 * 120 + 400 + 320 * 59])[None]
+    inside = encoder.convolve(window, moments=measure_moments([samples]))[0]
+    torch.testing.assert_close(inside, whole[120:180], atol=1e-4, rtol=1e-3)
+
+
+def test_a_saved_encoder_keeps_whether_it_normalises_waveforms(normalizing: Path, tmp_path: Path) -> None:
+    Encoder.from_pretrained(normalizing).save_pretrained(tmp_path / "again")
+    assert Encoder.from_pretrained(tmp_path / "again").feature_extractor.normalizes_waveforms
+    plain = Encoder(EncoderConfig(32, 2, 2, 64, conv_channels=16, position_kernel=16, position_groups=2))
+    plain.save_pretrained(tmp_path / "plain")
+    assert json.loads((tmp_path / "plain" / "preprocessor_config.json").read_text())["do_normalize"] is False
+    assert not Encoder.from_pretrained(tmp_path / "plain").feature_extractor.normalizes_waveforms

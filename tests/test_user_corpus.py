@@ -205,6 +205,25 @@ def test_splits_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
         make_task("asr", tmp_path / "empty", lite=True)
 
 
+def test_utterances_without_a_split_are_reported_if_others_have_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = tmp_path / "mine.jsonl"
+    splits = ["train", "train", "train", "test", "", ""]
+    rows = []
+    for number, split in enumerate(splits):
+        soundfile.write(tmp_path / f"{number}.wav", say_words(["ä"], number), 16_000)
+        rows.append({"path": f"{number}.wav", "text": "ä", "speaker": f"s{number}", "split": split})
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (fold,) = make_task("asr", data, lite=True).folds
+    assert len(fold.utterances) == 4
+    assert "2 of 6 utterances have no split and are skipped, first 4" in capsys.readouterr().out
+    rows = [row | {"split": "test" if row["split"] else ""} for row in rows]
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(UserError, match="has the splits test, and none for train"):
+        make_task("asr", data, lite=True)
+
+
 def test_items_of_a_labels_list_have_its_columns(tmp_path: Path) -> None:
     soundfile.write(tmp_path / "a.wav", say_words(["ä"], 0), 16_000)
     (tmp_path / "labels.jsonl").write_text('{"path": "a.wav", "speaker": "s", "age": 30}\n')

@@ -1,4 +1,4 @@
-"""Write files and folders atomically, read JSON, and check output paths."""
+"""Write files and folders atomically, read text and JSON, and check output paths."""
 
 import errno
 import json
@@ -106,6 +106,14 @@ def write_whole(path: Path, text: str) -> None:
     """Write a text file atomically: a kill or a full disk never leaves half a file."""
     with atomic_file(path) as partial:
         partial.write_text(text, encoding="utf-8")
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a file in UTF-8, without a byte order mark. Raise UserError for any other encoding."""
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError:
+        raise UserError(f"{path} is not UTF-8 text") from None
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from sjepa.analysis.speech import find_utterances, read_labels, read_speech
 from sjepa.analysis.style import MADE_BY_REPORT, findings_file, save_findings, utterance_files
 from sjepa.analysis.utterance import analyse_utterance, file_stem
 from sjepa.device import Device
+from sjepa.evaluate.labelled import drop_without_phones
 from sjepa.progress import say, track
 from sjepa.runs.folder import RunFolder
 
@@ -36,7 +37,7 @@ def analyse_missing(
         restored = restored or RestoredRun(run, device)
         save_findings(analyse_entropy(restored, str(data), sampled) | MADE_BY_REPORT, out, "entropy")
     if not findings_file(out, "clusters").is_file():
-        labels = [item for item in read_labels(data, subset) if item.phones or item.segments]
+        labels = drop_without_phones(read_labels(data, subset))
         if labels:
             found = analyse_clusters(run) | {"made_from": corpus_inputs(data, subset, sampled)}
             found["phones"] = analyse_phones(restored or RestoredRun(run, device), labels, sampled)

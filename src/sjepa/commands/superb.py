@@ -73,7 +73,7 @@ class Superb:
     cache_gb: Annotated[float | None, GIGABYTES] = None
     """Memory for cached features in GB. Default: 4 on a CPU, half of the free memory on a GPU."""
     feature_cache: Path | None = None
-    """Folder for features that do not fit in memory. You can delete it between two runs."""
+    """Folder for features that do not fit in memory. You can delete it at any time."""
     feature_cache_gb: Annotated[float, AMOUNT] = 100.0
     """Largest size of that folder in GB."""
 

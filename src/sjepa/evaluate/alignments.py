@@ -103,7 +103,8 @@ def read_textgrid(file: Path) -> Alignment:
                 else:  # points have a time and a mark
                     next(tokens), next(tokens)
     except (StopIteration, ValueError) as error:
-        raise UserError(f"{show_path(file)} is not a readable TextGrid ({error or 'it ends too early'})") from None
+        reason = str(error) or "it ends too early"  # StopIteration has no text
+        raise UserError(f"{show_path(file)} is not a readable TextGrid ({reason})") from None
     if not alignment.phones and not alignment.words:
         raise UserError(f"{show_path(file)}: no tier is called phones or words")
     return alignment

@@ -57,6 +57,10 @@ class LabelledUtterance:
     def speaker(self) -> str:
         return self.utterance.speaker
 
+    @property
+    def has_phones(self) -> bool:
+        return bool(self.phones or self.segments)
+
     def transcript(self) -> str:
         """Return the text in capital letters, apostrophes and single spaces: the characters of ASR."""
         kept = "".join(c for c in str(self.utterance.label).upper() if c.isalpha() or c in "' ")
@@ -104,8 +108,8 @@ def read_labelled(
 ) -> list[LabelledUtterance]:
     """Read a LibriSpeech subset, a corpus with `labels.jsonl`, or any corpus that `sjepa index` reads.
 
-    If `phones` is True, a corpus without phones is an error. With `alignments`, phones and words come from there, and
-    utterances without an alignment are dropped.
+    If `phones` is True, utterances without phones are dropped, and a corpus without phones is an error. With
+    `alignments`, phones and words come from there, and utterances without an alignment are dropped.
     """
     if not data.is_dir() and not (data.is_file() and is_user_layout(data, subset)):
         raise UserError(f"there is no folder {data}")
@@ -116,10 +120,21 @@ def read_labelled(
         corpus = read_labels_file(data) if listed else read_librispeech(data, subset)
     if alignments is not None:
         corpus = align(corpus, alignments)
-    if phones and not any(item.phones or item.segments for item in corpus):
+    if not phones:
+        return corpus
+    found = drop_without_phones(corpus)
+    if not found:
         no_phones = f"{data / LABELS_FILE} has no phones: a list of [start, end, phone] in seconds for each utterance"
         raise UserError(no_phones if listed else librispeech.describe_missing_phones(data, subset))
-    return corpus
+    return found
+
+
+def drop_without_phones(corpus: Sequence[LabelledUtterance]) -> list[LabelledUtterance]:
+    """Return the utterances with phones. Report how many others are skipped, if any have phones."""
+    found = [item for item in corpus if item.has_phones]
+    if found and len(found) < len(corpus):
+        say(f"{len(corpus) - len(found):,} of {len(corpus):,} utterances have no phones and are skipped")
+    return found
 
 
 def read_unlabelled(folder: Path) -> list[LabelledUtterance]:
@@ -163,14 +178,12 @@ def align(corpus: Sequence[LabelledUtterance], place: Path) -> list[LabelledUtte
 def read_labels_file(data: Path) -> list[LabelledUtterance]:
     """Read `labels.jsonl`: `path`, and optionally `id`, `text`, `speaker`, `gender`, `phones` and `words`."""
     file = data / LABELS_FILE
-    try:
-        rows = list(read_json_lines(file))
-    except UnicodeDecodeError as error:
-        raise UserError(f"{file} is not text: {error}") from error
-    for number, row in enumerate(rows, 1):
+    rows = []
+    for number, row in read_json_lines(file):
         if not isinstance(row.get("path"), str) or "\0" in row["path"]:
             raise UserError(f"{file} line {number}: there is no path")
         check_fields(row, {"phones": SEGMENTS, "words": SEGMENTS}, f"{file} line {number}")
+        rows.append(row)
     require_audio([data / row["path"] for row in rows], str(file))
     return [read_row(data, row) for row in rows]
 

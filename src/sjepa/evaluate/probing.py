@@ -77,17 +77,21 @@ def extract_features(
     frames: int | None,
     seed: int,
     means: bool = True,
+    framed_from: Sequence[int] | None = None,
 ) -> ExtractedFeatures:
     """Extract features. Without `means`, only utterances whose frames are kept are used.
 
-    `frames` is the number of frames to keep, 0 for all, or None to keep only means.
+    `frames` is the number of frames to keep, 0 for all, or None to keep only means. They come from the utterances
+    `framed_from`, by default from all.
     """
     store = FeatureStore(upstream, cache_gb=0.0)
     headers = store.pool.map(lambda item: item.utterance.length(item.utterance.header().samples), corpus)
     samples = list(track(headers, "Reading headers", len(corpus)))
-    framed = (
-        set() if frames is None else set(choose_utterances([upstream.frame_count(n) for n in samples], frames, seed))
-    )
+    framed: set[int] = set()
+    if frames is not None:
+        candidates = range(len(corpus)) if framed_from is None else framed_from
+        counts = [upstream.frame_count(samples[i]) for i in candidates]
+        framed = {candidates[i] for i in choose_utterances(counts, frames, seed)}
     used = np.arange(len(corpus)) if means else np.array(sorted(framed))
     order = [used[batch] for batch in testing_batches(np.array(samples)[used], BATCH)]
     plan = (([corpus[i].utterance for i in batch], -1) for batch in order)
@@ -120,10 +124,16 @@ def probe_encoder(
 ) -> dict[str, Any]:
     """Run all probes at the selected layers. Return the scores and chance levels for `results.json`."""
     states = select_states(upstream, layer)
-    has_phones = any(item.phones or item.segments for item in corpus)
+    with_phones = [index for index, item in enumerate(corpus) if item.has_phones]
+    has_phones = bool(with_phones)
     if not has_phones:
         say("the corpus has no phones: skipping the phoneme probes")
-    found = extract_features(upstream, corpus, states, frames if has_phones or prosody else None, seed)
+    elif len(with_phones) < len(corpus):
+        say(
+            f"{len(corpus) - len(with_phones):,} of {len(corpus):,} utterances have no phones: phoneme probes skip them"
+        )
+    wanted = frames if has_phones or prosody else None
+    found = extract_features(upstream, corpus, states, wanted, seed, framed_from=with_phones or None)
     lengths = [x.shape[1] for x in found.frames]
     properties = {
         ProbeName.SPEAKER: [item.speaker for item in corpus],
@@ -137,7 +147,9 @@ def probe_encoder(
     if not properties and not has_phones and not prosody:
         raise UserError("nothing to probe: the corpus has neither phones nor a speaker for every utterance")
     chances: dict[str, float] = {name: chance_accuracy(labels) for name, labels in properties.items()}
+    phone_probes: dict[ProbeName, tuple[Probe, bool]] = {}
     if has_phones:
+        phone_probes = choose_phone_probes([corpus[i].speaker for i in found.framed])
         phones = np.concatenate(
             [corpus[i].frame_phones(n, upstream.frame_centres(n)) for i, n in zip(found.framed, lengths, strict=True)]
         )
@@ -146,7 +158,7 @@ def probe_encoder(
     results: dict[str, Any] = {}
     where = upstream.device
     prosody_probes = ProsodyProbes(upstream, corpus, found, phones if has_phones else None, seed) if prosody else None
-    with bar("Probes", len(states) * (len(properties) + (len(PHONE_PROBES) if has_phones else 0))) as progress:
+    with bar("Probes", len(states) * (len(properties) + len(phone_probes))) as progress:
         for place, state in enumerate(states):
             scores: dict[str, Any] = {}
             means = torch.from_numpy(found.means[:, place]).to(where)
@@ -156,7 +168,7 @@ def probe_encoder(
                 progress.advance(note=name)
             if has_phones:
                 features = torch.from_numpy(np.concatenate([x[place] for x in found.frames])).to(where)
-                for name, (probe, by_speaker) in PHONE_PROBES.items():
+                for name, (probe, by_speaker) in phone_probes.items():
                     score = phone_probe(
                         features, phones, speakers, probe=probe, by_speaker=by_speaker, splits=PHONE_SPLITS, seed=seed
                     )
@@ -177,6 +189,17 @@ def probe_encoder(
         "data": data,
         "audio_seconds_per_second": round(found.speed, 1),
     }
+
+
+def choose_phone_probes(speakers: Sequence[str]) -> dict[ProbeName, tuple[Probe, bool]]:
+    """Return the phone probes of utterances with these speakers. Held-out speakers need at least two."""
+    if len(set(speakers) - {""}) > 1:
+        return PHONE_PROBES
+    say(
+        "the utterances of the phoneme probes have fewer than two speakers: skipping the phoneme probes with held-out "
+        "speakers (increase --frames if the corpus has more speakers)"
+    )
+    return {name: (probe, by_speaker) for name, (probe, by_speaker) in PHONE_PROBES.items() if not by_speaker}
 
 
 class ProsodyProbes:

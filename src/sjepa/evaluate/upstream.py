@@ -31,7 +31,8 @@ from sjepa.evaluate.whisper import WEIGHTS, extract_states, load_whisper
 from sjepa.files import read_json
 from sjepa.model.encoder_config import EncoderConfig
 from sjepa.model.encoder_folder import EncoderFolder
-from sjepa.model.formats import fingerprint, from_hugging_face
+from sjepa.model.formats import fingerprint, from_hugging_face, read_do_normalize
+from sjepa.model.frontend import VARIANCE_FLOOR
 from sjepa.model.named import resolve_encoder
 from sjepa.model.utterances import encode
 from sjepa.runs.encoder import Encoder
@@ -183,25 +184,22 @@ def load_own_encoder(
         start = find_run(folder)  # its config has initialisation options that config.json lacks
         config = start.config().encoder if start is not None else EncoderConfig(**from_hugging_face(settings))
         encoder = Encoder(config).eval()
+        encoder.feature_extractor.normalizes_waveforms = bool(read_do_normalize(EncoderFolder(folder)))
     else:
         encoder = Encoder.from_pretrained(folder)
-    return wrap_encoder(name, encoder, needs_normalization(folder, settings), device, precision)
+    return wrap_encoder(name, encoder, device, precision)
 
 
 def load_checkpoint_encoder(path: Path, step: int, device: torch.device, precision: Precision) -> Upstream:
     """Load the encoder of a run's checkpoint."""
-    upstream = wrap_encoder(
-        f"{RunFolder(path).name}-step-{step}", load_encoder_at(path, step), False, device, precision
-    )
+    upstream = wrap_encoder(f"{RunFolder(path).name}-step-{step}", load_encoder_at(path, step), device, precision)
     return replace(upstream, step=step)
 
 
-def wrap_encoder(name: str, encoder: Encoder, normalize: bool, device: torch.device, precision: Precision) -> Upstream:
+def wrap_encoder(name: str, encoder: Encoder, device: torch.device, precision: Precision) -> Upstream:
     encoder = encoder.to(device).requires_grad_(False)
 
     def run(utterances: Sequence[np.ndarray]) -> list[Tensor]:
-        if normalize:
-            utterances = [normalize_waveform(samples) for samples in utterances]
         with torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bf16"):
             return encode(encoder, utterances, device, partial(stack_states, precision=precision))
 
@@ -234,7 +232,8 @@ def load_hugging_face(
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise UserError(f"{folder} cannot be loaded: {reason}") from error
     network = network.to(device).eval().requires_grad_(False)
-    normalize = needs_normalization(folder, settings)
+    stated = read_do_normalize(EncoderFolder(folder))
+    normalize = settings.get("feat_extract_norm") == "layer" if stated is None else stated
 
     def states(waveforms: Tensor) -> Tensor:
         with torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bf16"):
@@ -292,17 +291,9 @@ def wrap_network(found: AdaptedNetwork, device: torch.device) -> Upstream:
     return Upstream(*basics, found.network, stride=found.stride, centre=found.centre)
 
 
-def needs_normalization(folder: Path, settings: dict[str, Any]) -> bool:
-    """Return whether the model expects waveforms with zero mean and unit variance."""
-    preprocessor = EncoderFolder(folder).preprocessor
-    if preprocessor.is_file():
-        return bool(read_json(preprocessor).get("do_normalize", False))
-    return settings.get("feat_extract_norm") == "layer"
-
-
 def normalize_waveform(samples: np.ndarray) -> np.ndarray:
     """Scale to zero mean and unit variance, as Hugging Face's feature extractor does."""
-    scaled: np.ndarray = (samples - samples.mean()) / np.sqrt(samples.var() + 1e-7)
+    scaled: np.ndarray = (samples - samples.mean()) / np.sqrt(samples.var() + VARIANCE_FLOOR)
     return scaled
 
 

@@ -70,6 +70,8 @@ def model_card(
     """
     size = encoder.config
     parameters = sum(p.numel() for p in encoder.parameters())
+    normalizes = encoder.feature_extractor.normalizes_waveforms
+    scaled = "with zero mean and unit variance" if normalizes else "without normalisation"
     licensed = f"These weights: {table_cell(licence)}."
     if licence == UNKNOWN:
         licensed = "No licence is stated for these weights yet. It depends on the audio they were trained on."
@@ -84,7 +86,7 @@ tags: [speech, audio, self-supervised, s-jepa, hubert]
 # {table_cell(name)}
 
 A speech encoder pre-trained with S-JEPA: HuBERT's architecture, {size.layers} transformer layers of width
-{size.hidden_size}, {parameters:,} parameters. It takes 16 kHz mono waveforms without normalisation, and returns
+{size.hidden_size}, {parameters:,} parameters. It takes 16 kHz mono waveforms {scaled}, and returns
 {size.layers + 1} hidden states with one frame per 320 samples (20 ms). Frame t is centred on sample
 320 t + 200.{prepend_blank_line(about)}
 

@@ -3,10 +3,11 @@
 import copy
 from typing import cast
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sjepa.model.frontend import STRIDES, ConvLayer
+from sjepa.model.frontend import STRIDES, VARIANCE_FLOOR, ConvLayer
 from sjepa.model.transformer import LayerNorm
 from sjepa.runs.encoder import Encoder
 
@@ -26,7 +27,11 @@ class PlainEncoder(nn.Module):
                 module.__class__ = nn.LayerNorm  # type: ignore[assignment]
 
     def forward(self, waveforms: Tensor) -> tuple[Tensor, ...]:
-        parts, x = self.encoder, waveforms.unsqueeze(1)
+        parts = self.encoder
+        if parts.feature_extractor.normalizes_waveforms:
+            variance, mean = torch.var_mean(waveforms, 1, unbiased=False, keepdim=True)
+            waveforms = (waveforms - mean) * torch.rsqrt(variance + VARIANCE_FLOOR)
+        x = waveforms.unsqueeze(1)
         for index, convolution in enumerate(cast(list[ConvLayer], list(parts.feature_extractor.conv_layers))):
             x = F.conv1d(x, convolution.conv.weight, stride=STRIDES[index])
             x = F.gelu(x if index else convolution.layer_norm(x))

@@ -51,14 +51,13 @@ FIXED: dict[str, Any] = {
 }
 SIZES = ("hidden_size", "layers", "heads", "inner_size", "position_kernel", "position_groups")
 KINDS = {theirs: WHOLE if name in SIZES else NUMBER for name, theirs in FIELDS.items()} | {"conv_dim": list_of(WHOLE)}
-# Our encoder reads waveforms without normalisation, and uses the mask to find padding.
+# What else a feature extractor of transformers needs. Our encoder uses the mask to find padding.
 PREPROCESSOR: dict[str, Any] = {
     "feature_extractor_type": "Wav2Vec2FeatureExtractor",
     "feature_size": 1,
     "sampling_rate": SAMPLE_RATE,
     "padding_side": "right",
     "padding_value": 0.0,
-    "do_normalize": False,
     "return_attention_mask": True,
 }
 # Keys under which training programs store the weights in a larger file.
@@ -102,14 +101,23 @@ def from_hugging_face(settings: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def save_folder(path: Path, weights: dict[str, Tensor], settings: dict[str, Any]) -> None:
+def save_folder(
+    path: Path, weights: dict[str, Tensor], settings: dict[str, Any], normalizes_waveforms: bool = False
+) -> None:
     """Write a folder that transformers' AutoModel and AutoFeatureExtractor load, in the precision of the weights."""
     path.mkdir(parents=True, exist_ok=True)
     folder = EncoderFolder(path)
     dtype = str(next(iter(weights.values())).dtype).removeprefix("torch.")
     save_tensors(folder.weights, weights, metadata={"format": "pt"})
     write_json(folder.config_file, settings | {"dtype": dtype})
-    write_json(folder.preprocessor, PREPROCESSOR)
+    write_json(folder.preprocessor, PREPROCESSOR | {"do_normalize": normalizes_waveforms})
+
+
+def read_do_normalize(folder: EncoderFolder) -> bool | None:
+    """Return whether a folder asks for waveforms with zero mean and unit variance. None if it does not say."""
+    if not folder.preprocessor.is_file():
+        return None
+    return bool(read_json(folder.preprocessor).get("do_normalize", False))
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:

@@ -19,6 +19,7 @@ STRIDES = (5, 2, 2, 2, 2, 2, 2)
 # Frames per piece for CPU inference. At 512 channels, no buffer exceeds 32 MB. The C library returns larger buffers to
 # the system after each use, and allocating them again costs more than GELU.
 CPU_FRAMES = 240
+VARIANCE_FLOOR = 1e-7  # added to the variance of a waveform, as in Hugging Face's feature extractor
 
 
 def frame_counts(samples: Tensor) -> Tensor:
@@ -49,6 +50,8 @@ class FeatureExtractor(nn.Module):
 
     def __init__(self, channels: int):
         super().__init__()
+        # Whether the weights expect waveforms with zero mean and unit variance. Those of sjepa do not.
+        self.normalizes_waveforms = False
         self.conv_layers = nn.ModuleList(
             ConvLayer(1 if i == 0 else channels, channels, kernel, stride, norm=i == 0)
             for i, (kernel, stride) in enumerate(zip(KERNELS, STRIDES, strict=True))
@@ -60,7 +63,8 @@ class FeatureExtractor(nn.Module):
         """Return the features of waveforms. With `moments`, the first norm uses these statistics."""
         batch, samples = waveforms.shape
         first, *others = cast(list[ConvLayer], list(self.conv_layers))
-        weight = normalized_weight(first, *(moments or window_moments(waveforms, lengths)))
+        moments = moments or window_moments(waveforms, lengths)
+        weight = normalized_weight(first, *moments, normalizes_waveforms=self.normalizes_waveforms)
         by_tap = [layer.conv.weight.permute(2, 1, 0) for layer in others]  # (taps, C, C') each
         if not is_cpu_inference(waveforms):
             return convolve(waveforms, weight, by_tap)
@@ -130,18 +134,27 @@ def convolve_stride2_winograd(x: Tensor, by_tap: Tensor) -> Tensor:
     return y
 
 
-def normalized_weight(layer: ConvLayer, mean: Tensor, covariance: Tensor) -> Tensor:
+def normalized_weight(layer: ConvLayer, mean: Tensor, covariance: Tensor, normalizes_waveforms: bool = False) -> Tensor:
     """Fold convolution 0 and its GroupNorm (one group per channel) into one weight per utterance: (B, 16, C).
 
     The convolution is linear in windows of 10 samples. The mean and variance of each channel therefore follow from
     the mean and the 10 x 10 covariance of the windows. The norm scales the taps (rows 0 to 9) and adds a shift
     (row 10). Rows 11 to 15 are zero.
+
+    The norm removes the mean and the scale of the waveform, except for its epsilon. With `normalizes_waveforms`,
+    epsilon is therefore scaled by the variance of the samples, which equals scaling the waveform to unit variance.
     """
     norm, taps = layer.layer_norm, layer.conv.weight[:, 0]  # (C, 10)
     with torch.autocast(mean.device.type, enabled=False):
         taps = taps.float()
         variance = ((taps @ covariance) * taps).sum(2)  # (B, C)
-        scale = norm.weight * torch.rsqrt(variance.clamp(min=0) + norm.eps)
+        eps: Tensor | float = norm.eps
+        if normalizes_waveforms:
+            samples = covariance.diagonal(dim1=1, dim2=2).mean(1, keepdim=True) + mean.var(
+                1, unbiased=False, keepdim=True
+            )
+            eps = norm.eps * (samples + VARIANCE_FLOOR)  # (B, 1)
+        scale = norm.weight * torch.rsqrt(variance.clamp(min=0) + eps)
         shift = norm.bias - scale * (mean @ taps.t())
         return F.pad(torch.cat([taps.t() * scale.unsqueeze(1), shift.unsqueeze(1)], dim=1), (0, 0, 0, 5))
 

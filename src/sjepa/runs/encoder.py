@@ -124,7 +124,8 @@ class Encoder(EncoderNetwork):
 
         The folder includes the mixture and the cluster head if the encoder has them.
         """
-        formats.save_folder(Path(folder), self.state_dict(), formats.to_hugging_face(self.config))
+        settings = formats.to_hugging_face(self.config)
+        formats.save_folder(Path(folder), self.state_dict(), settings, self.feature_extractor.normalizes_waveforms)
         if self.held_clusters:
             half = next(self.parameters()).dtype in HALVES
             file = EncoderFolder(Path(folder)).clusters
@@ -135,7 +136,7 @@ class Encoder(EncoderNetwork):
         """Load the encoder of a run or folder, a Hugging Face HuBERT, a file of weights, or a shipped encoder by name.
 
         Weights in a file may have the names of Hugging Face, fairseq or torchaudio. The encoder is in fp32 and in
-        evaluation mode.
+        evaluation mode. If preprocessor_config.json has `do_normalize`, the encoder normalises waveforms itself.
         """
         source = resolve_encoder(path)
         place = find_encoder(source)
@@ -143,7 +144,9 @@ class Encoder(EncoderNetwork):
         encoder = cls(EncoderConfig(**fields))
         formats.load_strictly(encoder, weights, str(path))
         encoder.source = source
-        encoder.load_own_clusters(find_encoder_files(place).clusters)
+        files = find_encoder_files(place)
+        encoder.feature_extractor.normalizes_waveforms = bool(formats.read_do_normalize(files))
+        encoder.load_own_clusters(files.clusters)
         return encoder.eval()
 
     def load_own_clusters(self, file: Path) -> None:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from sjepa.errors import UserError
 from sjepa.evaluate.superb.text import WORD_END, Characters
+from sjepa.files import read_text
 
 
 def decode_greedily(best: Sequence[int], blank: int = 0) -> list[int]:
@@ -135,7 +136,7 @@ def read_words(language_model: Path, lexicons: Sequence[Path], symbols: Characte
 
 def read_lexicon_words(lexicon: Path) -> Iterator[str]:
     """Yield the first word of each line of a lexicon."""
-    for line in lexicon.read_text(encoding="utf-8").splitlines():
+    for line in read_text(lexicon).splitlines():
         if line.strip():
             yield line.split()[0]
 

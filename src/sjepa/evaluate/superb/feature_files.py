@@ -9,8 +9,10 @@ import torch
 from torch import Tensor
 
 from sjepa import distributed
+from sjepa.errors import UserError
+from sjepa.evaluate.baselines import BASELINES
 from sjepa.evaluate.superb.records import Utterance
-from sjepa.evaluate.upstream import Upstream
+from sjepa.evaluate.upstream import NO_WEIGHTS, Upstream
 from sjepa.files import atomic_file, refuse_file
 
 SUFFIX = ".npy"
@@ -19,14 +21,20 @@ SUFFIX = ".npy"
 class FeatureFiles:
     """A folder of features of at most `most` bytes.
 
-    Several encoders and evaluations may use the folder, one after another. Files can be deleted between two runs and
-    are then computed again. A file depends on the encoder's weights, the precision, and the path, size and
+    Several encoders and evaluations may use the folder, one after another. Files can be deleted at any time and are
+    then computed again. A file depends on the encoder's weights, the precision, and the path, size and
     modification time of the audio file. Features of changed audio are therefore never used.
     """
 
     def __init__(self, folder: Path, most: int, upstream: Upstream):
         refuse_file(folder)
-        self.folder = folder / f"{upstream.name.replace(' ', '-')}-{upstream.fingerprint()}-{upstream.precision}"
+        fingerprint = upstream.fingerprint()
+        if fingerprint == NO_WEIGHTS and upstream.name not in BASELINES:
+            raise UserError(
+                f"--feature-cache: {upstream.name} has no weights, so a change of its code would not be noticed; leave "
+                "out --feature-cache"
+            )
+        self.folder = folder / f"{upstream.name.replace(' ', '-')}-{fingerprint}-{upstream.precision}"
         self.folder.mkdir(parents=True, exist_ok=True)
         used = sum(file.stat().st_size for file in folder.rglob(f"*{SUFFIX}"))
         self.room = (most - used) // distributed.world_size()
@@ -48,7 +56,7 @@ class FeatureFiles:
         if size > self.room or file.is_file():
             return
         self.room -= size
-        file.parent.mkdir(exist_ok=True)
+        file.parent.mkdir(parents=True, exist_ok=True)  # the folder may have been deleted
         plain = states.contiguous().view(torch.int16) if states.dtype is torch.bfloat16 else states
         # The temporary file is gone if another rank has just written the same one.
         with suppress(FileNotFoundError), atomic_file(file) as unfinished, unfinished.open("wb") as target:

@@ -5,7 +5,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
+from contextlib import suppress
 
 import numpy as np
 import torch
@@ -59,9 +59,9 @@ class FeatureStore:
 
     def load(self, utterance: Utterance, seed: tuple[int, int]) -> np.ndarray | Tensor:
         """Return features from disk, or audio to compute them from."""
-        file: Path | None = self.files.file(utterance) if self.files is not None else None
-        if self.files is not None and file is not None and file.is_file():
-            return self.files.load(file)
+        if self.files is not None:
+            with suppress(FileNotFoundError):  # not saved yet, or deleted
+                return self.files.load(self.files.file(utterance))
         return self.read(utterance, seed)
 
     def read(self, utterance: Utterance, seed: tuple[int, int]) -> np.ndarray:

@@ -7,6 +7,7 @@ from sjepa.audio.io import EXTENSIONS
 from sjepa.data.layouts.librispeech import read_sexes, read_transcripts
 from sjepa.errors import UserError
 from sjepa.evaluate.superb.records import Fold, Utterance, find_folder, read_json_lines, split_by_speaker
+from sjepa.files import read_text
 
 SILENCES = frozenset({"SIL", "SPN", "", "sp", "sil", "spn"})
 STANDARD = ("train-clean-100", "dev-clean", "test-clean")
@@ -73,7 +74,8 @@ def read_speaker_sexes(root: Path) -> dict[str, str]:
 
 def find_phone_files(root: Path) -> list[Path]:
     """Find phone labels, `phones-SUBSET.jsonl` or `.jsonl.gz`, in a folder or its parent."""
-    return [file for place in (root, root.parent) for file in sorted(place.glob("phones-*.jsonl*"))]
+    patterns = ("phones-*.jsonl", "phones-*.jsonl.gz")
+    return [file for place in (root, root.parent) for pattern in patterns for file in sorted(place.glob(pattern))]
 
 
 def describe_missing_phones(root: Path, subset: str) -> str:
@@ -88,7 +90,7 @@ def read_aligned_phones(root: Path) -> dict[str, list[str]]:
     """Read phone labels by utterance, 100 per second."""
     labels: dict[str, list[str]] = {}
     for file in find_phone_files(root):
-        for number, row in enumerate(read_json_lines(file), 1):
+        for number, row in read_json_lines(file):
             if not isinstance(row.get("name"), str) or not isinstance(row.get("phones"), list):
                 raise UserError(f"{file} line {number}: needs a name and a list of phones")
             labels[row["name"]] = row["phones"]
@@ -110,7 +112,7 @@ def read_lexicons(paths: Sequence[Path]) -> dict[str, str]:
     for path in paths:
         if not path.is_file():
             raise UserError(f"there is no lexicon {path}: lines of a word and its phones")
-        for line in path.read_text(encoding="utf-8").splitlines():
+        for line in read_text(path).splitlines():
             if line.strip():
                 word, *phones = line.split()
                 lexicon.setdefault(word, " ".join(phones))

@@ -1,7 +1,7 @@
 """Labelled utterances, and splits of a corpus into train, dev and test."""
 
-import gzip
 import io
+import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +12,7 @@ import numpy as np
 
 from sjepa.audio.io import AudioInfo, read_audio, read_header
 from sjepa.data.corpus import audio_files
-from sjepa.data.layouts.manifest import parse_object
+from sjepa.data.layouts.manifest import lines
 from sjepa.data.storage import ByteRange, read_bytes
 from sjepa.errors import UserError
 from sjepa.evaluate.superb.sound import Sound
@@ -101,13 +101,17 @@ def sample_evenly(items: Sequence[T], most: int) -> list[T]:
 
 
 def sample_each_label(utterances: Sequence[Utterance], most: int) -> list[Utterance]:
-    """Return at most `most` utterances, with the same limit for each label, to keep rare labels."""
+    """Return at most `most` utterances, with the same limit for each label, to keep rare labels.
+
+    If there are more labels than `most`, one utterance each of evenly spaced labels is kept.
+    """
     if len(utterances) <= most:
         return list(utterances)
     classes: dict[Label, list[Utterance]] = {}
     for utterance in utterances:
         classes.setdefault(utterance.label, []).append(utterance)
-    return [u for members in classes.values() for u in sample_evenly(members, most // len(classes))]
+    each = max(1, most // len(classes))
+    return sample_evenly([u for members in classes.values() for u in sample_evenly(members, each)], most)
 
 
 def reduce_folds(folds: list[Fold], choose: Callable[[Sequence[Utterance], int], list[Utterance]]) -> list[Fold]:
@@ -132,14 +136,23 @@ def find_folder(root: Path, *names: str) -> Path:
     raise UserError(f"{root} has no folder {' or '.join(names)}")
 
 
-def read_json_lines(file: Path) -> Iterator[dict[str, Any]]:
-    """Read the objects of a JSONL file, plain or compressed with gzip. Every line must be an object."""
-    with gzip.open(file, "rt", encoding="utf-8") if file.suffix == ".gz" else file.open(encoding="utf-8") as lines:
-        for number, line in enumerate(lines, 1):
-            row = parse_object(line)
-            if isinstance(row, str):
-                raise UserError(f"{file} line {number}: {row}")
-            yield row
+def read_json_lines(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Read the numbered objects of a JSONL file, plain or compressed with gzip. Raise UserError for any other line."""
+    for number, row in lines(str(file)):
+        if isinstance(row, str):
+            raise UserError(f"{file} line {number}: {row}")
+        if not is_unicode(row):
+            raise UserError(f"{file} line {number}: not UTF-8 text")
+        yield number, row
+
+
+def is_unicode(row: dict[str, Any]) -> bool:
+    """Return whether all text of a row is valid. `lines` reads other bytes as surrogates, which cannot be written."""
+    try:
+        json.dumps(row, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def require_audio(paths: Sequence[Path], source: str) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sjepa.errors import UserError
+from sjepa.files import read_text
 
 WORD_END = "|"
 VOWELS = ("AA", "AE", "AH", "AO", "AW", "AY", "EH", "ER", "EY", "IH", "IY", "OW", "OY", "UH", "UW")
@@ -135,6 +136,4 @@ def read_slot_names(path: Path) -> tuple[str, ...]:
     """Read slot types, one per line, without `O`."""
     if not path.is_file():
         raise UserError(f"there is no list of slots {path}: one slot type per line")
-    return tuple(
-        line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip() not in ("", "O")
-    )
+    return tuple(line.strip() for line in read_text(path).splitlines() if line.strip() not in ("", "O"))

@@ -142,11 +142,15 @@ def split_corpus(data: Path, labelled: Sequence[tuple[Item, Label]], *, by_speak
         say(f"{data}: skipped splits with names other than train, dev and test: {', '.join(sorted(others))}")
     missing = [part for part in ("train", "test") if not parts[part]]
     if missing:
-        given = sorted({item.split for item, _ in labelled})
+        given = sorted({item.split for item, _ in labelled if item.split})
         raise UserError(
             f"{data} has the splits {', '.join(given)}, and none for {' and '.join(missing)}: name them train, dev "
             "and test, or remove all names to split by speaker"
         )
+    without = [item.id for item, _ in labelled if not item.split]
+    if without:
+        count = f"{len(without):,} of {len(labelled):,}"
+        say(f"{data}: {count} utterances have no split and are skipped, first {without[0]}")
     if not parts["dev"]:
         speakers = by_speaker and len({u.speaker for u in parts["train"]}) > 1
         parts["train"], parts["dev"] = draw_parts(parts["train"], (1 - DEV_SHARE, DEV_SHARE), str(data), speakers)

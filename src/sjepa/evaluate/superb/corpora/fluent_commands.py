@@ -1,10 +1,12 @@
 """Fluent Speech Commands: three slots of an intent."""
 
 import csv
+import io
 from pathlib import Path
 
 from sjepa.errors import UserError
 from sjepa.evaluate.superb.records import Fold, Utterance, report_unlabelled, require_audio
+from sjepa.files import read_text
 
 INTENT_SLOTS = ("action", "object", "location")
 
@@ -18,8 +20,7 @@ def read_fluent_commands(root: Path) -> list[Fold]:
         table = root / "data" / f"{subset}_data.csv"
         if not table.is_file():
             raise UserError(f"there is no {table}: Fluent Speech Commands has one for train, valid and test")
-        with table.open(encoding="utf-8", newline="") as file:
-            rows = list(csv.DictReader(file))
+        rows = list(csv.DictReader(io.StringIO(read_text(table), newline="")))
         for number, row in enumerate(rows, 2):
             missing = [column for column in ("path", "speakerId", *INTENT_SLOTS) if row.get(column) is None]
             if missing:

@@ -9,6 +9,7 @@ from sjepa.audio.frames import STRIDE
 from sjepa.audio.io import SAMPLE_RATE
 from sjepa.errors import UserError
 from sjepa.evaluate.superb.records import Fold, Utterance, find_folder, require_audio
+from sjepa.files import read_text
 
 CHUNK = 2000  # frames per input, 40 s
 SPEAKERS = 2
@@ -73,7 +74,7 @@ def read_table(file: Path, columns: int) -> dict[str, list[str]]:
     if not file.is_file():
         raise UserError(f"there is no {file}: a Kaldi data directory has wav.scp, segments, utt2spk and reco2dur")
     found = {}
-    for line_number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+    for line_number, line in enumerate(read_text(file).splitlines(), 1):
         fields = line.split(None, columns - 1)
         if fields and len(fields) != columns:
             raise UserError(f"{file} line {line_number}: {line.strip()!r} does not have {columns} columns")

@@ -8,6 +8,7 @@ from pathlib import Path
 from sjepa.errors import UserError
 from sjepa.evaluate.superb.records import Utterance, find_folder, require_audio
 from sjepa.evaluate.superb.sound import Sound
+from sjepa.files import read_text
 
 LANGUAGE = "nnenglish"  # the part of the corpus that SUPERB uses
 
@@ -41,7 +42,7 @@ def read_list(root: Path, name: str) -> list[Utterance]:
     if not file.is_file():
         raise UserError(f"there is no {file}: lines of a path and its language")
     found = []
-    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in enumerate(read_text(file).splitlines(), 1):
         fields = line.split()
         if fields and len(fields) != 2:
             raise UserError(f"{file} line {number}: {line.strip()!r} is not a path and a language")
@@ -59,7 +60,7 @@ def read_truth(folder: Path) -> Truth:
     terms = {term.get("termid", "") for term in read_xml(folder, "*.tlist.xml").iter("term")}
     trials = sum(1 for _ in read_xml(folder, "*.ecf.xml").iter("excerpt"))
     found: dict[str, set[str]] = {}
-    for line in find_only_file(folder, "*.rttm").read_text(encoding="utf-8").splitlines():
+    for line in read_text(find_only_file(folder, "*.rttm")).splitlines():
         # LEXEME quesst14_00123 1 0.00 3.20 quesst14_dev_0001 lex ...
         fields = line.split()
         query = next((field for field in fields[2:] if field in terms), None)

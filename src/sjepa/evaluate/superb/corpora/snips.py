@@ -6,6 +6,7 @@ from sjepa.audio.io import EXTENSIONS
 from sjepa.errors import UserError
 from sjepa.evaluate.superb.records import Fold, Utterance, find_folder, require_audio
 from sjepa.evaluate.superb.text import mark_slots
+from sjepa.files import read_text
 from sjepa.progress import say
 
 SNIPS_SPEAKERS = {
@@ -26,7 +27,7 @@ def read_snips(root: Path) -> list[Fold]:
     if not transcripts.is_file():
         raise UserError(f"there is no {transcripts}: lines of an id, BOS words EOS, a tab, and a tag for each")
     sentences = {}
-    for number, line in enumerate(transcripts.read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in enumerate(read_text(transcripts).splitlines(), 1):
         # Amy-snips-test-0 BOS play sade EOS<tab>O O artist PlayMusic
         if "\t" in line:
             spoken, tags = (side.split() for side in line.split("\t", 1))

@@ -8,6 +8,7 @@ from sjepa.audio.io import SAMPLE_RATE
 from sjepa.errors import UserError
 from sjepa.evaluate.superb.records import Fold, Utterance, report_unlabelled, require_audio
 from sjepa.evaluate.superb.sound import Sound
+from sjepa.files import read_text
 
 VOXCELEB_CROP = 8 * SAMPLE_RATE
 TRIALS = ("voxceleb1_test_v2.txt", "veri_test2.txt")
@@ -41,7 +42,7 @@ def read_voxceleb(root: Path) -> list[Fold]:
         raise UserError(f"there is no {lists[0]}: lines of 1, 2 or 3 and a path such as id10001/VIDEO/00001.wav")
     folders = find_audio_folders(root)
     parts: dict[str, list[Utterance]] = {"1": [], "2": [], "3": []}
-    for number, line in enumerate(split.read_text(encoding="utf-8").split("\n"), 1):
+    for number, line in enumerate(read_text(split).split("\n"), 1):
         if line.strip():
             part, *names = line.split()
             if part not in parts or len(names) != 1:
@@ -78,7 +79,7 @@ def read_trials(root: Path) -> tuple[list[Trial], list[Utterance]]:
     if file is None:
         raise UserError(f"there is no {files[0]}: lines of 1 or 0 and two paths such as id10270/VIDEO/00001.wav")
     trials = []
-    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in enumerate(read_text(file).splitlines(), 1):
         if line.strip():
             fields = line.split()
             if len(fields) != 3 or fields[0] not in ("0", "1"):
