@@ -274,11 +274,11 @@ def test_utterances_without_phones_are_left_out_of_what_needs_phones(
     assert "4 of 24 utterances have no phones and are skipped" in capsys.readouterr().out
     assert [item.utterance.name for item in some] == [x.utterance.name for i, x in enumerate(every) if i % 6]
     corpus = read_labelled(data, phones=False)
-    results = probe_encoder(load_upstream("mfcc"), corpus, frames=0)
+    results = probe_encoder(load_upstream("mfcc"), corpus, frames=500)
     assert "4 of 24 utterances have no phones: phoneme probes skip them" in capsys.readouterr().out
     assert results["data"]["utterances"] == 24  # the speakers of all utterances are probed
-    assert results["data"]["phone_utterances"] == 20
-    alone = probe_encoder(load_upstream("mfcc"), some, frames=0)
+    alone = probe_encoder(load_upstream("mfcc"), some, frames=500)
+    assert results["data"]["phone_utterances"] == alone["data"]["phone_utterances"]
     name = "phoneme linear, random frames"
     assert results["layers"]["features"][name] == alone["layers"]["features"][name]
     command = ["units", "--encoder", "mfcc", "--units", "kmeans", "--clusters", "9", "--frames", "0"]
@@ -291,13 +291,13 @@ def test_phones_of_fewer_than_two_speakers_are_probed_on_random_frames_only(
     speaker: str, spoken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = change_labels(tmp_path / "c", lambda _, row: row | {"speaker": speaker, "gender": ""}, spoken)
-    command = ["probe", "--encoder", "mfcc", "--data", str(data), "--frames", "2500", "--out", str(tmp_path / "out")]
+    command = ["probe", "--encoder", "mfcc", "--data", str(data), "--frames", "500", "--out", str(tmp_path / "out")]
     dispatch(command)
     assert "skipping the phoneme probes with held-out speakers" in capsys.readouterr().out
     results = json.loads((tmp_path / "out" / "results.json").read_text())
     (scores,) = results["layers"].values()
     assert set(scores) == {"phoneme linear, random frames", "phoneme mlp, random frames"}
-    several = probe_encoder(load_upstream("mfcc"), read_labelled(spoken), frames=2500)["layers"]["features"]
+    several = probe_encoder(load_upstream("mfcc"), read_labelled(spoken), frames=500)["layers"]["features"]
     assert all(score == several[name] for name, score in scores.items())
     assert [section.columns for section in build_sections([results])] == [list(scores)]
 
