@@ -25,6 +25,7 @@ from test_training import arguments, command, environment, lines, one_batch
 from sjepa.config import Config
 from sjepa.cuda_graphs import MOST_GRAPHS
 from sjepa.distributed import agree_on_prefix, first_host, run_on_all_ranks, slurm_variables
+from sjepa.errors import OutageError
 from sjepa.runs import checkpoint
 from sjepa.runs.folder import RunFolder
 from sjepa.train import agreement
@@ -205,6 +206,14 @@ def test_an_error_about_no_file_keeps_its_traceback() -> None:
         raise OSError("our bug")
 
     with pytest.raises(OSError, match="our bug"):
+        run_on_all_ranks(fail)
+
+
+def test_an_outage_stays_an_outage() -> None:
+    def fail() -> None:
+        raise OutageError("no answer")
+
+    with pytest.raises(OutageError, match="no answer"):  # its exit code says that the command can continue
         run_on_all_ranks(fail)
 
 

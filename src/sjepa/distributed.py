@@ -159,19 +159,20 @@ def run_on_main_rank(task: Callable[[], T]) -> T | None:
 def run_on_all_ranks(task: Callable[[], T]) -> T:
     """Run a task on every rank, and return its result. If one raises an error, all end with it and none waits.
 
-    This holds for UserError, and for OSError about a file, such as one on a full disk. The main rank raises a
-    UserError, and the others a ReportedError.
+    This holds for UserError, and for OSError about a file, such as one on a full disk, which becomes a UserError. The
+    main rank raises the error, and the others a ReportedError.
     """
-    result = message = None
+    result = error = None
     try:
         result = task()
-    except UserError as error:
-        message = str(error)
-    except OSError as error:
-        message = describe_file_error(error)
-        if message is None:
+    except UserError as found:
+        error = found
+    except OSError as found:
+        line = describe_file_error(found)
+        if line is None:
             raise
-    messages = [found for found in gather_objects(message) if found]
-    if messages:
-        raise UserError(messages[0]) if is_main() else ReportedError(messages[0])
+        error = UserError(line)
+    errors = [found for found in gather_objects(error) if found is not None]
+    if errors:
+        raise errors[0] if is_main() else ReportedError(str(errors[0]))
     return cast(T, result)
