@@ -295,32 +295,19 @@ def test_every_start_and_stop_is_in_the_history(
     assert [entry["step"] for entry in run.history] == [0, 6, 6]
 
 
+@pytest.mark.parametrize(("part", "step"), [("train_step", 1), ("begin_phase", 0)])  # the latter fits targets
 def test_a_stop_by_a_signal_is_named(
-    corpus: Path, tmp_path: Path, micro: Make, monkeypatch: pytest.MonkeyPatch
+    part: str, step: int, corpus: Path, tmp_path: Path, micro: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import signal
 
     from sjepa.train import loop
 
-    step = loop.train_step
-    monkeypatch.setattr(loop, "train_step", lambda *a: (signal.raise_signal(signal.SIGTERM), step(*a)))
+    call = getattr(loop, part)
+    monkeypatch.setattr(loop, part, lambda *a: (signal.raise_signal(signal.SIGTERM), call(*a)))
     assert not pretrain(micro(), corpus, tmp_path / "run", show=False)
     stop = RunFolder(tmp_path / "run").history[-1]["stopped"]
-    assert (stop["reason"], stop["message"], stop["step"]) == ("signal", "SIGTERM", 1)
-
-
-def test_a_stop_while_targets_are_fitted_is_not_an_error(
-    corpus: Path, tmp_path: Path, micro: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import signal
-
-    from sjepa.train import loop
-
-    begin = loop.begin_phase
-    monkeypatch.setattr(loop, "begin_phase", lambda *a: (signal.raise_signal(signal.SIGTERM), begin(*a)))
-    assert not pretrain(micro(), corpus, tmp_path / "run", show=False)
-    stop = RunFolder(tmp_path / "run").history[-1]["stopped"]
-    assert (stop["reason"], stop["message"], stop["step"]) == ("signal", "SIGTERM", 0)
+    assert (stop["reason"], stop["message"], stop["step"]) == ("signal", "SIGTERM", step)
 
 
 def test_a_history_stays_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

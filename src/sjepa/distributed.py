@@ -157,7 +157,7 @@ def run_on_main_rank(task: Callable[[], T]) -> T | None:
 
 
 def run_on_all_ranks(task: Callable[[], T]) -> T:
-    """Run a task on every rank, and return its result. If one raises an error, all end with it and none waits.
+    """Run a task on every rank, and return its result. If it fails on one rank, all ranks end instead of waiting.
 
     This holds for UserError, and for OSError about a file, such as one on a full disk, which becomes a UserError. The
     main rank raises the error, and the others a ReportedError.

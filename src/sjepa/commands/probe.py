@@ -57,7 +57,7 @@ def run(arguments: list[str]) -> None:
 
     upstream = load_upstream(command.encoder, command.device, command.precision, command.step)
     suffix = corpus_suffix(command.data, command.subset)
-    out = results_folder(command, "probe", upstream.name, suffix, upstream.fingerprint())
+    out = results_folder(command, "probe", upstream.name, suffix, upstream.fingerprint)
     with lock_folder(out):
         corpus = read_labelled(command.data, command.subset, phones=False, alignments=command.alignments)
         where = corpus_name(command.data, command.subset)

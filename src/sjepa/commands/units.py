@@ -74,7 +74,7 @@ def run(arguments: list[str]) -> None:
         import_fastabx()  # fail before the work if it is not installed
     upstream = load_upstream(command.encoder, command.device, command.precision, command.step)
     suffix = corpus_suffix(command.data, command.subset)
-    out = results_folder(command, "units", upstream.name, suffix, upstream.fingerprint())
+    out = results_folder(command, "units", upstream.name, suffix, upstream.fingerprint)
     with lock_folder(out):
         results = measure(command, upstream)
         write_results(out, results)
@@ -182,7 +182,7 @@ def run_items(command: Units) -> None:
         )
     import_fastabx()  # fail before the work if it is not installed
     upstream = load_upstream(command.encoder, command.device, command.precision, command.step)
-    out = results_folder(command, "abx", upstream.name, command.items.stem, upstream.fingerprint())
+    out = results_folder(command, "abx", upstream.name, command.items.stem, upstream.fingerprint)
     states = select_states(upstream, command.layer)
     if len(states) != 1:
         raise UserError("--layer all: ABX is measured on one layer")

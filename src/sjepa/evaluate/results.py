@@ -1,7 +1,7 @@
 """Files of evaluation results: where they go, how they are written, read and checked."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,9 @@ def results_root(source: str) -> Path:
     return run.results if run is not None else OUTSIDE_RUNS
 
 
-def results_folder(command: Any, kind: str, encoder: str, corpus: str = "", fingerprint: str = "") -> Path:
+def results_folder(
+    command: Any, kind: str, encoder: str, corpus: str = "", fingerprint: Callable[[], str] | None = None
+) -> Path:
     """Return `--out`, or `KIND/ENCODER` with the corpus and all options that differ from their defaults.
 
     So results of other data or options are not overwritten. Raise UserError if the folder has results of another
@@ -61,9 +63,9 @@ def results_folder(command: Any, kind: str, encoder: str, corpus: str = "", fing
     root = results_root(command.encoder)
     folder: Path = command.out or root / kind / "-".join(parts)
     refuse_file(folder)
-    if fingerprint and command.out is None and root == OUTSIDE_RUNS and (folder / RESULTS).is_file():
+    if fingerprint is not None and command.out is None and root == OUTSIDE_RUNS and (folder / RESULTS).is_file():
         for found in find_results([folder / RESULTS]):
-            if found["encoder"]["fingerprint"] != fingerprint:
+            if found["encoder"]["fingerprint"] != fingerprint():
                 raise UserError(f"{folder} has results of another encoder named {encoder}: choose a folder with --out")
     return folder
 

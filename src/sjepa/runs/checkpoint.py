@@ -156,8 +156,8 @@ def prune(run: RunFolder, written: int, keep: int, always: set[int], every: int 
 
     `written` is the step of the one just written. Later ones are damaged: the run continued from before them.
     """
-    later = [step for step in run.checkpoint_steps if step > written]
-    earlier = [step for step in run.checkpoint_steps if step <= written]
+    steps = run.checkpoint_steps
+    later, earlier = [step for step in steps if step > written], [step for step in steps if step <= written]
     kept = always | {step for step in earlier if every and step % every == 0}
     for step in later + [step for step in earlier[keep:] if step not in kept]:
         shutil.rmtree(run.checkpoint(step), ignore_errors=True)
