@@ -20,18 +20,21 @@ ROWS = {
     "continued": "English, continued on Iban",
     "both": "English and Iban",
     "english-compact": "English, compact (11.2M)",
+    "iban-compact": "Iban, compact",
     "compact-continued": "English, compact, continued on Iban",
+    "compact-continued-mfcc": "the same, with MFCC targets in phase 1",
     "whisper-tiny": "*Whisper tiny.en (7.6M), trained with transcripts*",
 }
 KEPT = ("encoder", "metrics", "protocol", "data", "learning_rate", "versions")
 
 
 def collect(out: Path) -> None:
-    """Store the results of all encoders and amounts, as ENCODER-AMOUNT."""
+    """Store the results of all encoders and amounts, as ENCODER-AMOUNT. Stored results of other encoders stay."""
     found = {path.parent.name: read_json(path) for path in sorted(out.glob("results/*/results.json"))}
     if not found:
         raise SystemExit(f"there are no results in {out}: run recipes/iban.sh first")
-    write_entries(RESULTS, {name: {key: results[key] for key in KEPT} for name, results in found.items()})
+    new = {name: {key: results[key] for key in KEPT} for name, results in found.items()}
+    write_entries(RESULTS, dict(sorted((read_json(RESULTS) | new).items())))
 
 
 def make_table() -> str:

@@ -35,10 +35,13 @@ if [ ! -f "$ENGLISH/run.json" ]; then
   train english half-hour --data "$STUDY/english-audio"
   train both half-hour --data "$STUDY/english-audio,$STUDY/iban-train"
 fi
-# An encoder that is trained already needs fewer steps. english-compact ships with the package.
-continued=(--data "$STUDY/iban-train" --phase1.steps 4000 --phase2.steps 16000)
-train continued half-hour "${continued[@]}" --init-from "$english"
-train compact-continued compact "${continued[@]}" --init-from english-compact
+# An encoder that is trained already needs fewer steps. Phase 1 predicts its own clusters; with -mfcc those of MFCC.
+continued=(--data "$STUDY/iban-train" --phase1.steps 2000 --phase2.steps 10000)
+train continued half-hour "${continued[@]}" --init-from "$english" --phase1.targets encoder-gmm
+# The same at the size of english-compact, which ships with the package
+train iban-compact compact --data "$STUDY/iban-train"
+train compact-continued compact "${continued[@]}" --init-from english-compact --phase1.targets encoder-gmm
+train compact-continued-mfcc compact "${continued[@]}" --init-from english-compact
 
 recognise() { # NAME ENCODER TRANSCRIPTS STEPS OPTIONS...: fewer transcripts need fewer steps
   sjepa superb asr --lite --steps "$4" --encoder "$2" --data "$IBAN" "${@:5}" --out "$STUDY/results/$1-$3"
@@ -53,7 +56,7 @@ measure english "$english"
 measure iban "$STUDY/iban"
 measure continued "$STUDY/continued"
 measure english-compact english-compact
-measure compact-continued "$STUDY/compact-continued"
+for name in iban-compact compact-continued compact-continued-mfcc; do measure $name "$STUDY/$name"; done
 if [ -d "$STUDY/both" ]; then measure both "$STUDY/both"; fi
 if [ -n "${WHISPER:-}" ]; then measure whisper-tiny "$WHISPER"; fi # its encoder's folder, as a reference
 python benchmarks/iban.py "$STUDY"
