@@ -14,10 +14,10 @@ import pyarrow as pa
 import pytest
 import safetensors.torch
 import soundfile
-from calls import sjepa
+from calls import Ended, sjepa
 from conftest import babble
 
-from sjepa.audio.io import BadAudioError, read_audio, read_header
+from sjepa.audio.io import BadAudioError, read_audio, read_header, read_int16
 from sjepa.audio.stream import stream_audio
 from sjepa.config import Config
 from sjepa.data import storage
@@ -76,6 +76,29 @@ def test_a_damaged_mp3_ends_neither_an_index_nor_a_training(
     run = tmp_path / "run"
     assert pretrain(micro(phase1={"steps": 1}, phase2={"steps": 1}), one_damaged, run, show=False)
     assert "damaged.mp3: cannot be decoded" in (run / "refused.txt").read_text()
+
+
+@pytest.mark.parametrize("rate", [16_000, 48_000])
+def test_a_duration_rounded_to_milliseconds_is_accepted_and_a_file_cut_short_is_named(
+    tmp_path: Path, rate: int
+) -> None:
+    rows = []
+    for number in range(4):
+        soundfile.write(tmp_path / f"{number}.wav", babble(3.0, number)[:rate], rate)  # one second
+        rows.append({"path": f"{number}.wav", "dur": 1.001, "spk": f"s{number % 2}"})
+    assert len(read_int16(tmp_path / "0.wav", samples=16_016)) == 16_000
+    manifest = tmp_path / "manifest.jsonl"
+
+    def probe() -> Ended:
+        manifest.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return sjepa("probe", "--encoder", "mfcc", "--data", manifest, "--out", tmp_path / "out")
+
+    assert probe().status == 0
+    rows[2]["dur"] = 1.01
+    status, output, _ = probe()
+    assert status == 2
+    assert "2.wav: the file is cut short" in output
+    assert "repair this file or remove it from the corpus" in output
 
 
 def write_float(path: Path, samples: np.ndarray, rate: int = 16_000) -> Path:

@@ -16,6 +16,7 @@ LONE_SURROGATES = re.compile("[\ud800-\udc7f\udd00-\udfff]")  # surrogates that 
 EXTENSIONS = frozenset({".wav", ".flac", ".ogg", ".opus", ".mp3"})
 RATES = (1_000, 1_000_000)  # accepted rates in Hz: at a far lower rate, a few bytes would become hours at 16 kHz
 LOUDEST = 1e6  # full scale is 1; far larger samples overflow in the encoder
+ROUNDING = 16  # samples at 16 kHz that a file may lack: lists round durations to milliseconds
 MARGIN = 1_600  # samples at 16 kHz read around a piece before resampling, so that its edges match the whole file
 
 
@@ -136,10 +137,10 @@ def check_samples(samples: np.ndarray) -> None:
 
 
 def require_length(mono: np.ndarray, samples: int | None) -> np.ndarray:
-    """Return the samples if there are as many as requested. Resampling may lose one."""
-    if not len(mono) or (samples is not None and len(mono) < samples - 1):
+    """Return the samples if there are as many as requested, or fewer only because a duration was rounded."""
+    if not len(mono) or (samples is not None and len(mono) < samples - ROUNDING):
         # No numbers in the message, so that a file has the same reason for every crop.
-        raise BadAudioError("the file is cut short: it holds fewer samples than its header or index says")
+        raise BadAudioError("the file is cut short: it holds fewer samples than its header, index or list says")
     return mono
 
 

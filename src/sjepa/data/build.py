@@ -29,7 +29,7 @@ from sjepa.progress import bar, say, track
 
 PART = 1024  # items per part; an interrupted build loses at most one part
 LONGEST = 2**31 - 1  # largest number of samples that the columns of an index can hold
-ROUNDING = 0.1  # seconds that a list may claim beyond the end of a file
+OVERSHOOT = 0.1  # seconds that a list may claim beyond the end of a file; the index stores the true end
 
 
 def build_index(
@@ -190,7 +190,7 @@ def make_rows(item: Item | str, limit: int, cut_transcribed: bool) -> list[Row] 
         return error
     name, start = show_path(item.place.path), round(item.offset * SAMPLE_RATE)
     samples = info.samples - start if item.duration is None else round(item.duration * SAMPLE_RATE)
-    if start + samples > info.samples + ROUNDING * SAMPLE_RATE or start >= info.samples:
+    if start + samples > info.samples + OVERSHOOT * SAMPLE_RATE or start >= info.samples:
         end, there = (start + samples) / SAMPLE_RATE, info.samples / SAMPLE_RATE
         return f"{name}: {item.id} ends at {end:.2f} s, but the recording ends at {there:.2f} s"
     samples = min(samples, info.samples - start)

@@ -16,7 +16,7 @@ from sjepa.audio.frames import RECEPTIVE_FIELD
 from sjepa.audio.io import SAMPLE_RATE
 from sjepa.errors import UserError
 from sjepa.evaluate.superb.feature_files import FeatureFiles
-from sjepa.evaluate.superb.records import Utterance
+from sjepa.evaluate.superb.records import REMEDY, Utterance
 from sjepa.evaluate.superb.sound import prepare_waveform
 from sjepa.evaluate.upstream import Upstream
 
@@ -67,7 +67,8 @@ class FeatureStore:
     def read(self, utterance: Utterance, seed: tuple[int, int]) -> np.ndarray:
         samples = prepare_waveform(utterance.read(), utterance.sound)
         if len(samples) < RECEPTIVE_FIELD:
-            raise UserError(f"{utterance.recording}: {len(samples)} samples at 16 kHz, shorter than one frame")
+            short = f"{len(samples)} samples at 16 kHz, fewer than one frame ({RECEPTIVE_FIELD})"
+            raise UserError(f"{utterance.recording}: {short}; {REMEDY}")
         spare = len(samples) - utterance.crop
         if not utterance.crop or spare <= 0:
             return samples

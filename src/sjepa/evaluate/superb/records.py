@@ -4,13 +4,14 @@ import io
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar, TypeVar
 
 import numpy as np
 
-from sjepa.audio.io import AudioInfo, read_audio, read_header
+from sjepa.audio.io import AudioInfo, BadAudioError, read_audio, read_header
 from sjepa.data.corpus import audio_files
 from sjepa.data.layouts.manifest import lines
 from sjepa.data.storage import ByteRange, read_bytes
@@ -21,8 +22,18 @@ from sjepa.progress import say
 T = TypeVar("T")
 LITE_UTTERANCES = (2000, 400, 800)  # train, dev, test; LibriSpeech uses all of dev-clean instead
 SHARES = (0.7, 0.1, 0.2)  # of the speakers in train, dev and test, if a corpus has no splits
+REMEDY = "repair this file or remove it from the corpus (it is not skipped, because that would change the results)"
 Label = str | tuple[str, ...]
 """Text for a sequence task; one class for each slot of a classification task."""
+
+
+@contextmanager
+def add_remedy() -> Iterator[None]:
+    """Add to the error of an unusable file what to do about it."""
+    try:
+        yield
+    except BadAudioError as error:
+        raise BadAudioError(f"{error}; {REMEDY}") from error
 
 
 @dataclass(frozen=True)
@@ -60,11 +71,13 @@ class Utterance:
 
     def header(self) -> AudioInfo:
         """Read length, sample rate and channels of the whole recording."""
-        return read_header(self.open(), self.recording)
+        with add_remedy():
+            return read_header(self.open(), self.recording)
 
     def read(self) -> np.ndarray:
         """Read float32 samples at 16 kHz."""
-        return read_audio(self.open(), self.start, self.samples or None, self.recording)
+        with add_remedy():
+            return read_audio(self.open(), self.start, self.samples or None, self.recording)
 
     def length(self, recording: int) -> int:
         """Return the samples of the utterance, given those of the recording."""
