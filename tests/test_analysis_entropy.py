@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -271,6 +272,18 @@ def test_the_command_writes_json_and_figures_which_are_redrawn_without_the_model
     (tmp_path / "empty").mkdir()
     dispatch(["analyze", "entropy", str(tmp_path / "empty"), "--redraw", "--out", folder])
     assert (tmp_path / "out" / "entropy.svg").read_bytes() == drawn["entropy.svg"]
+
+
+def test_a_missing_matplotlib_is_reported_before_any_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    out = tmp_path / "out"
+    for command in (
+        ["analyze", "entropy", str(trained()), "--data", str(corpus()), "--out", str(out)],
+        ["figures", str(trained()), "--out", str(out)],
+    ):
+        with pytest.raises(UserError, match=r"drawing needs matplotlib: pip install 'sjepa\[figures\]'"):
+            dispatch(command)
+    assert not out.exists()
 
 
 def test_figures_of_hard_targets_can_be_drawn(tmp_path: Path) -> None:

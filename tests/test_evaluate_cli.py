@@ -84,6 +84,16 @@ def test_abx_without_fastabx_is_refused_before_any_work(tmp_path: Path, monkeypa
         dispatch(["units", "--encoder", str(tmp_path / "none"), "--data", str(tmp_path), "--abx"])
 
 
+def test_probes_without_scikit_learn_are_refused_before_audio_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn.linear_model", None)
+    (tmp_path / "labels.jsonl").write_text('{"path": "a.wav", "speaker": "a"}\n')
+    (tmp_path / "a.wav").write_text("not audio")
+    with pytest.raises(UserError, match=r"probes need scikit-learn: pip install 'sjepa\[superb\]'"):
+        dispatch(["probe", "--encoder", "mfcc", "--data", str(tmp_path), "--out", str(tmp_path / "out")])
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -71,19 +71,24 @@ def write_formats(*formats: str) -> Iterator[None]:
         FORMATS[:] = before
 
 
+def require_matplotlib() -> None:
+    """Raise UserError if figures cannot be drawn. Commands call this before their work."""
+    try:
+        import matplotlib.figure  # noqa: F401
+    except ImportError as error:
+        raise UserError("drawing needs matplotlib: pip install 'sjepa[figures]'") from error
+
+
 @contextmanager
 def figure(width: float, height: float, stem: Path) -> Iterator[Any]:
     """Yield an empty figure of a size in inches, and save it when the block ends.
 
     The files are `stem.svg` and `stem.png` unless `write_formats` says otherwise.
     """
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise UserError(
-            f"drawing needs matplotlib: pip install 'sjepa[figures]' ({stem.name}.json was saved)"
-        ) from error
+    require_matplotlib()
+    import matplotlib
+    from matplotlib.figure import Figure
+
     with matplotlib.rc_context(SETTINGS), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing")  # the font lacks some scripts
         drawn = Figure(figsize=(width, height), layout="constrained")

@@ -330,6 +330,9 @@ def run(arguments: list[str]) -> None:
     command = parse(kind, f"sjepa analyze {subject}", arguments[1:])
     if not command.run.is_dir():
         raise UserError(f"there is no run {command.run}")
+    from sjepa.analysis.style import require_matplotlib
+
+    require_matplotlib()
     step = getattr(command, "step", None)
     out = command.out or RunFolder(command.run).analysis / (f"step-{step}" if step is not None else "")
     with lock_folder(out):

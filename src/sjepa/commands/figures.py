@@ -39,7 +39,9 @@ def run(arguments: list[str]) -> None:
         if not folder.is_dir():
             raise UserError(f"there is no folder {folder}")
     from sjepa.analysis.figures import make_figures
+    from sjepa.analysis.style import require_matplotlib
 
+    require_matplotlib()
     with lock_folder(command.out):
         made = make_figures(command.runs, command.out, command.results)
     for path in made.files:

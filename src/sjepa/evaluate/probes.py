@@ -37,13 +37,21 @@ def frame_labels(
     return [segments[i][2] for i in inside]
 
 
-def linear_probe(train: Tensor, train_labels: np.ndarray, test: Tensor, test_labels: np.ndarray) -> float:
-    """Return the test accuracy of logistic regression (C = 1, lbfgs) on standardised features."""
+def require_scikit_learn() -> None:
+    """Raise UserError if probes cannot be fitted. Commands call this before they compute features."""
     try:
-        from sklearn.linear_model import LogisticRegression
-        from threadpoolctl import threadpool_limits
+        import sklearn.linear_model
+        import threadpoolctl  # noqa: F401
     except ImportError as error:
         raise UserError("probes need scikit-learn: pip install 'sjepa[superb]'") from error
+
+
+def linear_probe(train: Tensor, train_labels: np.ndarray, test: Tensor, test_labels: np.ndarray) -> float:
+    """Return the test accuracy of logistic regression (C = 1, lbfgs) on standardised features."""
+    require_scikit_learn()
+    from sklearn.linear_model import LogisticRegression
+    from threadpoolctl import threadpool_limits
+
     if len(set(train_labels.tolist())) == 1:  # predict the only class
         return float((test_labels == train_labels[0]).mean())
     train, test = standardize(train, test)

@@ -19,6 +19,7 @@ from sjepa.evaluate.probes import (
     linear_probe,
     mlp_probe,
     phone_probe,
+    require_scikit_learn,
     utterance_probe,
 )
 from sjepa.evaluate.prosody import (
@@ -123,6 +124,7 @@ def probe_encoder(
     prosody: bool = False,
 ) -> dict[str, Any]:
     """Run all probes at the selected layers. Return the scores and chance levels for `results.json`."""
+    require_scikit_learn()
     states = select_states(upstream, layer)
     with_phones = [index for index, item in enumerate(corpus) if item.has_phones]
     has_phones = bool(with_phones)
