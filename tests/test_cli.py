@@ -43,10 +43,11 @@ def start_process(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 def refused(done: subprocess.CompletedProcess[str], *words: str) -> None:
-    """One line after whatever progress was shown, an exit code, no traceback."""
+    """An error after whatever progress was shown, in one line unless `words` has several; no traceback."""
     assert done.returncode == 2, done.stderr
     assert "Traceback" not in done.stderr + done.stdout
-    *_, last = done.stderr.splitlines()
+    several = any("\n" in word for word in words)
+    last = done.stderr[done.stderr.rindex("sjepa: ") :] if several else done.stderr.splitlines()[-1]
     assert last.startswith("sjepa: ")
     for word in words:
         assert word in last
@@ -227,11 +228,16 @@ def test_a_directory_of_another_run_is_refused_and_untouched(
     assert pretrain(micro(), corpus, run, show=False)
     before = (run / "metrics.jsonl").read_bytes()
     changed = sjepa("pretrain", "--preset", preset, "--data", corpus, "--out", run, "--phase2.k", 9)
-    refused(changed, "phase2.k was 12, now 9")
-    assert f"--branch-from {run} to share its first phase" in changed.stderr.replace("\n", " ")
+    refused(
+        changed,
+        f"sjepa: {run} is a run with other settings:\n"
+        "  phase2.k was 12, now 9\n"
+        "To continue the run as it is, leave out --preset and these options.\n"
+        f"To train with these settings, choose another --out, with --branch-from {run} to share its first phase.\n",
+    )
     changes = ("--phase2.k", 9, "--seed", 1, "--phase1.lr", 1, "--phase2.lr", 1, "--phase1.k", 9, "--mask.ratio", 0.1)
     other = sjepa("pretrain", "--preset", preset, "--data", corpus, "--out", run, *changes, "--train.clip", 5)
-    refused(other, "; and 2 more): leave out --preset and the options to continue it as it is")
+    refused(other, "  and 2 more\nTo continue the run as it is, leave out --preset and these options.\n")
     assert other.stderr.count(", now ") == 5
     assert "--branch-from" not in other.stderr  # its first phase differs
     soundfile.write(tmp_path / "b.wav", babble(2.0, 5), 16_000)

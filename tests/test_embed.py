@@ -323,6 +323,8 @@ def test_what_was_stopped_is_continued_and_other_settings_are_refused(
     run_embed(*files, "--encoder", finished_run, "--out", out)
     assert "2 existed already" in capsys.readouterr().out
     assert {file: file.stat().st_mtime_ns for file in before} == before
+    run_embed(*files, "--encoder", finished_run, "--out", out)
+    assert f"the output of 3 recordings is already in {out}; --force computes it again" in capsys.readouterr().out
     assert len(list(out.glob("*.npz"))) == 3
     refused("layer was last, now 0", files[0], "--encoder", finished_run, "--out", out, "--layer", 0)
     run_embed(files[0], "--encoder", finished_run, "--out", out, "--layer", 0, "--force")
@@ -373,6 +375,8 @@ def test_mistakes_get_one_line(finished_run: Path, corpus: Path, tmp_path: Path)
     attempt("choose --what mixture, or --what head", file, "--what", "posteriors")
     attempt("for posteriors use --what mixture", file, "--from", "mixture")
     attempt("there is no encoder", file, encoder=tmp_path / "nowhere")
+    (tmp_path / "empty").mkdir()
+    attempt("no audio in .*empty: looked for .flac, .mp3", tmp_path / "empty")
     (tmp_path / "words").write_text("words")
     refused("words is a file: give a folder", file, "--encoder", finished_run, "--out", tmp_path / "words", "--force")
     copy = tmp_path / "other" / file.name

@@ -132,12 +132,12 @@ def test_a_phase_is_added_to_a_run_that_was_complete(
 
 def test_what_has_happened_cannot_change(corpus: Path, micro: Make, finished_run: Path) -> None:
     for changes, words in (
-        ({"phase1": {"steps": 7}}, r"phase1.steps was 6, now 7\): a run accepts new phases, and more steps"),
+        ({"phase1": {"steps": 7}}, r"  phase1.steps was 6, now 7\nA run accepts new phases, and more steps"),
         (
             {"phase2": {"steps": 5}},
-            r"phase2.steps was 6, now 5\): a run accepts new phases, and more steps .* never fewer",
+            r"  phase2.steps was 6, now 5\nA run accepts new phases, and more steps .* never fewer",
         ),
-        ({"phase2": {"steps": 9, "k": 5}}, r"\(phase2.k was 12, now 5\): leave out"),
+        ({"phase2": {"steps": 9, "k": 5}}, r":\n  phase2.k was 12, now 5\nTo continue the run as it is, leave out"),
     ):
         with pytest.raises(UserError, match=words):
             pretrain(micro(**changes), corpus, finished_run, show=False)

@@ -232,9 +232,12 @@ def hostile_page(folder: Path) -> Path:
 
 
 def test_errors_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UserError, match=r"^\S+nowhere has no metrics\.jsonl.*$"):
+    with pytest.raises(UserError, match=r"^there is no run \S+nowhere: .*$"):
         write_page(tmp_path / "nowhere", tmp_path / "page.html")
     run = make_run(tmp_path / "run", make_events(100))
+    (run / "encoder").mkdir()
+    with pytest.raises(UserError, match=rf"^{run}/encoder is not a run: .*; did you mean {run}\?$"):
+        dispatch(["report", str(run / "encoder")])
     (run / "metrics.jsonl").write_text('{"event": "train"\n')
     with pytest.raises(UserError, match=r"metrics\.jsonl, line 1 is not JSON"):
         write_page(run, tmp_path / "page.html")

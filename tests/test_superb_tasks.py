@@ -152,6 +152,11 @@ def test_the_same_seed_gives_the_same_numbers_and_a_stop_changes_nothing(tmp_pat
     assert json.loads((tmp_path / "stopped" / "results.json").read_text())["folds"] == whole["folds"]
     with pytest.raises(UserError, match=r"an evaluation that differs in seed \(0, now 1\): choose another --out"):
         run(task, tmp_path / "stopped", 1e-3, seed=1)
+    results = json.loads((tmp_path / "stopped" / "results.json").read_text())
+    results["encoder"]["fingerprint"] = "of another step"
+    (tmp_path / "stopped" / "results.json").write_text(json.dumps(results))
+    with pytest.raises(UserError, match="other weights of logmel, such as an earlier state of the run: choose another"):
+        run(task, tmp_path / "stopped", 1e-3)
 
 
 def test_ctrl_c_ends_after_the_step_and_loses_none(tmp_path: Path) -> None:

@@ -169,6 +169,10 @@ def test_what_is_no_encoder_is_refused_in_one_line(tmp_path: Path, folders: dict
     (tmp_path / "empty" / "run" / "config.toml").touch()
     with pytest.raises(UserError, match=r"did you mean .*empty/run"):
         load_upstream(str(tmp_path / "empty"))
+    (tmp_path / "empty" / "another").mkdir()
+    (tmp_path / "empty" / "another" / "config.toml").touch()
+    with pytest.raises(UserError, match=r"; it holds 2 runs: give one of them, such as .*empty/another"):
+        load_upstream(str(tmp_path / "empty"))
     other = tmp_path / "bert"
     other.mkdir()
     (other / "config.json").write_text(json.dumps({"model_type": "bert"}))

@@ -57,6 +57,8 @@ def test_a_run_that_was_asked_to_stop_is_shown_as_stopped(tmp_path: Path) -> Non
 
 
 def test_a_run_that_has_not_begun_is_waited_for(tmp_path: Path) -> None:
+    assert f"not a run yet; waiting for `sjepa pretrain --out {tmp_path}`" in render_status(tmp_path)
+    (tmp_path / "config.toml").touch()
     assert "waiting for metrics.jsonl" in render_status(tmp_path)
     assert "first line follows" in render_status(make_run(tmp_path / "run", make_events(0)))
 
@@ -138,6 +140,8 @@ def test_once_and_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert "step 100 of 1,000" in " ".join(capsys.readouterr().out.split())
     with pytest.raises(UserError, match="there is no run"):
         dispatch(["watch", str(tmp_path / "nowhere"), "--once"])
+    with pytest.raises(UserError, match=rf"is not a run: it has no config\.toml; did you mean {tmp_path / 'run'}\?"):
+        dispatch(["watch", str(tmp_path)])
     (tmp_path / "words").write_text("words")
     with pytest.raises(UserError, match="is a file: give the folder"):
         dispatch(["watch", str(tmp_path / "words")])

@@ -1,4 +1,4 @@
-"""Errors that users can fix, shown in one line without a traceback."""
+"""Errors that users can fix, shown without a traceback."""
 
 import difflib
 import errno
@@ -8,7 +8,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT)  # a full disk or quota; the error then name
 
 
 class UserError(Exception):
-    """An error that the user can fix. The command line shows it as one line, without a traceback.
+    """An error that the user can fix. The command line shows its message, mostly one line, without a traceback.
 
     >>> from sjepa import Encoder, UserError
     >>> try:

@@ -72,7 +72,10 @@ def watch(run: Path, every: float, once: bool) -> None:
     from rich.console import Console
     from rich.live import Live
 
-    console, tail, total = Console(), Tail(RunFolder(run).log), planned_steps(run)
+    folder = RunFolder(run)
+    if run.is_dir() and not folder.log.is_file() and not folder.is_unstarted:
+        folder.require()  # no run can start in a folder with other files
+    console, tail, total = Console(), Tail(folder.log), planned_steps(run)
     if once or not console.is_terminal:
         if not run.is_dir():
             raise UserError(f"there is no run {run}")
@@ -126,7 +129,9 @@ def draw(run: Path, events: Sequence[Event], total: int, age: float) -> Any:
     if not lines:
         begun = select_events(events, "phase")
         state = "its targets are fitted, the first line follows" if begun else "nothing is logged yet"
-        return Panel(Text(f"{run}: {state}; {format_age(age)}" if events else f"{run}: waiting for metrics.jsonl"))
+        if not events:
+            return Panel(Text(f"{run}: {describe_waiting(RunFolder(run))}"))
+        return Panel(Text(f"{run}: {state}; {format_age(age)}"))
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(justify="right", no_wrap=True)
@@ -147,6 +152,13 @@ def draw(run: Path, events: Sequence[Event], total: int, age: float) -> Any:
         parts += [Text(), Text("alarms", style="bold red")]
         parts += [Text(f"step {step:,}: {text}", style="red") for step, text in recent.values()]
     return Panel(Group(*parts), title=Text(str(run)), title_align="left", border_style="dim")
+
+
+def describe_waiting(run: RunFolder) -> str:
+    """Describe what the view of a run without a log waits for."""
+    if run.exists:
+        return f"the run has begun; waiting for {run.log.name}"
+    return f"not a run yet; waiting for `sjepa pretrain --out {run}` to start it"
 
 
 def find_value(line: Event, key: str) -> float | None:

@@ -8,7 +8,7 @@ from typing import Any
 from sjepa.analysis.style import GRID, MARKERS, MUTED, SHADE, Findings, figure, file_name, ramp
 from sjepa.device import Device
 from sjepa.errors import UserError
-from sjepa.evaluate.labelled import corpus_name, read_labelled
+from sjepa.evaluate.labelled import corpus_name, read_labelled, report_missing_phones
 from sjepa.evaluate.metric import Better
 from sjepa.evaluate.probing import run_probes
 from sjepa.evaluate.results import find_results, write_results
@@ -27,6 +27,7 @@ def probe_checkpoints(
     if not folder.checkpoint_steps:
         raise UserError(f"{run} has no checkpoint yet: train.checkpoint_every writes them, train.keep_every keeps them")
     corpus = read_labelled(data, subset, phones=False, alignments=alignments)
+    report_missing_phones(corpus, data, subset, alignments)
     where = corpus_name(data, subset)
     for step in sorted(folder.checkpoint_steps):
         upstream = load_upstream(str(run), device, step=step)

@@ -115,6 +115,10 @@ def run_files(command: Embed) -> None:
         kept = len(recordings) - outcome.recordings - len(outcome.refused)
         if not outcome.recordings and not kept:
             raise UserError(f"nothing could be embedded: {describe_refused(refused)}")
+        if not outcome.recordings:
+            existing = f"the output of {kept:,} recordings is already in {command.out}"
+            print(f"Nothing to do: {existing}; --force computes it again")
+            return
         skipped = f"; {kept:,} existed already" if kept else ""
         length = f"{outcome.seconds / 3600:,.2f} h" if outcome.seconds >= 3600 else f"{outcome.seconds:.1f} s"
         written = f"{outcome.recordings:,} recording{'' if outcome.recordings == 1 else 's'} ({length})"

@@ -49,7 +49,7 @@ class Probe:
 
 def run(arguments: list[str]) -> None:
     command = parse(Probe, "sjepa probe", arguments)
-    from sjepa.evaluate.labelled import corpus_name, corpus_suffix, read_labelled
+    from sjepa.evaluate.labelled import corpus_name, corpus_suffix, read_labelled, report_missing_phones
     from sjepa.evaluate.probing import run_probes
     from sjepa.evaluate.results import results_folder, write_results
     from sjepa.evaluate.upstream import load_upstream
@@ -60,6 +60,7 @@ def run(arguments: list[str]) -> None:
     out = results_folder(command, "probe", upstream.name, suffix, upstream.fingerprint)
     with lock_folder(out):
         corpus = read_labelled(command.data, command.subset, phones=False, alignments=command.alignments)
+        report_missing_phones(corpus, command.data, command.subset, command.alignments)
         where = corpus_name(command.data, command.subset)
         found = run_probes(
             upstream,

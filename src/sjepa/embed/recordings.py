@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sjepa import distributed
 from sjepa.audio.frames import STRIDE, frame_count
-from sjepa.audio.io import SAMPLE_RATE, BadAudioError, read_audio, show_path
+from sjepa.audio.io import EXTENSIONS, SAMPLE_RATE, BadAudioError, read_audio, show_path
 from sjepa.audio.stream import stream_audio
 from sjepa.data.corpus import audio_files, check_header, describe_refused
 from sjepa.embed.network import Network
@@ -103,7 +103,7 @@ def find_recordings(given: Sequence[Path], show: bool = True) -> tuple[list[Reco
         raise UserError(
             f"no usable audio: {describe_refused(refused)}"
             if refused
-            else "there is no audio in the given files and folders"
+            else f"no audio in {' and '.join(map(show_path, given))}: looked for {', '.join(sorted(EXTENSIONS))}"
         )
     return recordings, refused
 

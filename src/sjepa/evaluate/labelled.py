@@ -124,9 +124,27 @@ def read_labelled(
         return corpus
     found = drop_without_phones(corpus)
     if not found:
-        no_phones = f"{data / LABELS_FILE} has no phones: a list of [start, end, phone] in seconds for each utterance"
-        raise UserError(no_phones if listed else librispeech.describe_missing_phones(data, subset))
+        raise UserError(describe_missing_phones(data, subset, alignments))
     return found
+
+
+def describe_missing_phones(data: Path, subset: str, alignments: Path | None) -> str:
+    """Return where the phones of a corpus were looked for, for the message that there are none."""
+    if alignments is not None:
+        return f"{alignments} has no phones of these utterances"
+    if (data / LABELS_FILE).is_file():
+        return f"{data / LABELS_FILE} has no phones: a list of [start, end, phone] in seconds for each utterance"
+    if is_user_layout(data, subset):
+        return f"{data} has no phones: give --alignments, a folder of TextGrids, CTM files or tables"
+    return librispeech.describe_missing_phones(data, subset)
+
+
+def report_missing_phones(
+    corpus: Sequence[LabelledUtterance], data: Path, subset: str, alignments: Path | None
+) -> None:
+    """Report that phone probes are skipped and what they need, if no utterance has phones."""
+    if not any(item.has_phones for item in corpus):
+        say(f"Skipping the phone probes: {describe_missing_phones(data, subset, alignments)}")
 
 
 def drop_without_phones(corpus: Sequence[LabelledUtterance]) -> list[LabelledUtterance]:

@@ -40,7 +40,7 @@ def frame_labels(
 def require_scikit_learn() -> None:
     """Raise UserError if probes cannot be fitted. Commands call this before they compute features."""
     try:
-        import sklearn.linear_model
+        import sklearn.linear_model  # noqa: F401
         import threadpoolctl  # noqa: F401
     except ImportError as error:
         raise UserError("probes need scikit-learn: pip install 'sjepa[superb]'") from error

@@ -128,9 +128,7 @@ def probe_encoder(
     states = select_states(upstream, layer)
     with_phones = [index for index, item in enumerate(corpus) if item.has_phones]
     has_phones = bool(with_phones)
-    if not has_phones:
-        say("the corpus has no phones: skipping the phoneme probes")
-    elif len(with_phones) < len(corpus):
+    if 0 < len(with_phones) < len(corpus):
         say(
             f"{len(corpus) - len(with_phones):,} of {len(corpus):,} utterances have no phones: phoneme probes skip them"
         )

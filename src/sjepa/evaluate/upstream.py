@@ -37,7 +37,7 @@ from sjepa.model.named import resolve_encoder
 from sjepa.model.utterances import encode
 from sjepa.runs.encoder import Encoder
 from sjepa.runs.folder import RunFolder
-from sjepa.runs.locate import find_encoder_folder, find_run, name_encoder, suggest_run_inside
+from sjepa.runs.locate import find_encoder_folder, find_run, name_encoder
 from sjepa.runs.steps import load_encoder_at
 
 # Hugging Face model types from waveforms to hidden states.
@@ -160,7 +160,7 @@ def find_upstream_folder(path: Path) -> Path:
     path = resolve_encoder(path, ", ".join(BASELINES))
     folder = find_encoder_folder(path, WEIGHTS)
     if folder is None:
-        hint = suggest_run_inside(path)
+        hint = RunFolder(path).suggest_other()
         raise UserError(f"{path} has no encoder: neither config.json nor encoder/config.json exists{hint}")
     return folder
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from sjepa.errors import UserError
+from sjepa.errors import UserError, suggestion
 from sjepa.model.encoder_folder import EncoderFolder
 
 WEIGHTS = Path(__file__).parent.parent / "weights"
@@ -26,4 +26,5 @@ def resolve_encoder(source: str | Path, others: str = "a file of weights") -> Pa
     shipped = (
         f"the encoders that ship with sjepa are {', '.join(names)}" if names else "no encoder ships with sjepa yet"
     )
-    raise UserError(f"there is no encoder {source}: give a run, an encoder folder or {others}; {shipped}")
+    meant = suggestion(str(source), names)
+    raise UserError(f"there is no encoder {source}{meant}: give a run, an encoder folder or {others}; {shipped}")

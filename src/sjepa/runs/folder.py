@@ -247,6 +247,8 @@ class RunFolder:
 
     def events(self) -> list[Event]:
         """Return all events of the log."""
+        if not self.log.is_file():
+            self.require()
         return read_events(self.log)
 
     def metrics(self) -> dict[str, list[Any]]:
@@ -267,13 +269,25 @@ class RunFolder:
         if not self.path.is_dir():
             raise UserError(f"there is no run {self}: `sjepa pretrain --out {self}` makes one")
         if not self.exists:
-            raise UserError(f"{self} is not a run: it has no config.toml; `sjepa pretrain --out FOLDER` makes runs")
+            hint = self.suggest_other() or "; `sjepa pretrain --out FOLDER` makes runs"
+            raise UserError(f"{self} is not a run: it has no {self.config_file.name}{hint}")
         for file in files:
             if not file.is_file():
                 raise UserError(
                     f"{self} has no {file.relative_to(self.path).as_posix()}: the first checkpoint makes one; "
                     f"`sjepa pretrain --out {self}` continues"
                 )
+
+    def suggest_other(self) -> str:
+        """Return a hint for a folder that is not a run, if it lies in a run or holds runs. Otherwise return nothing."""
+        around = RunFolder(self.path.parent)
+        if around.exists:
+            return f"; did you mean {around}?"
+        inside = [RunFolder(path) for name in ("*", "*/run") for path in sorted(self.path.glob(name))]
+        runs = [run for run in inside if run.exists]
+        if len(runs) == 1:
+            return f"; did you mean {runs[0]}?"
+        return f"; it holds {len(runs)} runs: give one of them, such as {runs[0]}" if runs else ""
 
     # Writing
 

@@ -27,7 +27,7 @@ def find_encoder(source: str | Path) -> Path:
             f"{path} is a run without an encoder: its first checkpoint writes one; `sjepa pretrain --out {path}` "
             "continues it"
         )
-    raise UserError(f"{path} is not an encoder folder: it has no {CONFIG_FILE}{suggest_run_inside(path)}")
+    raise UserError(f"{path} is not an encoder folder: it has no {CONFIG_FILE}{RunFolder(path).suggest_other()}")
 
 
 def find_encoder_folder(path: Path, *other_files: str) -> Path | None:
@@ -53,9 +53,3 @@ def name_encoder(folder: Path) -> str:
     if steps and not run.is_complete:
         return f"{run.name}-step-{steps[0]}"
     return run.name + folder.name.removeprefix(run.encoder.name)
-
-
-def suggest_run_inside(folder: Path) -> str:
-    """Return a hint if a folder holds a run, as that of the demo does."""
-    inside = RunFolder(folder / "run")
-    return f"; did you mean {inside}?" if inside.exists else ""

@@ -44,12 +44,16 @@ def check_directory(folder: RunFolder, config: Config) -> None:
         past = folder.config()
         obstacles = find_obstacles(past, config, find_begun_phase(folder))
         if obstacles:
-            shared, listed = count_shared_phases(folder, past, config), list_differences(obstacles)
-            raise UserError(
-                f"{folder} is a run with another config ({listed}): {explain_obstacles(obstacles)}"
-                "leave out --preset and the options to continue it as it is, or choose another --out"
-                + (f", with --branch-from {folder} to share {name_first_phases(shared)}" if shared else "")
-            )
+            shared = count_shared_phases(folder, past, config)
+            branch = f", with --branch-from {folder} to share {name_first_phases(shared)}" if shared else ""
+            lines = [
+                f"{folder} is a run with other settings:",
+                *(f"  {difference}" for difference in list_differences(obstacles)),
+                *explain_obstacles(obstacles),
+                "To continue the run as it is, leave out --preset and these options.",
+                f"To train with these settings, choose another --out{branch}.",
+            ]
+            raise UserError("\n".join(lines))
     elif not folder.is_unstarted:
         raise UserError(f"{folder} is not empty and is not a run: choose another --out")
 
@@ -58,10 +62,10 @@ def name_first_phases(count: int) -> str:
     return "its first phase" if count == 1 else f"its first {count} phases"
 
 
-def list_differences(changed: list[Difference]) -> str:
+def list_differences(changed: list[Difference]) -> list[str]:
     """List the first few differences of two configs. Another preset differs in dozens."""
-    more = f"; and {len(changed) - NAMED} more" if len(changed) > NAMED else ""
-    return "; ".join(map(str, changed[:NAMED])) + more
+    more = [f"and {len(changed) - NAMED} more"] if len(changed) > NAMED else []
+    return [*map(str, changed[:NAMED]), *more]
 
 
 def find_unshared(past: Config, config: Config, phases: int) -> list[Difference]:
@@ -108,9 +112,8 @@ def branch(source: Path, out: Path, config: Config) -> int:
     past = first.config()
     changed = find_unshared(past, config, 1)
     if changed:
-        raise UserError(
-            f"a branch of {source} shares its first phase, so these cannot differ: {list_differences(changed)}"
-        )
+        listed = "; ".join(list_differences(changed))
+        raise UserError(f"a branch of {source} shares its first phase, so these cannot differ: {listed}")
     phases = count_shared_phases(first, past, config)
     if not phases:
         step = past.phases[0].steps

@@ -50,11 +50,11 @@ def is_extension(difference: Difference, phases: int, begun: int) -> bool:
     return field == "steps" and number >= begun and longer
 
 
-def explain_obstacles(obstacles: list[Difference]) -> str:
-    """Explain which numbers of steps a run accepts, if only steps differ. Otherwise return an empty string."""
+def explain_obstacles(obstacles: list[Difference]) -> list[str]:
+    """Explain which numbers of steps a run accepts, if only steps differ. Otherwise return nothing."""
     if not all(d.name.endswith(".steps") for d in obstacles):
-        return ""
-    return "a run accepts new phases, and more steps in its last phase or in a phase that has not ended, never fewer; "
+        return []
+    return ["A run accepts new phases, and more steps in its last phase or in a phase that has not ended, never fewer."]
 
 
 def describe_extension(past: Config, config: Config, step: int) -> list[str]:

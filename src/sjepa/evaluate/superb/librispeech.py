@@ -81,8 +81,9 @@ def find_phone_files(root: Path) -> list[Path]:
 def describe_missing_phones(root: Path, subset: str) -> str:
     """Return the error message for missing phone labels."""
     return (
-        f"there are no phone labels in {root} or its parent: phones-{subset}.jsonl, or .jsonl.gz, with lines like "
-        '{"name": "84-121123-0000", "phones": ["SIL", "G", "G", ...]}, 100 labels per second'
+        f"there are no phone labels: looked for phones-{subset}.jsonl and phones-{subset}.jsonl.gz in {root} and "
+        f'{root.parent}, with lines like {{"name": "84-121123-0000", "phones": ["SIL", "G", "G", ...]}}, 100 labels '
+        "per second"
     )
 
 

@@ -78,7 +78,7 @@ class Search(ABC):
         self.identity = self.describe()
         past = self.find_results(candidates)
         if past is not None and not self.decoders:
-            say(f"{self.out} already has the results of this evaluation: nothing to do")
+            say(f"{self.out} already has the results of this evaluation: nothing to do; delete it to evaluate again")
             return past
         if past is None:
             dev = self.dev_scores(candidates)

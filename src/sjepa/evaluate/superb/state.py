@@ -15,6 +15,7 @@ from sjepa.fields import SURPRISES, TABLE, WHOLE, Kind, check_fields, list_of, s
 from sjepa.files import save_tensors
 
 SCORE = Kind("a number", lambda value: type(value) in (int, float) and not abs(value) > 1e300)  # NaN before the first
+WEIGHTS = "encoder fingerprint"  # the field of an evaluation that changes with the weights, as flattened
 FIELDS = {"step": WHOLE, "best_step": WHOLE, "best_score": SCORE, "curve": list_of(TABLE)}
 
 
@@ -98,13 +99,15 @@ class TrainingState:
 
 
 def check_identity(folder: Path, old: dict[str, Any], new: dict[str, Any]) -> None:
-    """Raise UserError if a folder contains another evaluation."""
+    """Raise UserError if a folder contains another evaluation, or one of other weights with the same name."""
     now = flatten_settings(json.loads(json.dumps(new)))
     before = flatten_settings({key: old[key] for key in new if key in old})  # results have further fields
-    differing = [
-        f"{name} ({shorten(before.get(name))}, now {shorten(now.get(name))})"
-        for name in before | now
-        if before.get(name) != now.get(name)
-    ]
+    differing = [name for name in before | now if before.get(name) != now.get(name)]
+    if differing == [WEIGHTS]:
+        raise UserError(
+            f"{folder} contains an evaluation of other weights of {new['encoder']['name']}, such as an earlier state "
+            "of the run: choose another --out, or delete that folder"
+        )
     if differing:
-        raise UserError(f"{folder} contains an evaluation that differs in {', '.join(differing)}: choose another --out")
+        changes = [f"{name} ({shorten(before.get(name))}, now {shorten(now.get(name))})" for name in differing]
+        raise UserError(f"{folder} contains an evaluation that differs in {', '.join(changes)}: choose another --out")
