@@ -118,9 +118,7 @@ def test_wrong_arguments_get_a_line_and_the_usage(
 
 
 def test_ctc_fine_tuning_lowers_the_loss_on_held_out_recordings(kitchen: Path) -> None:
-    printed = cook(
-        kitchen, "Fine-tune for speech recognition", **{"models/asr": "models/asr 20 2e-3", "hf": "hf --half"}
-    )
+    printed = cook(kitchen, "Fine-tune for speech recognition", **{"200": "20 2e-3", "hf": "hf --half"})
     before, after = numbers(r"held-out recordings: ([\d.]+) before, ([\d.]+) after", printed)
     assert after < 0.9 * before
     model = transformers.HubertForCTC.from_pretrained(kitchen / "models" / "asr")

@@ -2,6 +2,8 @@
 
 import re
 import shlex
+import shutil
+import subprocess
 import sys
 import types
 from collections.abc import Callable
@@ -73,6 +75,18 @@ def test_the_code_on_the_page_of_the_method_is_that_of_the_file() -> None:
 
 def without_indents(code: str) -> str:
     return "\n".join(line.strip() for line in code.splitlines())
+
+
+def test_git_ignores_what_the_commands_of_the_first_pages_write() -> None:
+    if shutil.which("git") is None or not (ROOT / ".git").exists():
+        pytest.skip("needs a git clone")
+    pages = "\n".join(WRITTEN_IN[name] for name in ("README.md", "quickstart.md", "cookbook.md"))
+    written = re.findall(r"^ {4}.*(?:--out|--to hf|examples/ctc_finetune\.py \S+ \S+) (\S+)", pages, re.MULTILINE)
+    written += re.findall(r"^ {4}python examples/units_for_lm\.py \S+ (\S+)", pages, re.MULTILINE)
+    assert {"features", "models/encoder", "models/asr", "units", "units.txt"} <= set(written)
+    inside = [f"{path}/x" for path in written]  # a pattern of a folder matches what is in it
+    found = subprocess.run(["git", "-C", ROOT, "check-ignore", *inside], capture_output=True, text=True)
+    assert sorted(set(inside) - set(found.stdout.splitlines())) == []
 
 
 class Parsed(BaseException):
