@@ -19,6 +19,7 @@ from sjepa import cli
 from sjepa.config import Config
 from sjepa.device import choose_device
 from sjepa.errors import UserError
+from sjepa.runs.events import seconds_trained
 from sjepa.runs.folder import RunFolder
 from sjepa.settings_file import from_toml, load_preset, to_toml
 from sjepa.train.loop import pretrain
@@ -293,3 +294,12 @@ def test_a_demo_that_was_stopped_ends_like_a_training_that_was(monkeypatch: pyte
     with pytest.raises(SystemExit) as stopped:
         cli.dispatch(["demo", "--out", str(tmp_path)])
     assert stopped.value.code == 130
+
+
+def test_the_time_of_a_demo_includes_the_training_of_earlier_starts() -> None:
+    from sjepa.demo import describe_duration
+
+    lines = [{"event": "train", "step": step, "speed": {"seconds": 60.0}} for step in (1, 2, 3)]
+    earlier = seconds_trained([*lines, {"event": "train", "step": 4}, {"event": "stopped", "step": 4}])
+    assert describe_duration(90, earlier) == "4.5 minutes, 3.0 of them in earlier starts"
+    assert describe_duration(90, 0.0) == "1.5 minutes"

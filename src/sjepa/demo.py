@@ -32,7 +32,7 @@ from sjepa.report.demo_comparison import DemoComparison, ProbedSystem, ProbedTas
 from sjepa.report.page import write_page
 from sjepa.runs import checkpoint
 from sjepa.runs.encoder import Encoder
-from sjepa.runs.events import select_events
+from sjepa.runs.events import seconds_trained, select_events
 from sjepa.runs.folder import RunFolder
 from sjepa.settings_file import load_preset
 from sjepa.train.loop import pretrain
@@ -83,6 +83,7 @@ def demo(out: Path) -> bool:
     config, run = demo_config(), RunFolder(out / "run")
     if run.exists and differences(run.config(), config):
         raise UserError(f"{out} holds a demo with other settings: remove it, or choose another --out")
+    earlier = seconds_trained(run.events()) if run.log.is_file() else 0.0
     corpus = synthesise_corpus(out / "corpus")
     if not pretrain(config, corpus, run.path):
         return False
@@ -91,7 +92,7 @@ def demo(out: Path) -> bool:
     (out / "comparison.json").write_text(json.dumps(dataclasses.asdict(results), indent=1) + "\n")
     analyse_missing(run.path, corpus, "", utterances=8, sampled=100)
     page = write_page(run.path, out / "demo.html", results, title="S-JEPA on two CPU cores")
-    print(f"\nDone in {(time.monotonic() - began) / 60:.1f} minutes. Linear probes on frozen features:")
+    print(f"\nDone in {describe_duration(time.monotonic() - began, earlier)}. Linear probes on frozen features:")
     for task in results.tasks:
         line = ", ".join(f"{system.name} {system.accuracy:.1%}" for system in task.systems)
         print(f"  {task.name}: {line} (chance {task.chance:.1%})")
@@ -103,6 +104,12 @@ def demo(out: Path) -> bool:
     print(f"The page with curves and comparison: {page}")
     print(f"The encoder: {run.encoder}")
     return True
+
+
+def describe_duration(seconds: float, earlier: float) -> str:
+    """Describe how long the demo took, including the training in `earlier` starts that were stopped."""
+    before = f", {earlier / 60:.1f} of them in earlier starts" if earlier else ""
+    return f"{(seconds + earlier) / 60:.1f} minutes{before}"
 
 
 def demo_config() -> Config:

@@ -8,7 +8,7 @@ from sjepa.analysis.style import findings_file, utterance_files
 from sjepa.evaluate.results import find_results
 from sjepa.files import read_json
 from sjepa.report.demo_comparison import DemoComparison
-from sjepa.runs.events import Event, select_events
+from sjepa.runs.events import Event, seconds_trained, select_events
 from sjepa.runs.folder import RunFolder, planned_steps
 
 ANALYSES = ("entropy", "erank", "pareto", "clusters", "over_training")
@@ -72,7 +72,7 @@ class Report:
 
     @property
     def seconds_trained(self) -> float:
-        return sum(line["speed"]["seconds"] for line in self.lines if "speed" in line)
+        return seconds_trained(self.events)
 
 
 def read_report(

@@ -162,3 +162,9 @@ def schedule_ends(events: Sequence[Event]) -> dict[int, list[str]]:
         if ended:
             found[before["step"]] = ended
     return found
+
+
+def seconds_trained(events: Sequence[Event]) -> float:
+    """Return the time of all logged training intervals, also of earlier starts of the run."""
+    lines = select_events(events, "train")
+    return sum((line.get("speed") or {}).get("seconds", 0.0) for line in lines)
