@@ -224,7 +224,10 @@ class RunFolder:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the newest checkpoint is at the end of the last phase."""
+        """Whether the newest checkpoint is at the end of the last phase. It is not read, so damage goes unnoticed.
+
+        Only loading compares hashes, because that reads the whole checkpoint. The exported encoder has its own files.
+        """
         steps = self.checkpoint_steps
         planned = self.planned_steps
         return bool(steps) and (steps[0] == planned or not planned)
