@@ -22,7 +22,7 @@ ROWS = {
     "english-compact": "English, compact (11.2M)",
     "iban-compact": "Iban, compact",
     "compact-continued": "English, compact, continued on Iban",
-    "compact-continued-mfcc": "the same, with MFCC targets in phase 1",
+    "compact-continued-mfcc": "English, compact, continued on Iban, first with MFCC targets",
     "whisper-tiny": "*Whisper tiny.en (7.6M), trained with transcripts*",
 }
 KEPT = ("encoder", "metrics", "protocol", "data", "learning_rate", "versions")
@@ -37,23 +37,24 @@ def collect(out: Path) -> None:
     write_entries(RESULTS, dict(sorted((read_json(RESULTS) | new).items())))
 
 
+def load_rates(measure: str) -> dict[str, dict[str, float]]:
+    """Return the error rates of each encoder in percent, by amount of transcripts."""
+    kept: dict[str, Any] = read_json(RESULTS)
+    rates = {
+        row: {amount: kept[f"{row}-{amount}"]["metrics"][measure] for amount in AMOUNTS if f"{row}-{amount}" in kept}
+        for row in ROWS
+    }
+    return {row: found for row, found in rates.items() if found}
+
+
 def make_table() -> str:
     """Make the table of character and word error rates, and of character errors relative to log-mel's."""
-    kept: dict[str, Any] = read_json(RESULTS)
-
-    def rate(row: str, amount: str, measure: str) -> float | None:
-        results = kept.get(f"{row}-{amount}")
-        return None if results is None else results["metrics"][measure]
-
+    cer, wer = load_rates("cer"), load_rates("wer")
     rows = []
-    for row, shown in ROWS.items():
-        errors, relative = [], []
-        for amount in AMOUNTS:
-            cer, wer, baseline = rate(row, amount, "cer"), rate(row, amount, "wer"), rate("logmel", amount, "cer")
-            errors.append("" if cer is None else f"{cer:.1f} / {wer:.1f}")
-            relative.append("" if cer is None or baseline is None else f"{cer / baseline:.2f}")
-        if any(errors):
-            rows.append([shown, *errors, *relative])
+    for row, found in cer.items():
+        errors = [f"{found[amount]:.1f} / {wer[row][amount]:.1f}" if amount in found else "" for amount in AMOUNTS]
+        relative = [f"{found[amount] / cer['logmel'][amount]:.2f}" if amount in found else "" for amount in AMOUNTS]
+        rows.append([ROWS[row], *errors, *relative])
     columns = [f"{shown}: CER / WER" for shown in AMOUNTS.values()]
     return to_markdown(
         ["pre-trained on", *columns, *(f"CER relative to log-mel, {shown}" for shown in AMOUNTS.values())], rows

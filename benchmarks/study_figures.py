@@ -3,6 +3,7 @@
 import statistics
 from pathlib import Path
 
+import iban
 from study import DOCS, STUDIES, Found, format_number, load_systems, phones
 
 from sjepa.analysis.style import GRID, INK, MASKED, MUTED, PREDICTOR, RULE, TARGET, VISIBLE, WARNING, figure, ramp
@@ -101,7 +102,28 @@ def draw_entropies(kept: dict[str, list[Found]], stem: Path) -> None:
             axes.legend(fontsize=7, labelcolor=MUTED)
 
 
+def draw_errors(stem: Path) -> None:
+    """Draw the character error rates on Iban: a row for each encoder, a dot for each amount of transcripts."""
+    rates = iban.load_rates("cer")
+    order = sorted(rates, key=lambda name: -rates[name]["10"])
+    with figure(9.0, 0.8 + 0.38 * len(order), stem) as fig:
+        axes = fig.subplots()
+        for (amount, shown), colour in zip(iban.AMOUNTS.items(), ramp(len(iban.AMOUNTS)), strict=True):
+            known = [(rates[name][amount], place) for place, name in enumerate(order) if amount in rates[name]]
+            axes.plot(*zip(*known, strict=True), "o", ms=6, color=colour, label=shown)
+            for rate, place in known:
+                axes.annotate(
+                    format_number(rate), (rate, place), (0, 6), textcoords="offset points", ha="center", fontsize=8
+                )
+        axes.set_yticks(range(len(order)), [iban.ROWS[name].strip("*") for name in order])
+        axes.set(xlabel="character error rate (%)", xlim=(0, None), ylim=(-0.5, len(order) - 0.3))
+        axes.legend(fontsize=7.5, title="transcripts", title_fontsize=7.5)
+        axes.grid(color=GRID)
+        axes.set_axisbelow(True)
+
+
 def main() -> None:
+    draw_errors(DOCS / "study-iban")
     for study in STUDIES.values():
         kept = load_systems(study)
         if not kept:
