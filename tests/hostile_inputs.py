@@ -1,4 +1,4 @@
-"""Sound inputs of many formats for tests/hostile.py, and the commands that read each."""
+"""Sound inputs of many formats for attacks to damage, and the commands that read each."""
 
 import gzip
 import io
@@ -60,6 +60,66 @@ INPUTS: dict[str, list[tuple[str, ...]]] = {
         )
     ],
 }
+
+LABELLED = ("--encoder", "mfcc", "--data", "{scratch}/labelled", "--out", "{scratch}/out")
+# All files that attacks damage: those of runs, encoders, indexes and results, and the inputs above.
+FILES: dict[str, list[tuple[str, ...]]] = {
+    "run/config.toml": [("report", "{scratch}/run", "--out", "{scratch}/out"), ("pretrain", "--out", "{scratch}/run")],
+    "run/run.json": [
+        ("report", "{scratch}/run", "--out", "{scratch}/out"),
+        ("pretrain", "--out", "{scratch}/run"),
+        ("runs", "{scratch}/run"),
+        ("runs", "{scratch}", "--format", "json"),
+    ],
+    "run/metrics.jsonl": [
+        ("report", "{scratch}/run", "--out", "{scratch}/out"),
+        ("watch", "{scratch}/run", "--once"),
+        ("runs", "{scratch}/run"),
+        ("figures", "{scratch}/run", "--out", "{scratch}/out"),
+        ("analyze", "erank", "{scratch}/run", "--out", "{scratch}/out"),
+        ("analyze", "clusters", "{scratch}/run", "--out", "{scratch}/out"),
+        ("export", "{scratch}/run", "{scratch}/out", "--to", "hf"),
+    ],
+    "run/checkpoints/step-00000004/state.json": [
+        ("pretrain", "--out", "{scratch}/run"),
+        ("embed", "{corpus}", "--encoder", "{scratch}/run", "--what", "units", "--out", "{scratch}/out"),
+    ],
+    "run/encoder/config.json": [
+        ("embed", "{corpus}", "--encoder", "{scratch}/run", "--out", "{scratch}/out"),
+        ("cost", "--encoder", "{scratch}/run", *COST),
+        ("units", "--encoder", "untrained:{scratch}/run", *LABELLED[2:], "--units", "kmeans", "--clusters", "2"),
+    ],
+    "run/results/results.json": [
+        ("table", "{scratch}/run"),
+        ("table", "{scratch}/run", "--format", "latex"),
+        ("table", "{scratch}/run", "--format", "csv"),
+        ("report", "{scratch}/run", "--out", "{scratch}/out"),
+        ("analyze", "pareto", "{scratch}/run", "--out", "{scratch}/out"),
+    ],
+    "run/analysis/entropy.json": [("report", "{scratch}/run", "--out", "{scratch}/out")],
+    "run/analysis/pareto.json": [("report", "{scratch}/run", "--out", "{scratch}/out")],
+    "run/analysis/erank.json": [
+        ("report", "{scratch}/run", "--out", "{scratch}/out"),
+        ("analyze", "erank", "{scratch}/run", "--redraw"),
+    ],
+    "run/analysis/utterance-0.json": [("report", "{scratch}/run", "--out", "{scratch}/out")],
+    "labelled/labels.jsonl": [
+        ("units", *LABELLED, "--units", "kmeans", "--clusters", "2"),
+        ("probe", *LABELLED),
+        ("superb", "asr", *LABELLED, "--lite", "--steps", "1"),
+        ("analyze", "clusters", "{run}", "--data", "{scratch}/labelled", "--out", "{scratch}/out"),
+    ],
+    "index/index.json": [
+        ("shard", "{scratch}/index", "--out", "{scratch}/out", "--workers", "1"),
+        ("index", "{corpus}", "--out", "{scratch}/index"),
+    ],
+    "index/audio.arrow": [("shard", "{scratch}/index", "--out", "{scratch}/out", "--workers", "1")],
+    "index/files.arrow": [("shard", "{scratch}/index", "--out", "{scratch}/out", "--workers", "1")],
+    "micro.toml": [
+        ("config", "--preset", "{scratch}/micro.toml"),
+        ("plan", "--hours", "1", "--preset", "{scratch}/micro.toml"),
+    ],
+} | INPUTS
 
 ENCODER = {"name": "mine", "parameters": 30256, "states": 3, "fingerprint": "0"}
 PROBED: dict[str, Any] = {
