@@ -1,6 +1,7 @@
 """Small corpora and configs for tests."""
 
 import dataclasses
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -82,6 +83,33 @@ def finished_run(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     run = tmp_path_factory.mktemp("runs") / "mine – ü"
     assert pretrain(micro_config(), corpus, run, show=False)
     return run
+
+
+@pytest.fixture(scope="session")
+def superb_data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Corpora of the SUPERB tasks in their true layouts; tests only read them."""
+    import superb_corpora as corpora
+
+    from sjepa.data.synthetic import VOICES
+
+    root = tmp_path_factory.mktemp("superb")
+    subsets = {"train-clean-100": 4, "dev-clean": 4, "test-clean": 2}
+    return {
+        "libri": corpora.librispeech(root / "libri", subsets, VOICES[:3]),
+        "er": corpora.iemocap(root / "er", each=1),
+        "sf": corpora.snips(root / "sf", each=3),
+        "ks": corpora.speech_commands(root / "ks", words=("yes",)),
+        "ic": corpora.fluent_commands(root / "ic"),
+        "sid": corpora.voxceleb(root / "sid", speakers=2),
+        "ravdess": corpora.ravdess(root / "ravdess", actors=5),
+        "coffee": corpora.coffee(root / "coffee", orders=10),
+    }
+
+
+@pytest.fixture
+def superb_copy(superb_data: dict[str, Path], tmp_path: Path) -> Callable[[str], Path]:
+    """Make a copy of one of these corpora, which a test may change."""
+    return lambda name: shutil.copytree(superb_data[name], tmp_path / name)
 
 
 def change(config: Config, **sections: object) -> Config:

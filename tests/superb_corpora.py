@@ -289,3 +289,7 @@ def coffee(root: Path, orders: int = 90) -> Path:
         rows.append({"id": str(number), "slots": slots, "path": path})
     (root / "manifest.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return root
+
+
+def speakers(part: list) -> set[str]:
+    return {u.speaker for u in part}

@@ -1,0 +1,117 @@
+"""The lite protocol: which utterances it takes, how it splits them by speaker, and how often it looks at dev."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from superb_corpora import speakers
+
+from sjepa.errors import UserError
+from sjepa.evaluate.superb.classes import ClassTask
+from sjepa.evaluate.superb.records import (
+    LITE_UTTERANCES,
+    Label,
+    Utterance,
+    sample_each_label,
+    sample_evenly,
+    split_speakers,
+)
+from sjepa.evaluate.superb.tasks import find_entry, make_task
+from sjepa.evaluate.superb.tasks.sid import limit_speakers
+
+pytest.importorskip("espeakng_loader")
+
+
+def test_lite_recognition_is_dev_clean_split_by_speaker(superb_data: dict[str, Path]) -> None:
+    (fold,) = make_task("asr", superb_data["libri"] / "LibriSpeech", lite=True).folds
+    parts = [speakers(part) for part in (fold.train, fold.dev, fold.test)]
+    assert all(parts)
+    assert sum(map(len, parts)) == len(set.union(*parts)) == 3
+    assert sum(map(len, (fold.train, fold.dev, fold.test))) == 12
+
+
+def test_lite_keyword_spotting_knows_all_classes_of_the_full_one(tmp_path: Path) -> None:
+    folder, test = tmp_path / "speech_commands_v0.01", tmp_path / "speech_commands_test_set_v0.01"
+    for word, each in (("bed", 5000), ("stop", 3000), ("yes", 3000), ("_background_noise_", 2)):
+        (folder / word).mkdir(parents=True)
+        for number in range(each):
+            (folder / word / f"{number:08x}_nohash_0.wav").touch()
+    for label in ("_silence_", "_unknown_", "stop", "yes"):
+        (test / label).mkdir(parents=True)
+        for number in range(300):
+            (test / label / f"{number:08x}_nohash_0.wav").touch()
+
+    def classes(part: list[Utterance]) -> set[Label]:
+        return {u.label for u in part}
+
+    full, lite = (make_task("ks", tmp_path, lite=lite) for lite in (False, True))
+    assert isinstance(full, ClassTask)
+    assert isinstance(lite, ClassTask)
+    assert lite.classes == full.classes == [["_silence_", "_unknown_", "stop", "yes"]]
+    (everything,), (few,) = full.folds, lite.folds
+    for name, most in zip(("train", "dev", "test"), LITE_UTTERANCES, strict=True):
+        assert len(getattr(few, name)) <= most < len(getattr(everything, name))
+        assert classes(getattr(few, name)) == classes(getattr(everything, name))
+    assert sum(u.label == ("_silence_",) for u in few.train) == 2
+
+
+def test_lite_takes_evenly_spaced_utterances(superb_data: dict[str, Path]) -> None:
+    assert sample_evenly(list(range(10)), 4) == [0, 2, 5, 7]
+    assert sample_evenly(list(range(3)), 4) == [0, 1, 2]
+    (fold,) = make_task("sid", superb_data["sid"], lite=True).folds
+    assert speakers(limit_speakers(fold, 1).test) == speakers(limit_speakers(fold, 1).train) == {"id10001"}
+    assert all(len(part) <= most for part, most in zip((fold.train, fold.dev, fold.test), LITE_UTTERANCES, strict=True))
+
+
+def test_lite_keeps_utterances_even_if_there_are_more_classes_than_utterances_to_keep() -> None:
+    many = [Utterance(f"{label}-{number}", Path("x.wav"), (f"c{label}",)) for label in range(9) for number in range(2)]
+    assert [u.name for u in sample_each_label(many, 4)] == ["0-0", "2-0", "4-0", "6-0"]
+    assert [u.name for u in sample_each_label(many, 9)] == [f"{label}-0" for label in range(9)]
+    assert sample_each_label(many, 18) == many
+
+
+def test_the_lite_protocol_has_at_most_ten_looks_at_dev() -> None:
+    recipe = find_entry("sid").recipe
+    assert [recipe.lite(steps).evaluate_every for steps in (1, 10, 15, 1000)] == [1, 1, 2, 100]
+    for steps in range(1, 200):
+        assert -(-steps // recipe.lite(steps).evaluate_every) <= 10
+
+
+@pytest.mark.parametrize("shares", [(0.7, 0.1, 0.2), (0.9, 0.05, 0.05), (0.2,) * 5])
+def test_every_part_of_a_split_has_a_speaker_and_no_speaker_is_in_two(shares: tuple[float, ...]) -> None:
+    for count in range(len(shares), 50):
+        utterances = [Utterance(f"{n}-{i}", Path(), "", f"{n:02}") for n in range(count) for i in range(2)]
+        parts = split_speakers(utterances, shares, seed=0, what="it")
+        named = [speakers(part) for part in parts]
+        assert all(named), count
+        assert sum(map(len, named)) == len(set.union(*named)) == count
+        assert sorted(u.name for part in parts for u in part) == sorted(u.name for u in utterances)
+    assert [len(speakers(part)) for part in split_speakers(utterances[:80], (0.7, 0.1, 0.2), 0, "it")] == [28, 4, 8]
+
+
+def test_lite_recognition_takes_any_subset_and_any_list(superb_data: dict[str, Path], tmp_path: Path) -> None:
+    (fold,) = make_task("asr", superb_data["libri"], lite=True, subset="train-clean-100").folds
+    assert fold.name == "LibriSpeech train-clean-100 split by speaker"
+    assert {u.path.parts[-4] for u in fold.train + fold.dev + fold.test} == {"train-clean-100"}
+    (fold,) = make_task("pr", superb_data["libri"], lite=True, subset="test-clean").folds
+    assert {u.path.parts[-4] for u in fold.train} == {"test-clean"}
+    with pytest.raises(UserError, match="--subset is for --lite"):
+        make_task("asr", superb_data["libri"], subset="test-clean")
+    with pytest.raises(UserError, match="libri has no folder dev-other"):
+        make_task("asr", superb_data["libri"], lite=True, subset="dev-other")
+
+    source = next((superb_data["libri"]).rglob("*.flac"))
+    rows = []
+    for speaker in ("ann", "bob", "cid", "dee"):
+        shutil.copy(source, tmp_path / f"{speaker}.flac")
+        rows.append({"path": f"{speaker}.flac", "text": f"It's {speaker}, hello!", "speaker": speaker})
+    rows.append({"path": "ann.flac", "text": "...", "speaker": "ann"})  # nothing to spell
+    (tmp_path / "labels.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (fold,) = make_task("asr", tmp_path, lite=True).folds
+    parts = [speakers(part) for part in (fold.train, fold.dev, fold.test)]
+    assert sum(map(len, parts)) == len(set.union(*parts)) == 4
+    assert {u.label for u in fold.train + fold.dev + fold.test} == {
+        f"IT'S {s.upper()} HELLO" for s in set.union(*parts)
+    }
+    assert fold.name == f"labelled speech ({tmp_path.name}) split by speaker"
