@@ -112,6 +112,16 @@ def superb_copy(superb_data: dict[str, Path], tmp_path: Path) -> Callable[[str],
     return lambda name: shutil.copytree(superb_data[name], tmp_path / name)
 
 
+@pytest.fixture(scope="session")
+def spoken_numbers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """LibriSpeech's dev-clean with numbers spoken by ten voices; tests only read it."""
+    import superb_corpora as corpora
+
+    from sjepa.data.synthetic import VOICES
+
+    return corpora.librispeech(tmp_path_factory.mktemp("numbers"), {"dev-clean": 14}, VOICES[:10])
+
+
 def change(config: Config, **sections: object) -> Config:
     """A config with some fields of some sections changed; phases are called phase1, phase2 and so on."""
     changes: dict[str, object] = {}
