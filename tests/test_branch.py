@@ -8,7 +8,7 @@ import safetensors.torch
 import torch
 from conftest import change
 from processes import start_ranks
-from test_training import Make, arguments, lines
+from small_runs import Make, arguments, lines
 
 from sjepa import UserError
 from sjepa.runs.folder import RunFolder

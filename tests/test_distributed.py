@@ -20,7 +20,7 @@ import pytest
 import torch
 from conftest import NO_DROPOUT, micro_config
 from processes import free_port, start_ranks, start_torchrun
-from test_training import arguments, command, environment, lines, one_batch
+from small_runs import arguments, command, environment, lines, one_batch
 
 from sjepa.config import Config
 from sjepa.cuda_graphs import MOST_GRAPHS

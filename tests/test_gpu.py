@@ -107,7 +107,7 @@ def test_steps_on_a_gpu_train_as_on_a_cpu(corpus: Path, tmp_path: Path, optimize
 
     Muon rounds more on a GPU, where its iterations are in bf16.
     """
-    from test_training import lines
+    from small_runs import lines
 
     losses = {}
     for name, device, compiled in (("cpu", "cpu", False), ("plain", "cuda", False), ("captured", "cuda", True)):
@@ -121,7 +121,7 @@ def test_steps_on_a_gpu_train_as_on_a_cpu(corpus: Path, tmp_path: Path, optimize
 
 def test_recomputed_layers_can_be_captured_with_dropout(corpus: Path, tmp_path: Path) -> None:
     """Attention with dropout must not be recomputed: the random state that this takes cannot be part of a graph."""
-    from test_training import lines
+    from small_runs import lines
 
     config = micro_config(train={"device": "cuda", "checkpoint_every": 100, "recompute": True})
     assert pretrain(config, corpus, tmp_path / "run", show=False)

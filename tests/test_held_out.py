@@ -11,7 +11,7 @@ import soundfile
 import torch
 from conftest import NO_DROPOUT, babble
 from pages import Page
-from test_training import lines, one_batch
+from small_runs import lines, one_batch
 from test_watch import render_status
 
 from sjepa import UserError

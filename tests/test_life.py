@@ -10,7 +10,7 @@ import safetensors.torch
 import soundfile
 import torch
 from conftest import babble, change
-from test_training import Make, lines
+from small_runs import Make, lines
 
 from sjepa import UserError
 from sjepa.cli import dispatch

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from test_training import lines
+from small_runs import lines
 
 from sjepa import UserError
 from sjepa.audio.augment import AugmentConfig

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from processes import Command, free_port, start_ranks, start_torchrun
-from test_training import arguments, command, environment, lines
+from small_runs import arguments, command, environment, lines
 
 from sjepa.config import Config
 from sjepa.runs.folder import RunFolder

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 import torch
 from conftest import micro_config
+from small_runs import lines
 from test_shards import Handler, Serve, flac, index, reader_of, serve  # noqa: F401
-from test_training import lines
 
 from sjepa import UserError, cli
 from sjepa.audio.io import BadAudioError

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from conftest import micro_config
-from test_training import lines
+from small_runs import lines
 
 from sjepa import UserError, __version__
 from sjepa.cli import dispatch
