@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from sjepa.report.demo_comparison import DemoComparison, ProbedSystem, ProbedTask, Role
+from sjepa.report.page import write_page
 
 CHROMIUM = "/usr/bin/chromium"
 QUIET = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking")
@@ -162,6 +163,27 @@ def make_run(folder: Path, events: list[dict[str, Any]], facts: dict[str, Any] |
     (folder / "config.toml").write_text(CONFIG)
     (folder / "run.json").write_text(json.dumps({"data": "/audio", "sjepa": "0.1.0", "world_size": 1} | (facts or {})))
     return folder
+
+
+def hostile_page(folder: Path) -> Path:
+    """A page whose every source of text tries to break out."""
+    events = make_events()
+    events[0]["targets"] = HOSTILE
+    events[-1]["alarms"] = [{"code": "dead-components", "message": HOSTILE}]
+    run = make_run(folder / "run", events, {"command": HOSTILE, HOSTILE: 1})
+    systems = [ProbedSystem(HOSTILE, Role.BASELINE, 0.5, 0.01), ProbedSystem("S-JEPA", Role.OURS, 0.6, 0.01)]
+    comparison = DemoComparison([ProbedTask(HOSTILE, systems, 0.1, HOSTILE)])
+    return write_page(run, folder / "page.html", comparison, HOSTILE)
+
+
+def probe(run: Path, name: str, mean: float) -> None:
+    """What `sjepa probe --out RUN/results/probe` leaves."""
+    folder = run / "results" / "probe"
+    folder.mkdir(parents=True)
+    encoder = {"name": name, "parameters": 1_000_000, "states": 7, "fingerprint": name}
+    layers = {"layer 5": {"speaker": {"mean": mean, "deviation": 0.5, "splits": []}}}
+    found = {"task": "probe", "corpus": "LibriSpeech dev-clean", "encoder": encoder, "layers": layers}
+    (folder / "results.json").write_text(json.dumps(found))
 
 
 @contextmanager
