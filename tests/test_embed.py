@@ -1,7 +1,5 @@
-"""`sjepa embed`: the frames of the plain encoder, joined without a seam, in every format, in bounded memory."""
+"""`sjepa embed`: features of the plain encoder, shared by ranks, continued after a stop, in bounded memory."""
 
-import itertools
-import json
 import os
 import shutil
 import socket
@@ -16,26 +14,15 @@ import safetensors.numpy
 import soundfile
 import torch
 from conftest import babble
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from test_cli import sjepa
 
-from sjepa import Encoder, EncoderConfig, UserError
-from sjepa.audio.frames import frame_count, sample_count
+from sjepa import Encoder, UserError
+from sjepa.audio.frames import frame_count
 from sjepa.audio.io import read_audio
-from sjepa.audio.stream import stream_audio
 from sjepa.cli import dispatch
-from sjepa.embed.network import Network
-from sjepa.embed.readout import deduplicate_units
-from sjepa.embed.recordings import Recording, batches_by_length
-from sjepa.embed.tables import write_table
-from sjepa.embed.windows import MARGIN, WindowConfig, cut_windows, join_windows
 from sjepa.model.formats import save_folder, to_hugging_face
-from sjepa.model.moments import measure_moments
 from sjepa.runs.checkpoint import load_latest
 from sjepa.runs.folder import RunFolder
-
-SHORT = WindowConfig(seconds=8.0, overlap=4.0)
 
 
 def run_embed(*arguments: object) -> None:
@@ -46,138 +33,6 @@ def refused(words: str, *arguments: object) -> None:
     with pytest.raises(UserError, match=words) as refusal:
         run_embed(*arguments)
     assert "\n" not in str(refusal.value)
-
-
-@pytest.mark.parametrize(("rate", "channels"), [(16_000, 1), (44_100, 2), (8_000, 1)])
-def test_streamed_audio_equals_audio_that_is_read_at_once(tmp_path: Path, rate: int, channels: int) -> None:
-    path = tmp_path / "a.wav"
-    noise = 0.1 * np.random.default_rng(0).standard_normal((int(23.4 * rate), channels))
-    soundfile.write(path, noise, rate)
-    blocks = list(stream_audio(path))
-    assert len(blocks) >= 2
-    whole = read_audio(path)
-    assert sum(map(len, blocks)) == len(whole)
-    np.testing.assert_allclose(np.concatenate(blocks), whole, atol=1e-5)
-
-
-@settings(max_examples=60, deadline=None)
-@given(samples=st.integers(400, 1_000_000), block=st.integers(1_000, 200_000))
-def test_windows_and_joins_neither_lose_nor_double_a_frame(samples: int, block: int) -> None:
-    recording = np.arange(samples, dtype=np.float32) // 320  # exact in float32; frame t begins with t
-    windows = list(cut_windows((recording[i : i + block] for i in range(0, samples, block)), SHORT))
-    parts = []
-    for window in windows:
-        frames = frame_count(len(window.samples))
-        assert (window.samples[: 320 * frames : 320] == np.arange(window.start, window.start + frames)).all()
-        parts.append((window.start, torch.from_numpy(window.samples[: 320 * frames : 320].copy())[:, None]))
-    if frame_count(samples) <= SHORT.frames:
-        assert len(windows) == 1
-        assert len(windows[0].samples) == samples
-    else:
-        assert {len(window.samples) for window in windows} == {sample_count(SHORT.frames)}
-        overlaps = [SHORT.frames - (b.start - a.start) for a, b in itertools.pairwise(windows)]
-        assert min(overlaps) >= SHORT.shared
-    joined = torch.cat(list(join_windows(parts, SHORT)))[:, 0]
-    torch.testing.assert_close(joined, torch.arange(frame_count(samples), dtype=torch.float32))
-
-
-def test_a_join_fades_and_keeps_clear_of_the_edges() -> None:
-    parts = [(0, torch.zeros(400, 1)), (200, torch.ones(400, 1))]
-    edges = torch.full((MARGIN, 1), 99.0)  # must not be used
-    parts[0][1][-MARGIN:], parts[1][1][:MARGIN] = edges, edges
-    x = torch.cat(list(join_windows(parts, SHORT)))[:, 0]
-    assert len(x) == 600
-    assert x.min() == 0
-    assert x.max() == 1
-    steps = x.diff()
-    assert steps.min() >= 0
-    assert steps.max() <= 1 / (SHORT.shared - 2 * MARGIN)
-
-
-def trained_like() -> Encoder:
-    """Weights at the scale of a trained encoder, whose attention distinguishes frames."""
-    torch.manual_seed(0)
-    encoder = Encoder(EncoderConfig(64, 3, 4, 128, conv_channels=32, position_kernel=64, position_groups=4)).eval()
-    return encoder.requires_grad_(False)
-
-
-def test_joined_windows_stay_close_to_the_encoder_on_the_whole_recording() -> None:
-    encoder = trained_like()
-    network = Network(encoder, (encoder.config.layers,), torch.device("cpu"))
-    samples = np.concatenate([level * babble(8.0, i) for i, level in enumerate((1.0, 0.03, 0.3, 0.0, 1.0))])
-    whole = encoder(torch.from_numpy(samples)[None]).last[0]
-    windows, moments = list(cut_windows([samples], SHORT)), measure_moments([samples])
-    assert len(windows) > 5
-    joined = torch.cat(
-        list(join_windows(((w.start, network.window_features(w.samples, moments)) for w in windows), SHORT))
-    )
-    assert joined.shape == whole.shape
-    relative = (joined - whole).norm(dim=1) / whole.norm(dim=1)
-    assert relative.median() < 0.02
-    # At the joins frames change no more from one to the next than elsewhere.
-    assert joined.diff(dim=0).norm(dim=1).max() < 1.1 * whole.diff(dim=0).norm(dim=1).max()
-
-
-def test_the_front_end_computes_a_window_exactly_as_in_its_recording() -> None:
-    encoder = trained_like()
-    norm = encoder.feature_extractor.conv_layers[0].layer_norm
-    norm.weight.normal_()
-    norm.bias.normal_()
-    samples = np.concatenate([babble(3.0, 0), 0.01 * babble(3.0, 1) + 0.1])
-    blocks = [samples[i : i + 7_001] for i in range(0, len(samples), 7_001)]
-    whole = encoder.feature_extractor(torch.from_numpy(samples)[None])[0]
-    for start in (0, 100, 200):
-        window = torch.from_numpy(samples[320 * start : 320 * start + sample_count(60)])[None]
-        inside = encoder.convolve(window, moments=measure_moments(blocks))[0]
-        torch.testing.assert_close(inside, whole[start : start + 60], atol=1e-4, rtol=1e-3)
-
-
-def test_batches_hold_recordings_of_like_length_within_their_seconds() -> None:
-    lengths = np.random.default_rng(0).integers(400, 30 * 16_000, 300)
-    recordings = [Recording(str(i), str(i), int(n)) for i, n in enumerate(lengths)]
-    batches = list(batches_by_length(recordings, 60.0))
-    assert sorted(int(r.path) for batch in batches for r in batch) == list(range(300))
-    padded = [max(r.samples for r in batch) * len(batch) for batch in batches]
-    assert max(padded) <= 60 * 16_000
-    assert sum(padded) < 1.1 * lengths.sum()
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=6), min_size=1, max_size=6))
-def test_deduplicated_units_cover_every_frame_once(pieces: list[list[int]]) -> None:
-    frames = [unit for piece in pieces for unit in piece]
-    tables = list(deduplicate_units(np.array(piece, np.int32) for piece in pieces))
-    units, start, end = (np.concatenate([table[name] for table in tables]) for name in ("units", "start", "end"))
-    assert (units[1:] != units[:-1]).all()
-    np.testing.assert_allclose(start[1:], end[:-1])
-    lasting = np.rint((end - start) * 50).astype(int)
-    assert np.repeat(units, lasting).tolist() == frames
-    assert start[0] == pytest.approx((200 - 160) / 16_000)
-
-
-@pytest.mark.parametrize("kind", ["npz", "safetensors", "parquet"])
-def test_every_format_gives_back_what_was_written_in_pieces(kind: str, tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    pieces = [{"features": rng.random((n, 5), np.float32), "time": rng.random(n)} for n in (3, 1, 7)]
-    wanted = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
-    path = tmp_path / "ünï" / f"x.{kind}"
-    assert write_table(path, kind, iter(pieces), {"file": "x – ü"}) == 11  # type: ignore[arg-type]
-    if kind == "npz":
-        found = dict(np.load(path))
-        assert json.loads(str(found.pop("about"))) == {"file": "x – ü"}
-    elif kind == "safetensors":
-        found = safetensors.numpy.load_file(path)
-        with safetensors.safe_open(path, "numpy") as opened:
-            assert opened.metadata() == {"file": "x – ü"}
-    else:
-        table = pyarrow.parquet.read_table(path.parent).to_pydict()
-        assert table.pop("file") == ["x – ü"] * 11
-        assert pyarrow.parquet.ParquetFile(path).num_row_groups == 3
-        found = {name: np.array(values) for name, values in table.items()}
-    assert found.keys() == wanted.keys()
-    for name, values in wanted.items():
-        np.testing.assert_array_equal(found[name], values)
-    assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
 @pytest.mark.parametrize("layer", ["last", "0", "input"])
@@ -445,9 +300,3 @@ def test_memory_does_not_grow_with_the_length_of_a_recording(finished_run: Path,
     short, long = (int(line) / 1024 for line in done.stdout.split())
     assert long - short < 20  # MB; the 12 minutes have 46 MB of samples
     assert len(np.load(tmp_path / "out" / "long.wav.npz")["features"]) == frame_count(720 * 16_000)
-
-
-def test_windows_that_cannot_be_joined_are_refused() -> None:
-    for seconds, overlap in ((30.0, 3.0), (9.0, 5.0)):
-        with pytest.raises(UserError, match=r"window\."):
-            WindowConfig(seconds, overlap)
