@@ -35,7 +35,7 @@ def make_source(folder: Path) -> None:
         shutil.rmtree(workspace.scratch, ignore_errors=True)
         shutil.copytree(workspace.inputs, workspace.scratch)
         ended = sjepa(*(fill_in(argument, workspace.names) for argument in arguments))
-        assert ended.status == 0 or "already holds another index" in ended.said, (arguments, ended.said)
+        assert ended.status == 0 or "already holds another index" in ended.output, (arguments, ended.output)
 
 
 class TooLongError(BaseException):
