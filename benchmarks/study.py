@@ -16,6 +16,7 @@ from typing import Any
 
 import iban
 import layer_measures
+import unit_limits
 from output import to_markdown, write_entries
 
 from sjepa.config import flatten
@@ -275,10 +276,11 @@ def make_tables(study: Study) -> dict[str, str]:
 
 def fill_tables(name: str, page: str) -> str:
     """Replace the tables between the marks of a page, by the name of the page."""
-    made = make_tables(STUDIES[name]) if name in STUDIES else {"trials": make_trials_table()}
+    made = make_tables(STUDIES[name]) if name in STUDIES else {}
     if name == "study":
-        made["layers"] = layer_measures.make_table()
-        made["iban"] = iban.make_table()
+        made |= {"layers": layer_measures.make_table(), "iban": iban.make_table()}
+    if name == "study-trials":
+        made |= {"trials": make_trials_table(), "limits": unit_limits.make_table()}
     return MARKS.sub(lambda mark: f"{mark[1]}\n{made[mark[2]]}\n\n{mark[3]}", page)
 
 
