@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from output import to_markdown, write_entries
+from output import merge_entries, to_markdown
 
 from sjepa.files import read_json
 
@@ -33,8 +33,7 @@ def collect(out: Path) -> None:
     found = {path.parent.name: read_json(path) for path in sorted(out.glob("results/*/results.json"))}
     if not found:
         raise SystemExit(f"there are no results in {out}: run recipes/iban.sh first")
-    new = {name: {key: results[key] for key in KEPT} for name, results in found.items()}
-    write_entries(RESULTS, dict(sorted((read_json(RESULTS) | new).items())))
+    merge_entries(RESULTS, {name: {key: results[key] for key in KEPT} for name, results in found.items()})
 
 
 def load_rates(measure: str) -> dict[str, dict[str, float]]:

@@ -8,14 +8,13 @@ Effective rank: of 2,000 frames, as training measures it. Coherence: mutual info
 that are 80 ms apart, as a share of the clusters' entropy.
 """
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from output import to_markdown
+from output import merge_entries, to_markdown
 from torch import Tensor
 
 from sjepa.audio.io import read_audio
@@ -69,9 +68,7 @@ def make_table() -> str:
 
 def main() -> None:
     if len(sys.argv) > 1:
-        kept = read_json(RESULTS) if RESULTS.is_file() else {}
-        kept |= {Path(encoder).name: examine(encoder, Path(sys.argv[1])) for encoder in sys.argv[2:]}
-        RESULTS.write_text(json.dumps(kept, indent=1) + "\n")
+        merge_entries(RESULTS, {Path(encoder).name: examine(encoder, Path(sys.argv[1])) for encoder in sys.argv[2:]})
     print(make_table())
 
 

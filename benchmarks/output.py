@@ -5,6 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from sjepa.files import read_json
+
 
 def to_markdown(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return a table. Empty cells become dashes."""
@@ -16,3 +18,9 @@ def write_entries(path: Path, entries: Mapping[str, Any]) -> None:
     """Write a JSON object with one line per entry, so that changes are easy to see."""
     lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in entries.items())
     path.write_text(f"{{{lines}}}\n")
+
+
+def merge_entries(path: Path, entries: Mapping[str, Any]) -> None:
+    """Write entries into a JSON object, and keep its others."""
+    kept = read_json(path) if path.is_file() else {}
+    write_entries(path, kept | entries)

@@ -9,13 +9,12 @@ others, 2016). *Classifiers* are trained with the phones of half the speakers, a
 frame of the others.
 """
 
-import json
 import sys
 from pathlib import Path
 
 import numpy as np
 import torch
-from output import to_markdown
+from output import merge_entries, to_markdown
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.neural_network import MLPClassifier
 from torch import Tensor
@@ -23,13 +22,13 @@ from torch.nn.functional import avg_pool1d
 
 from sjepa.evaluate.agreement import measure_agreement
 from sjepa.evaluate.labelled import LabelledUtterance, read_labelled, read_unlabelled
+from sjepa.evaluate.units import kmeans_units
 from sjepa.evaluate.upstream import Upstream, load_upstream
 from sjepa.files import read_json
 from sjepa.progress import track
-from sjepa.targets.kmeans import find_nearest, kmeans
 
 RESULTS = Path(__file__).parent / "results" / "unit-limits.json"
-EVERY, CLUSTERS, CLASSES, DIRECTIONS, ITERATIONS, FRAMES = 8, 256, 1000, 64, 20, 60_000
+EVERY, CLUSTERS, CLASSES, DIRECTIONS, FRAMES = 8, 256, 1000, 64, 60_000
 
 
 def examine(encoder: str, corpora: Path) -> dict[str, float]:
@@ -45,11 +44,11 @@ def examine(encoder: str, corpora: Path) -> dict[str, float]:
         "centred": (sample(centre(other)), torch.cat(centre(test))),
         "averaged": (sample(average(other)), torch.cat(average(test))),
     }.items():
-        found[f"k-means, {name}"] = measure_agreement(assign(fitted, measured), phones)["pnmi"]
-        classes = find_nearest(fitted, cluster(fitted, CLASSES))
-        directions = LinearDiscriminantAnalysis(n_components=DIRECTIONS).fit(fitted.numpy(), classes.numpy())
+        found[f"k-means, {name}"] = measure_agreement(assign(measured, CLUSTERS, fitted), phones)["pnmi"]
+        classes = assign(fitted, CLASSES, fitted)
+        directions = LinearDiscriminantAnalysis(n_components=DIRECTIONS).fit(fitted.numpy(), classes)
         seen, projected = (torch.from_numpy(directions.transform(x.numpy())).float() for x in (fitted, measured))
-        found[f"k-means, {name}, discriminant"] = measure_agreement(assign(seen, projected), phones)["pnmi"]
+        found[f"k-means, {name}, discriminant"] = measure_agreement(assign(projected, CLUSTERS, seen), phones)["pnmi"]
     speakers = sorted({item.speaker for item in corpus})
     train = np.concatenate(
         [np.full(len(x), item.speaker in speakers[::2]) for item, x in zip(corpus, test, strict=True)]
@@ -84,13 +83,9 @@ def sample(utterances: list[Tensor]) -> Tensor:
     return frames[torch.randperm(len(frames), generator=torch.Generator().manual_seed(0))[:FRAMES]]
 
 
-def cluster(frames: Tensor, clusters: int) -> Tensor:
-    return kmeans(frames, clusters, ITERATIONS, torch.Generator().manual_seed(0))
-
-
-def assign(fitted: Tensor, frames: Tensor) -> np.ndarray:
-    """Fit a codebook, and return the units of other frames."""
-    return find_nearest(frames, cluster(fitted, CLUSTERS)).numpy()
+def assign(frames: Tensor, clusters: int, fitted: Tensor) -> np.ndarray:
+    """Fit k-means, and return the units of other frames."""
+    return kmeans_units([frames.numpy()], clusters, 0, torch.device("cpu"), [fitted.numpy()])
 
 
 def make_table() -> str:
@@ -108,9 +103,7 @@ def make_table() -> str:
 def main() -> None:
     if len(sys.argv) < 3:
         raise SystemExit(__doc__)
-    kept = read_json(RESULTS) if RESULTS.is_file() else {}
-    kept |= {Path(encoder).name: examine(encoder, Path(sys.argv[1])) for encoder in sys.argv[2:]}
-    RESULTS.write_text(json.dumps(kept, indent=1) + "\n")
+    merge_entries(RESULTS, {Path(encoder).name: examine(encoder, Path(sys.argv[1])) for encoder in sys.argv[2:]})
     print(make_table())
 
 

@@ -126,11 +126,11 @@ def draw(run: Path, events: Sequence[Event], total: int, age: float) -> Any:
     from rich.text import Text
 
     lines = select_events(events, "train")
+    if not events:
+        return Panel(Text(f"{run}: {describe_waiting(RunFolder(run))}"))
     if not lines:
         begun = select_events(events, "phase")
         state = "its targets are fitted, the first line follows" if begun else "nothing is logged yet"
-        if not events:
-            return Panel(Text(f"{run}: {describe_waiting(RunFolder(run))}"))
         return Panel(Text(f"{run}: {state}; {format_age(age)}"))
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", no_wrap=True)
