@@ -12,7 +12,7 @@ from test_layouts import kaldi
 from sjepa.cli import dispatch
 from sjepa.errors import UserError
 from sjepa.evaluate.alignments import read_alignments
-from sjepa.evaluate.labelled import corpus_name, read_labelled
+from sjepa.evaluate.labelled import corpus_name, read_labelled, read_labels_file
 
 LONG = '''File type = "ooTextFile"
 Object class = "TextGrid"
@@ -125,6 +125,14 @@ def test_alignments_of_a_recording_are_cut_to_its_utterances(tmp_path: Path) -> 
         UserError, match="has no alignment for any of the 1 utterances: it has 'other', the corpus has 'u1'"
     ):
         read_labelled(data, alignments=tmp_path / "aligned")
+
+
+def test_labels_of_a_corpus_are_completed_as_alignments_are(tmp_path: Path) -> None:
+    soundfile.write(tmp_path / "a.wav", babble(2.0, 0), 16_000)
+    phones = [[1.5, 1.8, "B"], [0.5, 1.0, "AA"]]
+    (tmp_path / "labels.jsonl").write_text(json.dumps({"path": "a.wav", "phones": phones}) + "\n")
+    (found,) = read_labels_file(tmp_path)
+    assert found.segments == [(0.0, 0.5, "SIL"), (0.5, 1.0, "AA"), (1.0, 1.5, "SIL"), (1.5, 1.8, "B")]
 
 
 def test_probes_read_phones_of_any_language(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

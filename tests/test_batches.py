@@ -53,6 +53,12 @@ def test_the_plan_is_a_pure_function_of_seed_and_epoch() -> None:
     assert not np.array_equal(plan_of(lengths).epoch(4).utterances, a.utterances)
 
 
+def test_there_may_be_many_buckets() -> None:
+    buckets = tuple(0.1 * number for number in range(1, 301))
+    plan = plan_of(np.array([16_000, 400_000]), buckets=buckets, seconds=1.0)
+    assert sorted(plan.epoch(0).lengths().tolist()) == [16_000, 400_000]
+
+
 def test_so_many_batches_are_as_few_as_make_up_some_audio() -> None:
     epoch = plan_of(np.random.default_rng(0).integers(16_000, 200_000, 90)).epoch(0)
     seconds = [len(epoch[i].utterances) * epoch[i].samples / 16_000 for i in range(len(epoch))]

@@ -219,6 +219,10 @@ def test_more_components_than_frames_is_refused(tmp_path: Path, preset: Path, co
     options = ("--data", corpus, "--out", tmp_path / "run")
     refused(sjepa("pretrain", "--preset", preset, *options, "--phase2.k", 5000), "K = 5000 components")  # of phase 2
     refused(sjepa("pretrain", "--preset", preset, *options, "--gmm.reservoir", 5), "there are 5")
+    refused(
+        sjepa("pretrain", "--preset", preset, *options, "--phase2.batch-seconds", 0.1, "--train.accumulate", 3),
+        "in 3 parts",
+    )
     assert not (tmp_path / "run").exists()  # so that the same --out can be given again
 
 

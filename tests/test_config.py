@@ -77,8 +77,20 @@ def test_the_paper_preset_states_every_value_of_the_papers_table() -> None:
 
 def test_none_is_written_out_in_a_file_that_takes_a_value_back() -> None:
     assert from_toml('[layer]\nchoice = "none"\n[mask]\nlowest = "none"', "file") == Config()
-    with pytest.raises(UserError, match=r"layer\.choice = 'nine' should be of type int or NoneType"):
+    with pytest.raises(UserError, match=r"layer\.choice = 'nine' should be of type int or \"none\""):
         from_toml('[layer]\nchoice = "nine"', "file")
+
+
+def test_a_whole_number_is_accepted_for_a_share() -> None:
+    lowest = from_toml("[mask]\nlowest = 0", "file").mask.lowest
+    assert (type(lowest), lowest) == (float, 0.0)
+    phase = from_toml("[phase1]\nwarmup = 0", "file").phases[0]
+    assert type(phase.warmup) is int  # steps, not a share
+
+
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text("seed = 7", encoding="utf-8-sig")
+    assert load_preset(str(tmp_path / "mine.toml")).seed == 7
 
 
 def test_base_has_the_size_of_hubert_base_and_the_papers_recipe() -> None:
@@ -106,6 +118,9 @@ def test_base_has_the_size_of_hubert_base_and_the_papers_recipe() -> None:
         ),
         ("init_from = 'x'\n[phase1]\ntargets = 'same'", "phase 1 has no trained encoder to take targets from"),
         ("[encoder]\nheads = 7", "does not divide"),
+        ("[phase1]\ndimensions = 40", "phase1.dimensions = 40: the features have only 39"),
+        ("[phase2]\ndimensions = 800", "phase2.dimensions = 800: the features have only 768"),
+        ("[mfcc]\ncepstra = 24", "mfcc.cepstra = 24: there are only 23 mel filters (mfcc.mels)"),
         ("[layer]\nchoice = 6", "the encoder has layers 0 to 5"),
         ("seed = -1", "seed = -1: a seed is not below 0"),
         ("[mask]\nlowest = 0.7", "mask.lowest = 0.7: it should lie between 0 and mask.ratio"),

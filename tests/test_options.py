@@ -18,6 +18,14 @@ from sjepa.commands.analyze import SUBJECTS as ANALYSES
 from sjepa.commands.bench import SUBJECTS as BENCHES
 from sjepa.config import Config
 from sjepa.phases import PhaseConfig
+from sjepa.subcommands import option
+
+
+@pytest.mark.parametrize(
+    "given", ["--branch-from=runs/a", "--branch_from=runs/a", "--branch-from runs/a", "--branch_from runs/a"]
+)
+def test_an_option_is_found_before_parsing_however_it_is_written(given: str) -> None:
+    assert option(["--out", "runs/b", *given.split()], "--branch-from") == "runs/a"
 
 
 def option_classes() -> dict[str, type[Any]]:

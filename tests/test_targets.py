@@ -264,11 +264,6 @@ def test_posteriors_over_few_dimensions_are_softer() -> None:
     assert entropies[1] > 1.5 * entropies[0]
 
 
-def test_more_dimensions_than_features_are_refused() -> None:
-    with pytest.raises(UserError, match="dimensions = 40: the features have only 32"):
-        fitted("online-gmm", audio(), dimensions=40)
-
-
 def test_silence_and_too_few_frames_are_refused() -> None:
     with pytest.raises(UserError, match="all frames have the same features"):
         fitted("mfcc-gmm", torch.zeros(4, 16_000))

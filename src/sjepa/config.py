@@ -121,6 +121,10 @@ class Config(Settings):
                 f"train.keep_every = {self.train.keep_every}: checkpoints are written every "
                 f"{self.train.checkpoint_every} steps (train.checkpoint_every), so give a multiple of that"
             )
+        if self.mfcc.cepstra > self.mfcc.mels:
+            raise UserError(
+                f"mfcc.cepstra = {self.mfcc.cepstra}: there are only {self.mfcc.mels} mel filters (mfcc.mels)"
+            )
         if self.mask.lowest is not None and self.mask.lowest > self.mask.ratio:
             raise UserError(f"mask.lowest = {self.mask.lowest}: it should lie between 0 and mask.ratio")
         if self.layer.choice is not None and not 0 <= self.layer.choice < self.encoder.layers:
@@ -171,9 +175,8 @@ def check_phases(config: Config) -> None:
     check_first_targets(config)
     for number, phase in enumerate(config.phases, 1):
         name = phase_name(number)
-        kind = None if phase.targets == "same" else KINDS[phase.targets]
-        if kind is not None and phase.centred and not kind.can_centre:
-            raise UserError(f"{name}.centred: {phase.targets} standardises its features, so they cannot be centred")
+        if phase.targets != "same":
+            check_features(config, phase, name)
         batches = config.batches_in(phase)
         if not batches.buckets:
             raise UserError("batches.buckets: give at least one length in seconds, all above 0")
@@ -184,6 +187,16 @@ def check_phases(config: Config) -> None:
             raise UserError(
                 f"predictor.positions = {config.predictor.positions}: the longest bucket has {longest} frames"
             )
+
+
+def check_features(config: Config, phase: PhaseConfig, name: str) -> None:
+    """Raise UserError if a phase cannot make its targets from their features."""
+    kind = KINDS[phase.targets]
+    if phase.centred and not kind.can_centre:
+        raise UserError(f"{name}.centred: {phase.targets} standardises its features, so they cannot be centred")
+    available = kind.count_dimensions(config.encoder.hidden_size, config.mfcc)
+    if phase.dimensions > available:
+        raise UserError(f"{name}.dimensions = {phase.dimensions}: the features have only {available}")
 
 
 def check_first_targets(config: Config) -> None:

@@ -13,6 +13,7 @@ import tomli_w
 
 from sjepa.config import Config, Settings, tables
 from sjepa.errors import UserError, suggestion
+from sjepa.files import read_text
 from sjepa.phase_names import phase_name, phase_number
 from sjepa.phases import PhaseConfig
 
@@ -43,11 +44,7 @@ def load_settings(name: str, folder: Path, chain: tuple[str, ...]) -> Config:
         if not path.is_file():
             wanted = f", which {chain[-1]} extends" if chain else ""
             raise UserError(f"there is no config file {path}{wanted}")
-        try:
-            text = path.read_text(encoding="utf-8")
-        except UnicodeDecodeError as error:
-            raise UserError(f"{path} is not valid TOML: {error}") from error
-        return from_toml(text, str(path), path.parent, chain)
+        return from_toml(read_text(path), str(path), path.parent, chain)
     if name not in preset_names():
         where = f"{chain[-1]}: extends = {name!r}: " if chain else ""
         raise UserError(
@@ -110,7 +107,10 @@ def build(cls: type[Any], given: Any, default: Any, source: str, name: str) -> A
 def convert(value: Any, kind: Any, name: str) -> Any:
     """Convert a TOML value to the type of its field."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    names = [str(getattr(option, "__name__", option)) for option in arguments or (kind,)]
+    names = [
+        f'"{UNSET}"' if option is types.NoneType else str(getattr(option, "__name__", option))
+        for option in arguments or (kind,)
+    ]
     if origin is Literal:
         if (type(value), value) not in [(type(choice), choice) for choice in arguments]:  # 20 and 20.0 are equal
             raise UserError(f"{name} = {value!r}{suggestion(str(value), names)}; one of {', '.join(names)}")
@@ -129,6 +129,8 @@ def convert(value: Any, kind: Any, name: str) -> Any:
             return None
         if any(type(value) is option for option in arguments):
             return value
+        if type(value) is int and float in arguments:
+            return float(value)
     elif kind is float and type(value) in (int, float):
         return float(value) if abs(value) < 1e308 else math.inf  # outside all bounds
     elif type(value) is kind:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from importlib import import_module
+from itertools import zip_longest
 from typing import Any
 
 from sjepa.bounds import check_options
@@ -36,11 +37,10 @@ def parse(command: type[Any], program: str, arguments: list[str]) -> Any:
 
 def option(arguments: list[str], name: str) -> str:
     """Return the value of an option before the options are parsed, or an empty string."""
-    for index, argument in enumerate(arguments):
-        if argument == name and index + 1 < len(arguments):
-            return arguments[index + 1]
-        if argument.startswith(name + "="):
-            return argument.split("=", 1)[1]
+    for argument, following in zip_longest(arguments, arguments[1:], fillvalue=""):
+        given, equals, value = argument.partition("=")
+        if given.replace("_", "-") == name:  # tyro accepts both spellings
+            return value if equals else following
     return ""
 
 

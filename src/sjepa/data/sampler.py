@@ -84,8 +84,8 @@ class BatchPlan:
         self.seed, self.block = seed, block
         self.shares = shares or ((len(lengths), 1.0),)
         self.edges = np.array(sorted(round(length * SAMPLE_RATE) for length in buckets), dtype=lengths.dtype)
-        # -1: shorter than the shortest bucket. One byte each, because there may be 25 million.
-        self.bucket = (np.searchsorted(self.edges, lengths, side="right") - 1).astype(np.int8)
+        # -1: shorter than the shortest bucket. Two bytes each, because there may be 25 million.
+        self.bucket = (np.searchsorted(self.edges, lengths, side="right") - 1).astype(np.int16)
         self.too_short = int((self.bucket < 0).sum())
         if self.too_short == len(lengths):
             raise UserError(

@@ -13,7 +13,7 @@ from sjepa.data.corpus import audio_files
 from sjepa.data.layouts import Item
 from sjepa.data.layouts.manifest import LABELS_FILE
 from sjepa.errors import UserError
-from sjepa.evaluate.alignments import Alignment, cut_segments, find_alignment, read_alignments
+from sjepa.evaluate.alignments import Alignment, complete_alignment, cut_segments, find_alignment, read_alignments
 from sjepa.evaluate.probes import frame_labels
 from sjepa.evaluate.superb import librispeech
 from sjepa.evaluate.superb.records import Fold, Utterance, read_json_lines, require_audio, split_by_speaker
@@ -220,7 +220,9 @@ def read_row(data: Path, row: dict[str, Any]) -> LabelledUtterance:
     name = str(row.get("id") or Path(row["path"]).with_suffix("").as_posix())
     text, speaker, gender = (str(row.get(key) or "") for key in ("text", "speaker", "gender"))
     segments, words = ([tuple(part) for part in row.get(key) or ()] for key in ("phones", "words"))
-    return LabelledUtterance(Utterance(name, data / row["path"], text, speaker), gender, segments=segments, words=words)
+    own = complete_alignment(Alignment(segments, words), name)
+    utterance = Utterance(name, data / row["path"], text, speaker)
+    return LabelledUtterance(utterance, gender, segments=own.phones, words=own.words)
 
 
 def read_librispeech(data: Path, subset: str) -> list[LabelledUtterance]:

@@ -47,7 +47,7 @@ def find_alarms(values: Mapping[str, Any], components: int, progress: float, wai
     if spread and progress > EARLY and max(masked, visible) < 2 / components:
         add(
             "nothing-learned",
-            f"nothing is learned: {visible:.1%} of visible frames are right, chance for {components} components",
+            f"nothing is learned: {max(masked, visible):.1%} of frames are right, and {1 / components:.1%} by chance",
         )
     if values["dead_components"] > 0.5 * components:
         add(

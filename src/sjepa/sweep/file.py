@@ -15,6 +15,7 @@ from sjepa.bounds import SEED
 from sjepa.config import Config
 from sjepa.errors import UserError, suggestion
 from sjepa.fields import FLAG, TABLE, TEXT, Kind, list_of, require, shorten
+from sjepa.files import read_text
 from sjepa.runs.folder import RunFolder
 from sjepa.settings_file import change_config, load_settings
 from sjepa.train.branch import find_unshared
@@ -117,7 +118,7 @@ def read_sweep(file: Path, commands: Container[str], out: Path | None = None, da
     if not file.is_file():
         raise UserError(f"there is no file {file}")
     try:
-        given = tomllib.loads(file.read_text("utf-8"))
+        given = tomllib.loads(read_text(file))
     except (ValueError, RecursionError) as error:
         raise UserError(f"{file} is not valid TOML: {error}") from error
     check_keys(given, FILE_KEYS, str(file))

@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import safetensors
 import safetensors.torch
@@ -21,11 +21,10 @@ from sjepa.bounds import check_bounds
 from sjepa.errors import UserError
 from sjepa.fields import FLAG, NUMBER, SURPRISES, TEXT, WHOLE, one_of, optional, require, shorten, table_of
 from sjepa.files import save_tensors
-from sjepa.model.encoder import EncoderNetwork
 from sjepa.model.encoder_folder import CLUSTERS_HEADER
 from sjepa.model.predictor import ClusterHead
 from sjepa.targets.gmm import DiagonalGMM
-from sjepa.targets.kinds import KINDS, FeatureInputs, TargetName
+from sjepa.targets.kinds import KINDS, TargetName
 from sjepa.targets.projection import PrincipalComponents
 from sjepa.targets.targets import Targets
 
@@ -89,7 +88,7 @@ class Clusters(nn.Module):
         self.projection.load_state_dict(select(tensors, "projection."))
         self.features = None
         if not self.kind.reads_encoder:  # the encoder of the source is then not used
-            self.features = self.kind.features(FeatureInputs(cast(EncoderNetwork, None), info.mfcc, 0))
+            self.features = self.kind.plain_features(info.mfcc)
             self.features.load_state_dict(select(tensors, "features."))
         count, hidden_size = tensors["head.output.weight"].shape
         self.head = ClusterHead(hidden_size, count)

@@ -6,7 +6,7 @@ mixture with one shared variance, whose most likely component is the nearest cen
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, cast
 
 from torch import Tensor
 
@@ -51,6 +51,14 @@ class TargetKind:
     def is_hard(self, requested: bool) -> bool:
         """Return whether targets are one-hot: if requested, or if there are no posteriors."""
         return requested or not self.has_posteriors
+
+    def plain_features(self, mfcc: MfccConfig) -> Features:
+        """Return the features of a kind that reads no encoder."""
+        return self.features(FeatureInputs(cast(EncoderNetwork, None), mfcc, 0))
+
+    def count_dimensions(self, hidden_size: int, mfcc: MfccConfig) -> int:
+        """Return the dimension of the features, given the width of the encoder."""
+        return hidden_size if self.reads_encoder else self.plain_features(mfcc).dimension
 
 
 def mfcc_features(inputs: FeatureInputs) -> Features:

@@ -7,8 +7,6 @@ soft, and clusters match phones equally well.
 import torch
 from torch import Tensor, nn
 
-from sjepa.errors import UserError
-
 
 class PrincipalComponents(nn.Module):
     """A fixed linear map (D -> d) to the directions of largest variance, or the identity if d is 0."""
@@ -18,8 +16,6 @@ class PrincipalComponents(nn.Module):
 
     def __init__(self, dimension: int, components: int):
         super().__init__()
-        if components > dimension:
-            raise UserError(f"dimensions = {components}: the features have only {dimension}")
         self.components = components
         if components:
             self.register_buffer("mean", torch.zeros(dimension))

@@ -132,7 +132,7 @@ def run_to_end(job: Job, request: StopRequest, show: bool) -> bool:
         say(f"The encoder starts from {config.init_from}")
     kept = ShardCache(Path(settings.shard_cache), int(settings.shard_cache_gb * 1e9)) if settings.shard_cache else None
     corpus = open_corpus(data, settings.max_seconds, settings.cache, settings.memory_gb, show, kept)
-    check_components(config, corpus.hours)
+    check_phases_left(job, run.step, corpus)
     held_out = open_held_out(config, corpus, show)
     stop_if_asked(request)
     with ExitStack() as holding:
@@ -249,6 +249,14 @@ def audio_left(config: Config, step: int) -> float:
     """Seconds of audio that a run processes from a step on, repeated or not."""
     steps = [(phase, phase.end - max(phase.start, step)) for phase in config.schedule()]
     return sum(max(0, left) * config.batches_in(phase.config).seconds for phase, left in steps)
+
+
+def check_phases_left(job: Job, step: int, corpus: Corpus | CorpusMix) -> None:
+    """Raise UserError now, not when a later phase begins, if the audio does not suffice for its codebook or batches."""
+    config = job.config
+    check_components(config, corpus.hours)
+    for batches in {config.batches_in(phase.config) for phase in job.phases if step < phase.end}:
+        plan_batches(corpus, batches, config.seed, distributed.world_size(), config.train.accumulate)
 
 
 def check_components(config: Config, hours: float) -> None:
