@@ -124,6 +124,7 @@ def test_a_release_has_checksums_that_sha256sum_accepts(finished_run: Path, tmp_
     assert checked.stdout.count("OK") == len(names) - 1
     card = (tmp_path / "release" / "README.md").read_text(encoding="utf-8")
     assert "| steps | 6 of 12 |" in card
+    assert "targets: online-gmm, not reached yet |" in card
     huggingface_hub.ModelCard(card)
 
 

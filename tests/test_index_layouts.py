@@ -16,6 +16,7 @@ from sjepa import UserError
 from sjepa.audio.io import read_audio
 from sjepa.data.corpus import scan_folder
 from sjepa.data.index import open_index
+from sjepa.data.opening import open_corpus
 
 
 def test_librispeech_gives_speakers_sexes_chapters_and_transcripts(tmp_path: Path) -> None:
@@ -192,6 +193,7 @@ def test_a_folder_with_a_manifest_is_read_by_it_and_audio_that_it_does_not_name_
         damaged, unnamed = refused(tmp_path / layout).splitlines()
         assert "manifest.jsonl line 3: not valid JSON" in damaged
         assert unnamed.endswith("set/audio/z.wav: manifest.jsonl does not name it")
+    assert len(open_corpus(str(folder), 15.0, "none", 0.0, False)) == 2  # training uses what an index would have
     assert index(folder, out=tmp_path / "plain", layout="folder")["speakers"] == 0
     with pytest.raises(UserError, match="audio is not a list"):
         index(folder / "audio", out=tmp_path / "none", layout="manifest")

@@ -14,7 +14,7 @@ from sjepa.audio.mfcc import MfccConfig, log_mel, mfcc
 from sjepa.model.encoder_config import EncoderConfig
 from sjepa.model.predictor import ClusterHead
 from sjepa.targets import ema
-from sjepa.targets.clusters import Clusters, clusters_from_parts, describe_targets, save_clusters
+from sjepa.targets.clusters import Clusters, ClustersInfo, clusters_from_parts, save_clusters
 from sjepa.targets.features import Features
 from sjepa.targets.fit import GmmConfig, fit_mixture
 from sjepa.targets.kinds import KINDS, FeatureInputs, TargetKind, TargetName
@@ -68,7 +68,8 @@ def test_the_file_of_clusters_gives_the_targets_of_every_kind(kind: TargetName, 
     """A file rebuilds features that do not read the encoder from their buffers alone."""
     clean = audio()
     targets = fitted(kind, clean)
-    info = describe_targets(targets, MfccConfig(), 1 if KINDS[kind].reads_encoder else None, phase=1, step=1)
+    layer = 1 if KINDS[kind].reads_encoder else None
+    info = ClustersInfo(kind, layer, 1, 1, targets.centred, targets.temperature, targets.hard, MfccConfig(), encoder="")
     model = torch.nn.ModuleDict({"head": ClusterHead(8, targets.components)}).state_dict()
     save_clusters(tmp_path / "clusters.safetensors", clusters_from_parts(model, targets.state_dict(), info), info)
     read = Clusters.load(tmp_path / "clusters.safetensors")

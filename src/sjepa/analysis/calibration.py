@@ -131,7 +131,7 @@ def train_heads(
                 nn.utils.clip_grad_norm_(head.parameters(), CLIP)
             optimizer.step()
             optimizer.zero_grad()
-            values = [float(loss.detach()) for loss in losses]
+            values = torch.stack(losses).tolist()
             progress.advance(note=f"loss {min(values):.2f} to {max(values):.2f}")
     return heads
 

@@ -1,6 +1,5 @@
 """`sjepa export`: write an encoder in a format that other programs load."""
 
-import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -71,7 +70,7 @@ def run(arguments: list[str]) -> None:
     with new_folder(command.folder, command.force) as partial:
         encoder = load_encoder(source, command.step, command.ema)
         if facts is not None and encoder.held_clusters:
-            facts = dataclasses.replace(facts, step=encoder.clusters.info.step)
+            facts = facts.until(encoder.clusters.info.phase, encoder.clusters.info.step)
         measured = fingerprint(encoder)
         results = results_tables(source, measured, command.results)
         notes: list[str] = []

@@ -88,7 +88,7 @@ class Upstream:
             if len(samples) < RECEPTIVE_FIELD:
                 raise UserError(f"{len(samples)} samples are too few: a frame needs {RECEPTIVE_FIELD} (25 ms)")
         found = self.run(utterances)
-        if not all(bool(torch.isfinite(states).all()) for states in found):
+        if not torch.stack([torch.isfinite(states).all() for states in found]).all():
             raise UserError(f"{self.name}: its features are not finite; its weights may be damaged")
         return found
 

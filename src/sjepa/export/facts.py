@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,11 @@ class TrainingFacts:
         """
         logged = {event.get("step", 0): event for event in self.data}
         return [(each, logged.get(each.since, {})) for each in audio_sections(self.run, before=self.step)]
+
+    def until(self, phase: int, step: int) -> "TrainingFacts":
+        """Return the facts of an encoder that a step of this phase left."""
+        reached = {number: count for number, count in self.components.items() if number <= phase}
+        return replace(self, step=step, components=reached)
 
     def save(self, folder: Path) -> None:
         """Save the facts with an exported encoder, so that it can be exported again."""

@@ -26,7 +26,6 @@ from sjepa.model.predictor import ClusterHead
 from sjepa.targets.gmm import DiagonalGMM
 from sjepa.targets.kinds import KINDS, TargetName
 from sjepa.targets.projection import PrincipalComponents
-from sjepa.targets.targets import Targets
 
 BATCH = 65_536  # frames per forward pass of the head
 MIXTURE = ("weights", "means", "variances", "centre", "floor")
@@ -157,13 +156,6 @@ class Clusters(nn.Module):
 
 def select(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-
-
-def describe_targets(targets: Targets, mfcc: MfccConfig, layer: int | None, phase: int, step: int) -> ClustersInfo:
-    """Describe targets for the header of a file."""
-    return ClustersInfo(
-        targets.name, layer, phase, step, targets.centred, targets.temperature, targets.hard, mfcc, encoder=""
-    )
 
 
 def clusters_from_parts(

@@ -22,11 +22,12 @@ from sjepa.phases import Phase
 from sjepa.runs import checkpoint
 from sjepa.runs.alarms import Alarm
 from sjepa.runs.folder import RunFolder
+from sjepa.runs.heads import describe_clusters
 from sjepa.runs.locate import find_encoder
 from sjepa.runs.steps import load_step
 from sjepa.seeds import seed_from
 from sjepa.settings_file import load_preset, preset_names
-from sjepa.targets.clusters import ClustersInfo, clusters_from_parts, describe_targets, save_clusters, select
+from sjepa.targets.clusters import ClustersInfo, clusters_from_parts, save_clusters, select
 from sjepa.targets.kinds import FeatureInputs
 from sjepa.targets.layer import LayerChoice
 from sjepa.targets.targets import Targets
@@ -194,7 +195,7 @@ class Run:
                 "phase": self.phase,
                 "log_bytes": self.log_bytes,
             }
-            clusters = describe_targets(self.targets, self.config.mfcc, self.active_layer, self.phase, self.step)
+            clusters = describe_clusters(self.config, self.phase, self.layer.active, self.step)
             self.writer.join()  # it reads the staged copies
             self.writer.start(partial(self.write, folder, self.staging.copy(parts), state, clusters, ended))
         distributed.run_on_main_rank(self.writer.raise_repeated if ended is None else self.writer.wait)

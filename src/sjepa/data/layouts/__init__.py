@@ -23,8 +23,8 @@ LAYOUTS = (
     "folder",
 )
 
-SCANNED = frozenset({"tars", "librispeech", "librilight", "audiofolder", "manifest", "folder"})
-"""Layouts whose audio a scan for files finds. The others are read as `sjepa index` reads them."""
+SCANNED = frozenset({"tars", "librispeech", "librilight", "folder"})
+"""Layouts that use all audio files of a folder, so that a scan finds them. Others are read as by `sjepa index`."""
 
 if TYPE_CHECKING:
     Layout = str

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -30,9 +30,16 @@ from sjepa.stopping import stop_requests
 GRID = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7)  # learning rates of the public leaderboard
 TEST_BATCH = 16
 BOARD_DECODER = "board"  # language model settings of the SUPERB leaderboard
-RankBatch = tuple[Sequence[Utterance], list[Tensor], float]
-"""A rank's part of a batch, its features, and its weight in the batch."""
 SAVE_EVERY = 500  # steps between saves, in addition to those after every evaluation on dev
+
+
+class RankBatch(NamedTuple):
+    """A rank's part of a batch. It has no utterances if the batch has fewer than there are ranks."""
+
+    utterances: Sequence[Utterance]
+    states: Tensor  # (B, S, T, D)
+    frames: Tensor  # (B,)
+    share: float  # of the weight of the whole batch
 
 
 class Downstream(nn.Module):
@@ -156,11 +163,10 @@ class LearningRateSearch(Search):
         torch.manual_seed(seed_from(seed, step))  # the same dropout after resuming
         generator = torch.Generator().manual_seed(seed_from(seed, step))
         losses = []
-        for utterances, features, share in batches:
-            if not utterances:  # the batch has fewer utterances than ranks
+        for utterances, states, frames, share in batches:
+            if not utterances:
                 losses.append(torch.zeros((), device=self.upstream.device))
                 continue
-            states, frames = pad_states(features)
             x = downstream.featurizer(states)
             if self.task.augmentation is not None:
                 x = self.task.augmentation(x, frames, generator)
@@ -181,7 +187,7 @@ class LearningRateSearch(Search):
         return sum(values)
 
     def rank_batches(self, fold: Fold, seed: int, step: int) -> Iterator[RankBatch]:
-        """Yield this rank's part of each training batch from a step on, and its weight in the batch."""
+        """Yield this rank's part of each training batch from a step on."""
         rank, ranks = distributed.rank(), distributed.world_size()
         weights: deque[float] = deque()
 
@@ -193,7 +199,8 @@ class LearningRateSearch(Search):
                 yield mine, number
 
         for mine, features in self.store.batches(plan_part()):
-            yield mine, features, weights.popleft()
+            states, frames = pad_states(features) if mine else (torch.empty(0), torch.empty(0))
+            yield RankBatch(mine, states, frames, weights.popleft())
 
     def plan(self, fold: Fold, seed: int, step: int) -> Iterator[tuple[list[Utterance], int]]:
         """Yield training batches from a step on, each with its own seed."""
