@@ -9,7 +9,7 @@ from conftest import babble
 
 from sjepa.cli import dispatch
 from sjepa.data.index import open_index, read_table
-from sjepa.data.languages import is_spoken_in, language_of
+from sjepa.data.languages import is_spoken_in, read_language
 from sjepa.data.layouts import ByteRange, Item
 from sjepa.errors import UserError
 
@@ -57,8 +57,8 @@ def test_a_language_that_is_not_there_is_refused_with_those_that_are(tmp_path: P
 
 def test_other_layouts_name_it_in_their_own_column() -> None:
     for name in ("language", "locale", "lang"):  # lhotse, Common Voice, Kaldi's utt2lang
-        assert language_of(Item(ByteRange("a.wav"), "a", labels=json.dumps({name: "en_GB", "other": 3}))) == "en_GB"
-    assert language_of(Item(ByteRange("a.wav"), "a")) == ""
+        assert read_language(Item(ByteRange("a.wav"), "a", labels=json.dumps({name: "en_GB", "other": 3}))) == "en_GB"
+    assert read_language(Item(ByteRange("a.wav"), "a")) == ""
     assert is_spoken_in("en_GB", "en-gb")
     assert not is_spoken_in("en-GB", "en-US")
     assert not is_spoken_in("eng", "en")

@@ -13,7 +13,7 @@ import pytest
 from sjepa import Encoder, UserError
 from sjepa.cli import dispatch
 from sjepa.model.formats import fingerprint
-from sjepa.report.listing import describe_age, find_runs, list_runs, state_of, unusual_settings
+from sjepa.report.listing import describe_age, find_runs, find_state, list_runs, unusual_settings
 from sjepa.runs.events import last_event
 from sjepa.runs.folder import RunFolder
 from sjepa.runs.history import record_start
@@ -106,10 +106,10 @@ def test_a_narrow_terminal_shows_each_run_on_one_line(
 
 def test_a_run_that_is_locked_is_running(study: Path) -> None:
     run = RunFolder(study / "new")
-    assert state_of(run) == "new"
+    assert find_state(run) == "new"
     with run.lock():
-        assert state_of(run) == "running"
-    assert state_of(run) == "new"
+        assert find_state(run) == "running"
+    assert find_state(run) == "new"
 
 
 def test_the_list_imports_no_torch(finished_run: Path) -> None:

@@ -10,7 +10,9 @@ import pytest
 from sjepa import UserError
 from sjepa.commands.plan import planned_work, read_times, run
 from sjepa.config import Config
-from sjepa.data.estimate import (
+from sjepa.settings_file import from_toml, load_preset
+from sjepa.speed.data import format_table, measure
+from sjepa.train.estimate import (
     Machine,
     PhaseWork,
     StepTime,
@@ -22,8 +24,6 @@ from sjepa.data.estimate import (
     step_cost,
     useful_gpus,
 )
-from sjepa.settings_file import from_toml, load_preset
-from sjepa.speed.data import format_table, measure
 from sjepa.train.loop import audio_left, pretrain
 
 

@@ -9,13 +9,13 @@ from typing import Annotated, Any
 
 from sjepa.bounds import AMOUNT, SHARD_HOURS
 from sjepa.config import Config
-from sjepa.data.estimate import H200, Machine, PhaseWork, StepTime, Work, describe_plan
 from sjepa.errors import UserError
 from sjepa.fields import TABLE, Kind, require
 from sjepa.files import read_json
 from sjepa.model.encoder_config import EncoderConfig
 from sjepa.settings_file import load_preset
 from sjepa.subcommands import parse
+from sjepa.train.estimate import H200, Machine, PhaseWork, StepTime, Work, describe_plan
 
 ANY_SIZE = 360.0  # seconds of audio per step that stand for "any size" if only one rate is given
 MEASURED = Kind("a number above 0", lambda value: type(value) in (int, float) and AMOUNT.accepts(value))

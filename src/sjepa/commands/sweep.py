@@ -67,7 +67,7 @@ def run(arguments: list[str]) -> None:
 def show_list(sweep: "Sweep", items: "list[SweepEntry]") -> None:
     from rich.console import Console
 
-    from sjepa.report.listing import make_table, state_of
+    from sjepa.report.listing import find_state, make_table
     from sjepa.runs.folder import RunFolder
     from sjepa.sweep.work import is_measured, is_trained
 
@@ -76,7 +76,7 @@ def show_list(sweep: "Sweep", items: "list[SweepEntry]") -> None:
         run = RunFolder(item.folder)
         state, step = "", ""
         if item.config is not None:
-            state = state_of(run) if run.exists else "new"
+            state = find_state(run) if run.exists else "new"
             state = "to be lengthened or refused" if state == "complete" and not is_trained(item) else state
             step = f"{run.step if run.exists else 0:,} / {item.config.steps:,}"
         shares = ""

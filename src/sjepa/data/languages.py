@@ -10,7 +10,7 @@ from sjepa.errors import UserError
 COLUMNS = ("lang", "language", "source_lang", "locale", "lang_id", "language_id")
 
 
-def language_of(item: Item) -> str:
+def read_language(item: Item) -> str:
     """The language in an item's labels, as spelled there; empty if there is none."""
     labels = json.loads(item.labels) if item.labels else {}
     return next((str(labels[name]).strip() for name in COLUMNS if labels.get(name) not in (None, "")), "")
@@ -36,7 +36,7 @@ def select_languages(found: Found, wanted: Sequence[str]) -> Found:
         if isinstance(item, str):
             yield item
             continue
-        named = language_of(item)
+        named = read_language(item)
         if not named:
             yield f"{item.id}: it has no language ({', '.join(COLUMNS[:3])})"
         elif any(is_spoken_in(named, each) for each in wanted):

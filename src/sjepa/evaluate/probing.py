@@ -34,7 +34,7 @@ from sjepa.evaluate.prosody import (
 from sjepa.evaluate.superb.batches import testing_batches
 from sjepa.evaluate.superb.features import FeatureStore
 from sjepa.evaluate.upstream import Upstream, check_frozen
-from sjepa.progress import bar, say, track
+from sjepa.progress import Bar, bar, say, track
 
 UTTERANCE_SPLITS, PHONE_SPLITS = 10, 3
 BATCH = 16
@@ -125,70 +125,93 @@ def probe_encoder(
 ) -> dict[str, Any]:
     """Run all probes at the selected layers. Return the scores and chance levels for `results.json`."""
     require_scikit_learn()
-    states = select_states(upstream, layer)
-    with_phones = [index for index, item in enumerate(corpus) if item.has_phones]
-    has_phones = bool(with_phones)
-    if 0 < len(with_phones) < len(corpus):
-        say(
-            f"{len(corpus) - len(with_phones):,} of {len(corpus):,} utterances have no phones: phoneme probes skip them"
-        )
-    wanted = frames if has_phones or prosody else None
-    found = extract_features(upstream, corpus, states, wanted, seed, framed_from=with_phones or None)
-    lengths = [x.shape[1] for x in found.frames]
-    properties = {
-        ProbeName.SPEAKER: [item.speaker for item in corpus],
-        ProbeName.GENDER: [item.gender for item in corpus],
-        ProbeName.CHAPTER: [item.chapter for item in corpus],
-    }
-    for name, labels in properties.items():
-        if all(labels) and len(set(labels)) == 1:
-            say(f"the corpus has a single {name}: skipping its probe")
-    properties = {name: labels for name, labels in properties.items() if all(labels) and len(set(labels)) > 1}
-    if not properties and not has_phones and not prosody:
+    states, where = select_states(upstream, layer), upstream.device
+    with_phones, properties = find_with_phones(corpus), choose_properties(corpus)
+    if not properties and not with_phones and not prosody:
         raise UserError("nothing to probe: the corpus has neither phones nor a speaker for every utterance")
+    wanted = frames if with_phones or prosody else None
+    found = extract_features(upstream, corpus, states, wanted, seed, framed_from=with_phones or None)
+    phone_probes = PhoneProbes(upstream, corpus, found, seed) if with_phones else None
+    prosody_probes = (
+        ProsodyProbes(upstream, corpus, found, phone_probes.labels if phone_probes else None, seed) if prosody else None
+    )
     chances: dict[str, float] = {name: chance_accuracy(labels) for name, labels in properties.items()}
-    phone_probes: dict[ProbeName, tuple[Probe, bool]] = {}
-    if has_phones:
-        phone_probes = choose_phone_probes([corpus[i].speaker for i in found.framed])
-        phones = np.concatenate(
-            [corpus[i].frame_phones(n, upstream.frame_centres(n)) for i, n in zip(found.framed, lengths, strict=True)]
-        )
-        speakers = np.repeat([corpus[i].speaker for i in found.framed], lengths)
-        chances |= {"phoneme": chance_accuracy(phones)}
+    if phone_probes:
+        chances["phoneme"] = phone_probes.chance
     results: dict[str, Any] = {}
-    where = upstream.device
-    prosody_probes = ProsodyProbes(upstream, corpus, found, phones if has_phones else None, seed) if prosody else None
-    with bar("Probes", len(states) * (len(properties) + len(phone_probes))) as progress:
+    with bar("Probes", len(states) * (len(properties) + (len(phone_probes.probes) if phone_probes else 0))) as progress:
         for place, state in enumerate(states):
-            scores: dict[str, Any] = {}
             means = torch.from_numpy(found.means[:, place]).to(where)
+            scores: dict[str, Any] = {}
             for name, labels in properties.items():
                 score = utterance_probe(means, labels, splits=UTTERANCE_SPLITS, seed=seed)
                 scores[name] = format_scores(score, chances[name])
                 progress.advance(note=name)
-            if has_phones:
-                features = torch.from_numpy(np.concatenate([x[place] for x in found.frames])).to(where)
-                for name, (probe, by_speaker) in phone_probes.items():
-                    score = phone_probe(
-                        features, phones, speakers, probe=probe, by_speaker=by_speaker, splits=PHONE_SPLITS, seed=seed
-                    )
-                    scores[name] = format_scores(score, chances["phoneme"])
-                    progress.advance(note=name)
-            if prosody_probes is not None:
-                scores |= prosody_probes.scores(
-                    torch.from_numpy(np.concatenate([x[place] for x in found.frames])).to(where)
-                )
+            if wanted is not None:
+                x = torch.from_numpy(np.concatenate([each[place] for each in found.frames])).to(where)
+                scores |= phone_probes.scores(x, progress) if phone_probes else {}
+                scores |= prosody_probes.scores(x) if prosody_probes else {}
             results[state_name(state, upstream.states)] = scores
-    data = {"utterances": len(corpus)}
-    if has_phones:
-        counts = {"phone_utterances": len(lengths), "phone_frames": len(phones), "phones": len(np.unique(phones))}
-        data |= counts
     return {
         "layers": results,
         "chance": {name: round(100 * value, 2) for name, value in chances.items()},
-        "data": data,
+        "data": {"utterances": len(corpus)} | (phone_probes.counts if phone_probes else {}),
         "audio_seconds_per_second": round(found.speed, 1),
     }
+
+
+def find_with_phones(corpus: Sequence[LabelledUtterance]) -> list[int]:
+    """Return the utterances that have phones. Say how many have none, if some have them."""
+    found = [index for index, item in enumerate(corpus) if item.has_phones]
+    if 0 < len(found) < len(corpus):
+        say(f"{len(corpus) - len(found):,} of {len(corpus):,} utterances have no phones: phoneme probes skip them")
+    return found
+
+
+def choose_properties(corpus: Sequence[LabelledUtterance]) -> dict[ProbeName, list[str]]:
+    """Return the labels of each property that all utterances have and in which they differ."""
+    labelled = {
+        ProbeName.SPEAKER: [item.speaker for item in corpus],
+        ProbeName.GENDER: [item.gender for item in corpus],
+        ProbeName.CHAPTER: [item.chapter for item in corpus],
+    }
+    known = {name: labels for name, labels in labelled.items() if all(labels)}
+    for name, labels in known.items():
+        if len(set(labels)) == 1:
+            say(f"the corpus has a single {name}: skipping its probe")
+    return {name: labels for name, labels in known.items() if len(set(labels)) > 1}
+
+
+class PhoneProbes:
+    """Probes of the phone at each frame, on random frames and with held-out speakers."""
+
+    def __init__(self, upstream: Upstream, corpus: Sequence[LabelledUtterance], found: ExtractedFeatures, seed: int):
+        lengths = [x.shape[1] for x in found.frames]
+        speakers = [corpus[i].speaker for i in found.framed]
+        self.labels = np.concatenate(
+            [corpus[i].frame_phones(n, upstream.frame_centres(n)) for i, n in zip(found.framed, lengths, strict=True)]
+        )
+        self.speakers = np.repeat(speakers, lengths)
+        self.probes, self.chance, self.seed = choose_phone_probes(speakers), chance_accuracy(self.labels), seed
+        distinct = len(np.unique(self.labels))
+        self.counts = {"phone_utterances": len(lengths), "phone_frames": len(self.labels), "phones": distinct}
+
+    def scores(self, x: Tensor, progress: Bar) -> dict[str, Any]:
+        """Return the accuracies of all phone probes on the features of all frames."""
+        found: dict[str, Any] = {}
+        for name, (probe, by_speaker) in self.probes.items():
+            score = phone_probe(
+                x,
+                self.labels,
+                self.speakers,
+                probe=probe,
+                by_speaker=by_speaker,
+                splits=PHONE_SPLITS,
+                seed=self.seed,
+            )
+            found[name] = format_scores(score, self.chance)
+            progress.advance(note=name)
+        return found
 
 
 def choose_phone_probes(speakers: Sequence[str]) -> dict[ProbeName, tuple[Probe, bool]]:

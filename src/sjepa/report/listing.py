@@ -102,7 +102,7 @@ def describe(name: str, run: RunFolder) -> Listed:
     return Listed(
         name,
         str(run),
-        state_of(run),
+        find_state(run),
         step,
         run.planned_steps,
         line.get("phase"),
@@ -113,7 +113,7 @@ def describe(name: str, run: RunFolder) -> Listed:
     )
 
 
-def state_of(run: RunFolder) -> str:
+def find_state(run: RunFolder) -> str:
     """What a run is doing, or how it ended."""
     if is_locked(run.path):
         return "running"

@@ -21,7 +21,7 @@ from sjepa.runs.heads import load_clusters, read_own_clusters
 from sjepa.runs.locate import find_encoder
 from sjepa.targets.clusters import Clusters
 
-UnitSource = Literal["mixture", "head"]
+UnitsFrom = Literal["mixture", "head"]
 """Units come from the mixture or from the cluster head."""
 
 
@@ -88,7 +88,7 @@ class Encoder(EncoderNetwork):
         return pad([clusters.head_posteriors(x) for x in self.utterance_states(waveforms, lengths, -1)])
 
     @torch.inference_mode()
-    def units(self, waveforms: Tensor, lengths: Tensor | None = None, source: UnitSource = "head") -> Tensor:
+    def units(self, waveforms: Tensor, lengths: Tensor | None = None, source: UnitsFrom = "head") -> Tensor:
         """Return the most likely component (B, T) at each frame, or -1 beyond the length of an utterance.
 
         >>> from sjepa import Encoder

@@ -15,7 +15,6 @@ from sjepa.audio.io import SAMPLE_RATE
 from sjepa.config import Config, all_differences, differences
 from sjepa.data.corpus import Corpus
 from sjepa.data.corpus_mix import CorpusMix
-from sjepa.data.estimate import describe_repetition
 from sjepa.data.loader import BatchReader, load, plan_batches, to_float
 from sjepa.data.opening import concatenate_audio, open_corpus
 from sjepa.data.sampler import BatchPlan
@@ -36,11 +35,12 @@ from sjepa.targets.layer import measure_effective_ranks
 from sjepa.train.agreement import StopAgreement, check_shared_disk, stop_if_asked
 from sjepa.train.boundary import begin_phase, change_layer
 from sjepa.train.branch import branch, check_directory, name_first_phases
+from sjepa.train.estimate import describe_repetition
 from sjepa.train.extend import describe_extension, keep_earlier, keep_ended_phase, refuse_idle_change
 from sjepa.train.held_out import draw_held_out, open_held_out
 from sjepa.train.metrics import Log, Speed
 from sjepa.train.reference_set import draw_reference_set
-from sjepa.train.reporting import describe_plan, log_interval, record_bad_audio
+from sjepa.train.reporting import describe_epoch, log_interval, record_bad_audio
 from sjepa.train.run import Run
 from sjepa.train.step import train_step
 from sjepa.version import __version__
@@ -159,7 +159,7 @@ def train_phase(training: Training, phase: Phase) -> bool:
     parts = config.train.accumulate
     plan = plan_batches(corpus, config.batches_in(phase.config), config.seed, world_size, parts)
     if run.step <= run.data_since:
-        describe_plan(corpus, plan, log, run.step)
+        describe_epoch(corpus, plan, log, run.step)
         if repeated := describe_repetition(audio_left(config, run.step), config.steps - run.step, corpus.hours):
             say(repeated)
     reader = BatchReader(

@@ -60,7 +60,7 @@ def log_interval(run: Run, phase: Phase, log: Log, speed: Speed, progress: Bar, 
         )
 
 
-def describe_plan(corpus: Corpus | CorpusMix, plan: BatchPlan, log: Log, step: int) -> None:
+def describe_epoch(corpus: Corpus | CorpusMix, plan: BatchPlan, log: Log, step: int) -> None:
     """Print and log how much of the corpus an epoch uses."""
     epoch = plan.epoch(0)
     available = corpus.length[epoch.utterances].sum(dtype=np.int64) / SAMPLE_RATE

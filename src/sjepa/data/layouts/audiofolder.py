@@ -44,7 +44,7 @@ def items(source: Source) -> Found:
         return
     named: set[str] = set()
     for file in files:
-        split = split_of(os.path.dirname(file), source.path)
+        split = find_split(os.path.dirname(file), source.path)
         for number, line in lines(file):
             if isinstance(line, str):
                 yield f"{show_path(file)} line {number}: {line}"
@@ -54,7 +54,7 @@ def items(source: Source) -> Found:
                 path = os.path.normpath(item.place.path)
                 named.add(path)
                 # A list at the top names files of all splits: train/a.wav.
-                inside = split_of(os.path.dirname(path), source.path)
+                inside = find_split(os.path.dirname(path), source.path)
                 item = item._replace(split=item.split or split or inside)
             yield item
     refused: list[str] = []
@@ -69,14 +69,14 @@ def class_items(source: Source) -> Found:
     refused: list[str] = []
     for path in audio_files(Path(source.path), refused):
         folder = os.path.dirname(path)
-        split = split_of(folder, source.path)
+        split = find_split(folder, source.path)
         own = folder != source.path and not (split and os.path.dirname(folder) == source.path)
         labels = json.dumps({"label": show_path(os.path.basename(folder))}) if own else ""
         yield Item(ByteRange(path), identifier(path, source.root), split=split, labels=labels)
     yield from refused
 
 
-def split_of(folder: str, root: str) -> str:
+def find_split(folder: str, root: str) -> str:
     """The split of a folder: the topmost folder below the root, if it has the name of a split."""
     top = os.path.relpath(folder, root).split(os.sep)[0]
     return top if is_split_folder(top) else ""
