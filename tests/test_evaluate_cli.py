@@ -114,7 +114,7 @@ def test_options_that_do_not_go_together_are_refused_in_one_line(tmp_path: Path)
     with pytest.raises(UserError, match="leave --lr out"):
         dispatch(["superb", "sid", *rest, "--sweep", "--lr", "1e-3"])
     with pytest.raises(UserError, match="--language-model is for asr"):
-        dispatch(["superb", "--task", "ravdess", *rest, "--language-model", "x.arpa"])
+        dispatch(["superb", "ravdess", *rest, "--language-model", "x.arpa"])
     with pytest.raises(UserError, match="only those have a cluster head"):
         dispatch(["units", *rest])
     (tmp_path / "file").write_text("")

@@ -89,7 +89,6 @@ def demo(out: Path) -> bool:
         return False
     show_masked_prediction(run, corpus)
     results = compare(config, corpus, run)
-    (out / "comparison.json").write_text(json.dumps(dataclasses.asdict(results), indent=1) + "\n")
     analyse_missing(run.path, corpus, "", utterances=8, sampled=100)
     page = write_page(run.path, out / "demo.html", results, title="S-JEPA on two CPU cores")
     print(f"\nDone in {describe_duration(time.monotonic() - began, earlier)}. Linear probes on frozen features:")

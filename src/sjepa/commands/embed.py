@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 import tyro
 
 from sjepa.bounds import AMOUNT, INDEX
+from sjepa.data.arrow import import_arrow
 from sjepa.device import Device
 from sjepa.embed.windows import WindowConfig
 from sjepa.errors import UserError
@@ -75,7 +76,7 @@ def run(arguments: list[str]) -> None:
     if command.source != "head" and command.what != "units":
         raise UserError(f"--from is only for --what units; for posteriors use --what {command.source}")
     if command.format == "parquet":
-        require_pyarrow()
+        import_arrow("--format parquet")
     if command.live:
         run_live(command)
     else:
@@ -209,10 +210,3 @@ def check_folder(out: Path, settings: dict[str, Any], force: bool) -> None:
     if changed:
         was = ", ".join(f"{name} was {before.get(name)}, now {settings[name]}" for name in changed)
         raise UserError(f"{out} was made with other settings ({was}): choose another --out, or --force")
-
-
-def require_pyarrow() -> None:
-    try:
-        import pyarrow  # noqa: F401
-    except ImportError as error:
-        raise UserError("--format parquet needs pyarrow: pip install 'sjepa[corpora]'") from error

@@ -79,9 +79,7 @@ class Superb:
 
 
 def run(arguments: list[str]) -> None:
-    # Accept `--task ravdess` for `ravdess`.
-    plain = [argument.removeprefix("--task=") for argument in arguments if argument != "--task"]
-    command = parse(Superb, "sjepa superb", plain)
+    command = parse(Superb, "sjepa superb", arguments)
     if command.sweep and command.lr is not None:
         raise UserError("--sweep chooses the learning rate; leave --lr out")
     if command.hours is not None and command.minutes is not None:

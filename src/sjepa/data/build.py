@@ -15,7 +15,7 @@ import numpy as np
 from sjepa.audio.frames import RECEPTIVE_FIELD
 from sjepa.audio.io import SAMPLE_RATE, AudioInfo, BadAudioError, open_audio, read_header, show_path
 from sjepa.data.corpus import Corpus, describe_refused
-from sjepa.data.index import AUDIO, Row, import_arrow, merge_parts, report_write_errors, write_part
+from sjepa.data.index import AUDIO, Row, import_ipc, merge_parts, report_write_errors, write_part
 from sjepa.data.index_folder import IndexFolder
 from sjepa.data.languages import select_languages
 from sjepa.data.layouts import Found, Item, Layout, find_items
@@ -46,7 +46,7 @@ def build_index(
 
     With `languages`, only utterances in these languages.
     """
-    import_arrow()  # fail before the work if it is not installed
+    import_ipc()  # fail before the work if it is not installed
     for source in sources:
         if not os.path.exists(source):
             raise UserError(f"there is no {show_path(source)}")

@@ -1,7 +1,6 @@
 """The index of a corpus: memory-mapped columns, so that 25 million utterances open quickly. See `index_folder`."""
 
 import hashlib
-import importlib
 import json
 import os
 import shutil
@@ -13,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sjepa.audio.io import SAMPLE_RATE, BadAudioError, escape_text, one_line, show_path
+from sjepa.data.arrow import import_arrow
 from sjepa.data.corpus import Corpus
 from sjepa.data.index_folder import FORMAT, IndexFolder
 from sjepa.data.layouts import cache_folder
@@ -44,12 +44,10 @@ class Row(NamedTuple):
     labels: str = ""
 
 
-def import_arrow() -> Any:
-    try:
-        importlib.import_module("pyarrow.ipc")
-        return importlib.import_module("pyarrow")
-    except ImportError:
-        raise UserError("an index needs pyarrow: pip install 'sjepa[corpora]'") from None
+def import_ipc() -> Any:
+    """Return pyarrow, with its module that reads and writes the files of an index."""
+    import_arrow("an index", "pyarrow.ipc")
+    return import_arrow("an index")
 
 
 @contextmanager
@@ -63,7 +61,7 @@ def report_write_errors(folder: Path) -> Iterator[None]:
 
 def write_part(path: Path, rows: list[Row], refused: list[str]) -> None:
     """Write a piece of an index atomically."""
-    pa = import_arrow()
+    pa = import_ipc()
     paths = pa.array([os.fsencode(row.path) for row in rows], pa.binary()).dictionary_encode()
     columns = {"path": paths}
     columns |= {name: pa.array([getattr(row, name) for row in rows], AUDIO[name]) for name in AUDIO if name != "file"}
@@ -85,7 +83,7 @@ def hash_id(identifier: str) -> int:
 
 def read_table(path: Path) -> Any:
     """A memory-mapped table."""
-    pa = import_arrow()
+    pa = import_ipc()
     try:
         return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
     except (pa.ArrowException, OSError, ValueError) as error:
@@ -97,7 +95,7 @@ def merge_parts(index: IndexFolder, parts: list[Path], facts: dict[str, Any]) ->
 
     Parts are read one at a time, so only the labels of one part are in memory.
     """
-    pa = import_arrow()
+    pa = import_ipc()
     keys, folders, refused, optional = survey_parts(parts)
     named = [*LABELS, *(name for name in OPTIONAL if name in optional)]
     if not len(keys):
@@ -168,7 +166,7 @@ def relative_path(root: str, path: str) -> str:
 
 def summarise_lengths(length: np.ndarray, labels: Any) -> dict[str, Any]:
     """Hours, speakers and durations for the summary."""
-    pc = importlib.import_module("pyarrow.compute")
+    pc = import_arrow("an index", "pyarrow.compute")
     counts = {name: labels[name].unique().to_pylist() for name in ("speaker", "sex", "chapter")}
     edges = [0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 14, 15, 20, 30, 60]
     histogram = np.histogram((length - 1) / SAMPLE_RATE, [*edges, np.inf])[0]  # exactly 15 s counts as 15 s or less

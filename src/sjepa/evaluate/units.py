@@ -20,11 +20,10 @@ from sjepa.model.masked_prediction import draw_passes, predict_masked
 from sjepa.progress import track
 from sjepa.runs.encoder import Encoder
 from sjepa.runs.heads import RunHeads
-from sjepa.targets.clusters import Clusters
+from sjepa.targets.clusters import BATCH, Clusters
 from sjepa.targets.kmeans import find_nearest, kmeans
 
 KMEANS_PASSES = 20
-BATCH = 65_536  # frames per forward pass of the head
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from sjepa.bounds import LENGTH, PROCESSES
 from sjepa.data.build import build_index
 from sjepa.data.corpus import Corpus
 from sjepa.data.corpus_mix import CorpusMix
-from sjepa.data.index import import_arrow
+from sjepa.data.index import import_ipc
 from sjepa.data.loader import BatchConfig, BatchReader, load, plan_batches
 from sjepa.data.masking import MaskConfig
 from sjepa.data.opening import open_corpus
@@ -54,7 +54,7 @@ def run(arguments: list[str]) -> None:
 
 
 def measure(data: str, seconds: float, workers: int) -> dict[str, Any]:
-    import_arrow()  # report a missing pyarrow before the work starts
+    import_ipc()  # report a missing pyarrow before the work starts
     given = open_corpus(data, 15.0, "none", 0.0) if data else None
     recordings = sample_recordings(given) if given is not None else [synthesize(seed) for seed in range(24)]
     results: dict[str, Any] = {"machine": {"processor": processor_name(), "cores": os.cpu_count(), "workers": workers}}

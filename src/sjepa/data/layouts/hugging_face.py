@@ -5,7 +5,6 @@ to the new index, or in the user's cache.
 """
 
 import hashlib
-import importlib
 import json
 import os
 import re
@@ -14,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from sjepa.audio.io import escape_text, one_line, show_path
+from sjepa.data.arrow import import_arrow
 from sjepa.data.layouts import Found, Item, Source, find_file
 from sjepa.data.layouts.fields import NAMES, other_labels, text_field
 from sjepa.data.storage import ByteRange
-from sjepa.errors import UserError
 from sjepa.fields import SURPRISES
 from sjepa.files import atomic_file
 
@@ -48,22 +47,15 @@ def parquet_split(file: Path) -> str:
     return match[1] if match else file.parent.name if file.stem.isdigit() else ""
 
 
-def import_arrow(name: str, file: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ImportError:
-        raise UserError(f"{file} needs pyarrow: pip install 'sjepa[corpora]'") from None
-
-
 def holds_audio(file: str) -> bool:
     """Whether a table has a column of audio: bytes and paths."""
     try:
         if file.endswith(PARQUET):
-            schema = import_arrow("pyarrow.parquet", file).read_schema(file)
+            schema = import_arrow(file, "pyarrow.parquet").read_schema(file)
         else:
-            pa = import_arrow("pyarrow", file)
+            pa = import_arrow(file)
             with pa.memory_map(file) as opened:
-                schema = import_arrow("pyarrow.ipc", file).open_stream(opened).schema
+                schema = import_arrow(file, "pyarrow.ipc").open_stream(opened).schema
     except (ValueError, OSError):
         return False
     return audio_column(schema) is not None
@@ -90,14 +82,14 @@ def items(source: Source) -> Found:
 
 def read_table(split: str, file: str, source: Source) -> Found:
     """Items of one file. Ids come from a column, the name of the audio, or the file and row."""
-    pa, packed = import_arrow("pyarrow", file), file.endswith(PARQUET)
+    pa, packed = import_arrow(file), file.endswith(PARQUET)
     opened = pa.memory_map(file)
     whole = opened.read_buffer()
     if packed:
-        table = import_arrow("pyarrow.parquet", file).ParquetFile(file)
+        table = import_arrow(file, "pyarrow.parquet").ParquetFile(file)
         schema, batches = table.schema_arrow, table.iter_batches(batch_size=64)
     else:
-        reader = import_arrow("pyarrow.ipc", file).open_stream(whole)
+        reader = import_arrow(file, "pyarrow.ipc").open_stream(whole)
         schema, batches = reader.schema, reader
     column = audio_column(schema)
     if column is None:
@@ -197,7 +189,7 @@ def unpack(file: str, column: str, folder: Path) -> Path:
 
 
 def audio_bytes(file: str, column: str) -> Iterator[Any]:
-    table = import_arrow("pyarrow.parquet", file).ParquetFile(file)
+    table = import_arrow(file, "pyarrow.parquet").ParquetFile(file)
     for batch in table.iter_batches(batch_size=64, columns=[column]):
         for value in batch.column(column).field("bytes"):
             if value.is_valid:

@@ -2,7 +2,6 @@
 
 import csv
 import gzip
-import importlib
 import json
 import os
 import re
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from sjepa.audio.io import escape_text, one_line, show_path
+from sjepa.data.arrow import import_arrow
 from sjepa.data.corpus import audio_files
 from sjepa.data.layouts import LATEST, Found, Item, Source
 from sjepa.data.layouts.fields import LABELS, NAMES, field, other_labels, text_field
@@ -107,10 +107,7 @@ def parse_object(text: str) -> dict[str, Any] | str:
 
 
 def parquet_lines(source: str) -> Iterator[dict[str, Any]]:
-    try:
-        parquet = importlib.import_module("pyarrow.parquet")
-    except ImportError:
-        raise UserError(f"{source} needs pyarrow: pip install 'sjepa[corpora]'") from None
+    parquet = import_arrow(source, "pyarrow.parquet")
     try:
         for batch in parquet.ParquetFile(source).iter_batches():
             yield from batch.to_pylist()
