@@ -149,6 +149,16 @@ def test_errors_of_the_file_system_are_one_line(
     assert capsys.readouterr().err == f"sjepa: {line}\n"
 
 
+def test_a_lack_of_memory_names_the_options_that_need_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(arguments: list[str]) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(cli, "dispatch", fail)
+    refused(sjepa("pretrain"), "not enough memory: try --train.accumulate 4")
+    refused(sjepa("embed"), "not enough memory: lower --batch-seconds or --window.seconds")
+    refused(sjepa("units"), "not enough memory: choose smaller sizes")
+
+
 def test_an_error_that_names_no_file_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(_: list[str]) -> None:
         raise OSError("a fault of ours")

@@ -17,6 +17,13 @@ CONTINUED = ("demo", "pretrain", "sweep", "index", "shard", "superb", "embed")
 PROTOCOLS_FLAG = "--allow-protocols"
 ONE_FILE = ("bench", "report", "table")  # commands whose --out is a file
 
+# What to change if a command runs out of memory.
+LESS_MEMORY = {
+    "pretrain": "try --train.accumulate 4 or --train.recompute (GPU), or a lower --batches.memory-gb (host)",
+    "embed": "lower --batch-seconds or --window.seconds",
+    "superb": "lower --cache-gb",
+}
+
 TEMPORARY = 75  # exit code for a failure that may pass, as in sysexits.h
 
 
@@ -61,6 +68,12 @@ def suggest_continuing(arguments: list[str]) -> str:
     return "; the same command continues" if continued else ""
 
 
+def report_lack_of_memory(arguments: list[str]) -> None:
+    """Print which options of the command use less memory."""
+    hint = LESS_MEMORY.get(arguments[0] if arguments else "", "choose smaller sizes")
+    print(f"sjepa: not enough memory: {hint}", file=sys.stderr)
+
+
 def is_out_of_memory(error: RuntimeError) -> bool:
     """Return whether torch ran out of memory. Do not import torch to find out."""
     if "torch" not in sys.modules:
@@ -94,12 +107,12 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"sjepa: {line}", file=sys.stderr)
         sys.exit(2)
     except MemoryError:
-        print("sjepa: not enough memory: choose smaller sizes", file=sys.stderr)
+        report_lack_of_memory(arguments)
         sys.exit(2)
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
-        print("sjepa: not enough memory: choose smaller sizes", file=sys.stderr)
+        report_lack_of_memory(arguments)
         sys.exit(2)
     except KeyboardInterrupt:
         print(f"sjepa: interrupted{suggest_continuing(arguments)}", file=sys.stderr)
