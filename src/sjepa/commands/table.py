@@ -37,7 +37,10 @@ def run(arguments: list[str]) -> None:
 
     results = find_results(command.folders)
     if not results:
-        raise UserError("no results.json below these folders: `sjepa superb`, `probe` and `units` write them")
+        raise UserError(
+            "no scores below these folders: run `sjepa superb`, `probe` or `units` first; `sjepa cost` only adds "
+            "columns to their rows"
+        )
     sections = build_sections(results, command.reported, find_costs(command.folders))
     text = {"markdown": to_markdown, "csv": to_csv, "latex": to_latex}[command.format](sections)
     if command.out is None:

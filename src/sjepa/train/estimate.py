@@ -242,7 +242,7 @@ def describe_limits(work: Work, machine: Machine) -> list[str]:
 
 
 def describe_scaling(work: Work, machine: Machine) -> list[str]:
-    """Times with other numbers of GPUs, without waiting for data, and the number above which more do not help."""
+    """Times with other numbers of GPUs, without waiting for data, and the number above which more hardly help."""
     megabytes = work.gradient_bytes / 1e6
     plural = "s" if machine.cards > 1 else ""
     lines = [
@@ -269,7 +269,7 @@ def describe_scaling(work: Work, machine: Machine) -> list[str]:
         lines.append(f"Times of less than {smallest:g} s of audio per GPU are estimated from larger steps.")
     gpus, gain = useful_gpus(work, machine)
     if gain:
-        lines.append(f"More than {gpus} GPUs stop helping: {2 * gpus} would be {gain:.2f} times as fast.")
+        lines.append(f"{2 * gpus} GPUs would be only {gain:.2f} times as fast as {gpus}, so more GPUs hardly help.")
     else:
         most = work.utterances_per_batch
         lines.append(f"A batch has {most} utterances, so at most {most} GPUs share it.")

@@ -69,7 +69,12 @@ def describe_epoch(corpus: Corpus | CorpusMix, plan: BatchPlan, log: Log, step: 
     # Nothing is padded: a batch has one length.
     loss = {"crop_loss": 1 - used / available, "padding_waste": 0.0, "too_short": plan.too_short}
     log.write("data", step, **facts, **loss)
-    short = f"; {plan.too_short:,} utterances are shorter than the shortest bucket" if plan.too_short else ""
+    short = ""
+    if plan.too_short:
+        shortest = plan.edges[0] / SAMPLE_RATE
+        short = (
+            f"; {plan.too_short:,} utterances are shorter than the shortest bucket ({shortest:g} s) and are not used"
+        )
     say(
         f"{len(epoch):,} batches per epoch, without padding; crops leave out {loss['crop_loss']:.1%} of the audio, a "
         f"different part in each epoch{short}"
