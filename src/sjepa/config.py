@@ -60,8 +60,8 @@ class TrainConfig:
     keep_checkpoints: Annotated[int, COUNT] = 2
     """Number of newest checkpoints to keep. Checkpoints at the ends of phases are always kept."""
     recompute: bool = False
-    """Recompute each transformer layer in the backward pass instead of storing its activations: less memory, about 20%
-    more time."""
+    """Recompute each transformer layer in the backward pass instead of storing its activations: less memory, but more
+    time."""
     accumulate: Annotated[int, COUNT] = 1
     """Split each rank's batch into this many parts and accumulate their gradients: less memory, the same result,
     except that partners for noise and mixing come from the same part."""
@@ -78,7 +78,7 @@ class TrainConfig:
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings that do not belong to one phase. The defaults are the paper's."""
+    """Settings that do not belong to one phase."""
 
     seed: Annotated[int, SEED] = 0
     """Seed of all random numbers."""
@@ -105,8 +105,9 @@ PAPERS_PHASES = (
 
 @dataclass(frozen=True)
 class Config(Settings):
-    """The settings of a pre-training run. The defaults are the paper's.
+    """The settings of a pre-training run.
 
+    The defaults are the paper's, with warm-up and intervals as shares of a phase. The preset `paper` has them in steps.
     On the command line and in TOML files the phases are called phase1, phase2 and so on.
     """
 

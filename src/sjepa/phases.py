@@ -19,8 +19,10 @@ class PhaseConfig:
     steps: Annotated[int, COUNT] = 400_000
     """Optimizer steps."""
     targets: TargetName | Literal["same"] = "mfcc-gmm"
-    """What the model predicts. Phase 1 accepts online-gmm, encoder-gmm and encoder-kmeans only with init_from. A later
-    phase accepts any kind, or `same` to keep the targets of the previous phase."""
+    """What the model predicts. mfcc-gmm and mfcc-kmeans: clusters of MFCCs, by a Gaussian mixture or by k-means.
+    best-rq: codes of a random projection of log-mel. encoder-gmm and encoder-kmeans: clusters of a layer of a frozen
+    copy of the encoder. online-gmm: the same, but copy and mixture follow the encoder. same: the targets of the
+    previous phase. Phase 1 accepts the encoder's clusters only with init_from, and never `same`."""
     k: Annotated[int, COUNT] = 100
     """Components of the Gaussian mixture, or codes of the codebook."""
     dimensions: Annotated[int, INDEX] = 0

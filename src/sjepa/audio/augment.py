@@ -24,7 +24,7 @@ TAPS = 16  # input samples that the interpolation reads for each output sample o
 
 @dataclass(frozen=True)
 class AugmentConfig:
-    """Noise and utterance mixing; the defaults are the paper's."""
+    """Noise and utterance mixing, speed changes and an equalizer."""
 
     p_noise: Annotated[float, SHARE] = 0.25
     """Probability of noise. Noise recordings cover the whole utterance; another utterance covers at most

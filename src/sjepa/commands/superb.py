@@ -28,7 +28,11 @@ class Superb:
     """
 
     task: Annotated[TaskName, tyro.conf.Positional]
-    """The task. `all` runs every task of SUPERB whose corpus is in the data folder, and prints the table."""
+    """The task. Of SUPERB: asr (speech recognition), pr (phoneme recognition), sf (slot filling), er (emotion
+    recognition), ks (keyword spotting), ic (intent classification), sid (speaker identification), asv (speaker
+    verification), sd (speaker diarization), qbe (query by example). Others: ravdess (acted emotions), coffee (drink
+    orders), classify and tag (your own labels). `all` runs every task of SUPERB whose corpus is in the data folder, and
+    prints the table."""
     encoder: str
     """A run, an encoder folder, a shipped encoder (english-compact), a Hugging Face speech encoder (HuBERT, WavLM,
     wav2vec 2.0, data2vec-audio, UniSpeech, Whisper), s3prl:NAME, MODULE:FUNCTION, untrained:PATH, mfcc, mfcc+context or
@@ -71,11 +75,11 @@ class Superb:
     precision: Literal["fp32", "bf16"] = "fp32"
     """Precision of the encoder: fp32 as in s3prl, or bf16, which is faster on a GPU."""
     cache_gb: Annotated[float | None, GIGABYTES] = None
-    """Memory for cached features in GB. Default: 4 on a CPU, half of the free memory on a GPU."""
+    """Memory for cached features in GiB. Default: 4 on a CPU, half of the free memory on a GPU."""
     feature_cache: Path | None = None
     """Folder for features that do not fit in memory. You can delete it at any time."""
     feature_cache_gb: Annotated[float, AMOUNT] = 100.0
-    """Largest size of that folder in GB."""
+    """Largest size of that folder in GiB."""
 
 
 def run(arguments: list[str]) -> None:

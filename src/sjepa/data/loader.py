@@ -43,11 +43,12 @@ class BatchConfig:
     max_seconds: Annotated[float, POSITIVE] = 15.0
     """Cut longer files of a plain folder into equal pieces of at most this length. An index is already cut."""
     buckets: Annotated[tuple[float, ...], POSITIVE] = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 12.0, 14.0, 15.0)
-    """Crop lengths in seconds. An utterance is cropped to the longest that fits, so a batch needs no padding."""
+    """Crop lengths in seconds. An utterance is cropped to the longest that fits, so a batch needs no padding.
+    Utterances shorter than the shortest length are not used."""
     cache: Literal["auto", "memory", "none"] = "auto"
     """Decode the whole corpus into memory once (memory), or on demand (none); auto decides by `memory_gb`."""
     memory_gb: Annotated[float, NOT_NEGATIVE] = 8.0
-    """Largest decoded corpus that auto holds in memory, per rank."""
+    """Largest decoded corpus that auto holds in memory, per rank, in GiB. An hour of audio takes 0.11."""
     workers: Annotated[int | None, WORKERS] = None
     """Decoding processes per rank if the corpus is not in memory. None chooses by the machine, at most 8."""
     shard_cache: str = ""

@@ -10,7 +10,7 @@ from sjepa.bounds import COUNT, SHARE
 
 @dataclass(frozen=True)
 class MaskConfig:
-    """Which frames are hidden from the encoder; the defaults are the paper's."""
+    """Which frames are hidden from the encoder."""
 
     ratio: Annotated[float, SHARE] = 0.65
     """Share of frames that are masked in each utterance."""

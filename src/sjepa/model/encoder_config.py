@@ -11,7 +11,7 @@ MAX_WEIGHTS = 2e10
 
 @dataclass(frozen=True)
 class EncoderConfig:
-    """Size and regularisation of the encoder. The defaults are the paper's.
+    """Size and regularisation of the encoder. `EncoderConfig()` is the paper's encoder.
 
     Example:
         >>> from sjepa import Encoder, EncoderConfig

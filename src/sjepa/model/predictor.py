@@ -16,7 +16,7 @@ from sjepa.model.transformer import TransformerLayer
 
 @dataclass(frozen=True)
 class PredictorConfig:
-    """The JEPA predictor. The defaults are the paper's."""
+    """The JEPA predictor."""
 
     heads: Annotated[int, SIZE] = 8
     """Attention heads of the single transformer layer."""
