@@ -20,6 +20,7 @@ from sjepa.config import Config
 from sjepa.data.build import build_index
 from sjepa.evaluate.superb.tasks import find_entry, make_task
 from sjepa.evaluate.upstream import load_upstream
+from sjepa.export.card import CITATION
 from sjepa.runs.folder import RunFolder
 from sjepa.targets import kinds
 from sjepa.targets.kinds import KINDS
@@ -71,6 +72,10 @@ def test_the_code_on_the_page_of_the_method_is_that_of_the_file() -> None:
     assert len(blocks) > 8
     for block in blocks:
         assert without_indents(block) in minimal
+
+
+def test_the_page_of_the_method_and_model_cards_cite_the_paper_alike() -> None:
+    assert f"```bibtex\n{CITATION}\n```" in WRITTEN_IN["method.md"]
 
 
 def without_indents(code: str) -> str:
