@@ -191,6 +191,30 @@ def test_what_was_stopped_is_continued_and_other_settings_are_refused(
     refused("--force", files[0], "--encoder", finished_run, "--out", tmp_path / "mine")
 
 
+@pytest.mark.parametrize("kind", ["npz", "safetensors", "parquet"])
+def test_force_deletes_only_files_that_embed_wrote(kind: str, finished_run: Path, corpus: Path, tmp_path: Path) -> None:
+    out, files = tmp_path / "out", sorted(corpus.glob("*.wav"))
+    common = ("--encoder", finished_run, "--out", out, "--format", kind)
+    run_embed(*files, *common)
+    written = [out / f"{file.name}.{kind}" for file in files]
+    own = [out / f"{name}.{kind}" for name in ("table", "words", "folder", "below/copy")]
+    own[-1].parent.mkdir()
+    shutil.copy(written[0], own[-1])  # under a name that embed did not give it
+    own[2].mkdir()
+    own[1].write_text("words")
+    {"npz": np.savez, "safetensors": save_safetensors, "parquet": save_parquet}[kind](own[0], x=np.arange(3))
+    run_embed(files[0], *common, "--layer", 0, "--force")
+    assert sorted(out.rglob(f"*.{kind}")) == sorted([written[0], *own])
+
+
+def save_safetensors(path: Path, **columns: np.ndarray) -> None:
+    safetensors.numpy.save_file(columns, path)
+
+
+def save_parquet(path: Path, **columns: np.ndarray) -> None:
+    pyarrow.parquet.write_table(pyarrow.table(columns), path)
+
+
 def test_bad_recordings_are_named_and_the_others_embedded(finished_run: Path, corpus: Path, tmp_path: Path) -> None:
     folder = tmp_path / "audio"
     folder.mkdir()

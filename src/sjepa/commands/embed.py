@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from sjepa.embed.readout import Readout
 
 SETTINGS, REFUSED = "_embed.json", "_refused.txt"  # readers of Parquet folders skip names with an underscore
+METADATA = ("encoder", "fingerprint", "what", "layer")  # settings that every output file carries
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ def run_files(command: Embed) -> None:
 
     with ExitStack() as holding:
         recordings, refused = distributed.broadcast_object(distributed.run_on_main_rank(begin))
-        about = {name: str(settings[name]) for name in ("encoder", "fingerprint", "what", "layer")}
+        about = describe_output(settings)
         plan = Embedding(network, readout, command.window, command.format, command.batch_seconds, about)
         own = distributed.run_on_all_ranks(lambda: embed(recordings, command.out, plan, skip=not command.force))
         outcome = sum(distributed.gather_objects(own), Outcome())
@@ -142,9 +143,8 @@ def run_live(command: Embed) -> None:
         print_lines(pieces)
         return
     name = "stdin" if source == STDIN else source.name
-    settings = describe_settings(command, network)
-    about = {name: str(settings[name]) for name in ("encoder", "fingerprint", "what", "layer")}
-    about |= {"file": name} | {f"stream.{key}": str(value) for key, value in asdict(command.stream).items()}
+    about = describe_output(describe_settings(command, network)) | {"file": name}
+    about |= {f"stream.{key}": str(value) for key, value in asdict(command.stream).items()}
     target = command.out / f"{name}.{command.format}"
     if target.exists() and not command.force:
         raise UserError(f"{target} exists: choose another --out, or --force")
@@ -162,6 +162,11 @@ def describe_settings(command: Embed, network: "Network") -> dict[str, Any]:
         chosen["what"] = f"units from {command.source}" if command.source != "head" else "units"
     encoder = str(command.encoder) + ("" if command.step is None else f" at step {command.step}")
     return {"encoder": encoder, "fingerprint": fingerprint(network.encoder)} | chosen
+
+
+def describe_output(settings: dict[str, Any]) -> dict[str, str]:
+    """Return the metadata of every file with these settings."""
+    return {name: str(settings.get(name)) for name in METADATA}
 
 
 def load_network(command: Embed) -> tuple["Readout", "Network"]:
@@ -192,11 +197,19 @@ def read_settings(out: Path) -> dict[str, Any] | None:
 
 def remove_other_output(out: Path, settings: dict[str, Any]) -> None:
     """Delete the output with other settings. Otherwise a later command would take it for its own."""
-    from sjepa.embed.tables import Format
+    from sjepa.audio.io import show_path
+    from sjepa.embed.tables import Format, read_metadata
 
     before = read_settings(out)
-    if before is not None and before != settings and before.get("format") in get_args(Format):
-        for path in out.rglob(f"*.{before['format']}"):
+    if before is None or before == settings or before.get("format") not in get_args(Format):
+        return
+    kind = before["format"]
+    if kind == "parquet":
+        require_pyarrow()
+    for path in out.rglob(f"*.{kind}"):
+        name = show_path(path.relative_to(out)).removesuffix(f".{kind}")
+        own = describe_output(before) | {"file": name}
+        if own.items() <= read_metadata(path, kind).items():  # a file that only ends in .npz may be the user's
             path.unlink()
 
 

@@ -123,3 +123,34 @@ def write_safetensors(
         out.write(struct.pack("<Q", len(text)) + text)
         for name in ordered:
             shutil.copyfileobj(files[name], out, COPY_BYTES)
+
+
+def read_metadata(path: Path, kind: Format) -> dict[str, str]:
+    """Return the metadata of a table, or an empty dict if `write_table` did not write the file."""
+    import safetensors
+
+    read = {"npz": read_npz_metadata, "safetensors": read_safetensors_metadata, "parquet": read_parquet_metadata}[kind]
+    try:
+        found = read(path) if path.is_file() else None  # reading a pipe would never end
+    except (OSError, KeyError, ValueError, RecursionError, zipfile.BadZipFile, safetensors.SafetensorError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def read_npz_metadata(path: Path) -> Any:
+    with zipfile.ZipFile(path) as archive, archive.open("about.npy") as entry:
+        return json.loads(str(np.lib.format.read_array(entry)))
+
+
+def read_safetensors_metadata(path: Path) -> Any:
+    import safetensors
+
+    with safetensors.safe_open(path, "numpy") as file:
+        return file.metadata()
+
+
+def read_parquet_metadata(path: Path) -> Any:
+    import pyarrow.parquet
+
+    found = pyarrow.parquet.read_schema(path).metadata or {}
+    return {name.decode(): value.decode() for name, value in found.items()}
