@@ -193,6 +193,17 @@ def test_what_is_done_is_not_done_again_and_only_the_tested_head_stays(
     assert decoded["folds"][0]["dev_curve"] == results["folds"][0]["dev_curve"]
 
 
+def test_files_that_no_evaluation_wrote_stay_next_to_the_heads(tmp_path: Path) -> None:
+    task = shortened(make_task("sid", corpora.voxceleb(tmp_path / "data", speakers=2), lite=True), 2)
+    training = tmp_path / "out" / "training"
+    (training / "mine").mkdir(parents=True)
+    for name in ("notes.txt", "fold1-lr0.5-copy.safetensors", "fold1-lr1e-05.safetensors"):
+        (training / name).write_text("words")
+    results = LearningRateSearch(task, load_upstream("logmel"), tmp_path / "out").run([1e-2, 1e-4])
+    kept = f"fold1-lr{results['learning_rate']:g}.safetensors"
+    assert {path.name for path in training.iterdir()} == {kept, "mine", "notes.txt", "fold1-lr0.5-copy.safetensors"}
+
+
 def test_a_seed_may_be_any_number(tmp_path: Path) -> None:
     task = shortened(make_task("sid", corpora.voxceleb(tmp_path / "data", speakers=2), lite=True), 2)
     results = run(task, tmp_path / "out", 1e-3, seed=20240101 * 10**12)

@@ -4,6 +4,7 @@ Under torchrun, each rank computes the features and gradients of its part of eve
 """
 
 import math
+import re
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -28,6 +29,7 @@ from sjepa.seeds import seed_from
 from sjepa.stopping import stop_requests
 
 GRID = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7)  # learning rates of the public leaderboard
+HEAD_FILE = "fold{}-lr{}.safetensors"  # number of the fold, learning rate
 TEST_BATCH = 16
 BOARD_DECODER = "board"  # language model settings of the SUPERB leaderboard
 SAVE_EVERY = 500  # steps between saves, in addition to those after every evaluation on dev
@@ -80,15 +82,17 @@ class LearningRateSearch(Search):
             state = self.open(index, chosen).state
             state.finish()
             kept.add(state.file)
+        heads = re.compile(HEAD_FILE.format(r"\d+", r"[\d.]+(e[+-]\d+)?"))
         for file in set((self.out / "training").iterdir()) - kept:
-            file.unlink()
+            if heads.fullmatch(file.name):
+                file.unlink()
 
     def open(self, index: int, rate: float) -> HeadTraining:
         """Open the training of a fold at a learning rate: new, or from its saved state."""
         torch.manual_seed(seed_from(self.seed, index))
         downstream = Downstream(self.upstream.states, self.task.head(self.upstream.dimension)).to(self.upstream.device)
         optimizer = self.task.optimizer(downstream.parameters(), rate)
-        file = self.out / "training" / f"fold{index + 1}-lr{rate:g}.safetensors"
+        file = self.out / "training" / HEAD_FILE.format(index + 1, f"{rate:g}")
         state = TrainingState.open(file, self.identity | {"lr": rate}, downstream, optimizer)
         return HeadTraining(rate, downstream, optimizer, state)
 
