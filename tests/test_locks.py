@@ -15,7 +15,7 @@ from calls import sjepa
 from sjepa.config import Config
 from sjepa.data.index import open_index
 from sjepa.errors import UserError
-from sjepa.files import LOCK, atomic_file, contents
+from sjepa.files import LOCK, atomic_file, atomic_folder, contents
 from sjepa.locks import lock_folder, lock_new_folder
 from sjepa.runs.folder import RunFolder
 from sjepa.train.loop import pretrain
@@ -61,6 +61,17 @@ def test_a_folder_that_another_holds_below_is_not_swept(tmp_path: Path) -> None:
         partial.write_text("in progress")
         with lock_folder(tmp_path / "run"):
             assert partial.exists()
+
+
+def test_a_new_folder_that_another_writes_below_is_not_swept(tmp_path: Path) -> None:
+    new = tmp_path / "run" / "exported"
+    with lock_new_folder(new), atomic_folder(new) as partial:
+        (partial / "a.txt").write_text("in progress")
+        leftover = partial.with_name(".other.0a1b2c3d.partial")
+        leftover.mkdir()
+        with lock_folder(tmp_path / "run"):
+            assert not leftover.exists()
+    assert (new / "a.txt").read_text() == "in progress"
 
 
 def test_a_file_system_without_locks_is_reported(

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from sjepa.errors import UserError
-from sjepa.files import LOCK, is_partial, refuse_file
+from sjepa.files import LOCK, final_name, is_partial, refuse_file
 
 URL = re.compile(r"\w{2,}:/")
 
@@ -49,8 +49,13 @@ def lock_new_folder(folder: Path) -> Iterator[None]:
     folder = folder.absolute()
     folder.parent.mkdir(parents=True, exist_ok=True)
     busy = f"another process writes {folder}: wait for it, or choose another folder"
-    with hold_lock(folder.with_name(f".{folder.name}{LOCK}"), busy, clean=False):
+    with hold_lock(sibling_lock(folder), busy, clean=False):
         yield
+
+
+def sibling_lock(folder: Path) -> Path:
+    """Return the lock file of a folder that does not exist yet."""
+    return folder.with_name(f".{folder.name}{LOCK}")
 
 
 @contextmanager
@@ -99,7 +104,7 @@ def hold_lock(file: Path, busy: str, clean: bool = True, wait: bool = False) -> 
 def is_locked(folder: Path) -> bool:
     """Return whether a process writes to a folder or creates it. Without file locks the answer is always False."""
     folder = folder.absolute()
-    return is_held(folder / LOCK) or is_held(folder.with_name(f".{folder.name}{LOCK}"))
+    return is_held(folder / LOCK) or is_held(sibling_lock(folder))
 
 
 def is_held(file: Path) -> bool:
@@ -127,14 +132,17 @@ def warn(file: Path, reason: str) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove leftovers of killed processes, except below folders that another process may have locked."""
+    """Remove leftovers of killed processes, except where another process may be writing."""
     for where, folders, files in os.walk(folder):
         if Path(where) != folder and LOCK in files:
             folders.clear()
             continue
-        for name in [name for name in folders if is_partial(name)]:
-            folders.remove(name)
-            shutil.rmtree(os.path.join(where, name), ignore_errors=True)
+        for name in list(folders):
+            final = final_name(name)
+            if final is not None:
+                folders.remove(name)
+                if not is_held(sibling_lock(Path(where, final))):
+                    shutil.rmtree(os.path.join(where, name), ignore_errors=True)
         for name in files:
             if is_partial(name):
                 Path(where, name).unlink(missing_ok=True)
