@@ -102,6 +102,13 @@ def test_kaldi_segments_are_stretches_of_recordings(tmp_path: Path) -> None:
     assert np.array_equal(corpus.read(0), whole.read(0, 8_000, 20_000))
 
 
+def test_kaldi_texts_without_audio_are_refused_in_order(tmp_path: Path) -> None:
+    write(tmp_path / "a.wav")
+    lost = [f"u{number:02d}" for number in range(20)]
+    _, refused = found(kaldi(tmp_path, wav_scp="a a.wav\n", text="".join(f"{name} lost\n" for name in lost)))
+    assert [line.rpartition(": ")[2] for line in refused] == [f"{name} has no audio" for name in lost]
+
+
 def test_kaldi_files_may_separate_the_key_with_a_tab(tmp_path: Path) -> None:
     write(tmp_path / "a.wav")
     folder = kaldi(tmp_path, wav_scp="utt1\ta.wav\n", text="utt1\tHELLO WORLD\n", utt2spk="utt1\tann\n")

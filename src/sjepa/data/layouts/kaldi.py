@@ -65,7 +65,7 @@ def read_folder(folder: Path) -> Found:
         known |= {key for _, key, _ in pairs(folder / WAVES)}
         for key, place in places.items():
             yield spoken.item(place, key)
-    for key in spoken.texts.keys() - known:
+    for key in sorted(spoken.texts.keys() - known):
         yield f"{show_path(folder / 'text')}: {key} has no audio"
 
 
