@@ -48,6 +48,17 @@ def test_curves_hold_the_logged_numbers(whole: tuple[list[dict[str, Any]], Page]
         assert page.series(key, "")[1] == [line["speed"][key] for line in lines]
 
 
+def test_lines_without_a_speed_leave_gaps_in_its_curves(tmp_path: Path) -> None:
+    events = make_events()
+    lines = [event for event in events if event["event"] == "train"]
+    del lines[0]["speed"]
+    lines[1]["speed"] = None
+    page = Page(write_page(make_run(tmp_path / "run", events), tmp_path / "page.html", COMPARISON, "A title"))
+    measured = [line["speed"]["audio_per_second"] for line in lines[2:]]
+    assert page.series("audio_per_second", "")[1] == measured
+    assert f"on {sum(measured) * 4 / 3600:.1f} hours of audio" in page.text
+
+
 def test_the_decay_covers_phase_2_only(whole: tuple[list[dict[str, Any]], Page]) -> None:
     lines, page = whole
     steps, values = page.series("decay", "")

@@ -9,7 +9,7 @@ from typing import Any
 from sjepa.errors import UserError
 from sjepa.fields import refuse_surprises
 from sjepa.runs.alarms import read_alarms
-from sjepa.runs.events import Event, last_step, parse_event, select_events
+from sjepa.runs.events import Event, find_metric, last_step, parse_event, select_events
 from sjepa.runs.folder import RunFolder
 
 BLOCKS = "▁▂▃▄▅▆▇█"
@@ -139,7 +139,7 @@ def draw(run: Path, events: Sequence[Event], total: int, age: float) -> Any:
     in_phase = [event for event in events if event.get("phase") == lines[-1]["phase"]]
     for kind, rows in (("train", ROWS), ("held_out", HELD_OUT_ROWS)):
         for key, name, form in rows:
-            values = [find_value(line, key) for line in select_events(in_phase, kind)]
+            values = [find_metric(line, key) for line in select_events(in_phase, kind)]
             if values and values[-1] is not None:
                 grid.add_row(name, form.format(values[-1]), sparkline(values))
     stopped = events[-1]["step"] if events[-1]["event"] == "stopped" else None
@@ -161,10 +161,6 @@ def describe_waiting(run: RunFolder) -> str:
     return f"not a run yet; waiting for `sjepa pretrain --out {run}` to start it"
 
 
-def find_value(line: Event, key: str) -> float | None:
-    return line.get(key, (line.get("speed") or {}).get(key))
-
-
 def progress(lines: Sequence[Event], total: int, age: float, stopped: int | None = None) -> str:
     """Format step, phase and time left in one line. `stopped` is the step at which the run stopped on request."""
     last = lines[-1]
@@ -182,7 +178,7 @@ def progress(lines: Sequence[Event], total: int, age: float, stopped: int | None
     # Use the speed of the last lines, because it differs between phases.
     recent = [line for line in lines[-10:] if line["phase"] == last["phase"]]
     interval = recent[-1]["step"] - recent[0]["step"]
-    seconds = sum((line.get("speed") or {}).get("seconds", 0.0) for line in recent[1:])
+    seconds = sum(find_metric(line, "seconds") or 0.0 for line in recent[1:])
     left = "time left not known yet"
     if interval:
         left = f"about {format_duration(seconds / interval * (total - last['step']))} left"

@@ -7,7 +7,16 @@ from typing import Any
 
 from sjepa.analysis.style import GRID, INK, MASKED, MUTED, PLAIN, PREDICTOR, RULE, SHADE, TARGET, VISIBLE, WARNING, ramp
 from sjepa.report.demo_comparison import ProbedTask, Role
-from sjepa.runs.events import Event, active_layers, decay_switches, last_step, phase_spans, schedule_ends, select_events
+from sjepa.runs.events import (
+    Event,
+    active_layers,
+    decay_switches,
+    find_metric,
+    last_step,
+    phase_spans,
+    schedule_ends,
+    select_events,
+)
 
 Chart = dict[str, Any]
 """`data` and `layout`, as Plotly.newPlot takes them."""
@@ -205,7 +214,7 @@ def curve(
             y.append(None)
         phase = line.get("phase")
         x.append(line["step"])
-        y.append(line.get(key, line.get("speed", {}).get(key)))
+        y.append(find_metric(line, key))
     trace = scatter(x, y, name, colour, form, width)
     trace["line"]["dash"] = dash
     return trace

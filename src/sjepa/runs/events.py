@@ -164,7 +164,11 @@ def schedule_ends(events: Sequence[Event]) -> dict[int, list[str]]:
     return found
 
 
+def find_metric(line: Event, name: str) -> Any:
+    """Return a metric of a line of the log, or of its speed. None if the line has neither."""
+    return line.get(name, (line.get("speed") or {}).get(name))
+
+
 def seconds_trained(events: Sequence[Event]) -> float:
     """Return the time of all logged training intervals, also of earlier starts of the run."""
-    lines = select_events(events, "train")
-    return sum((line.get("speed") or {}).get("seconds", 0.0) for line in lines)
+    return sum(find_metric(line, "seconds") or 0.0 for line in select_events(events, "train"))
