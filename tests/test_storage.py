@@ -1,5 +1,6 @@
 """Audio behind URLs: concurrent requests, waiting in an outage, and a cache of shards that a node shares."""
 
+import errno
 import os
 import shutil
 import signal
@@ -287,7 +288,7 @@ def test_files_that_vanish_while_room_is_made_do_not_end_the_cache(
 
 
 @pytest.mark.usefixtures("no_pauses")
-@pytest.mark.parametrize("harm", ["little space", "no space", "too small"])
+@pytest.mark.parametrize("harm", ["little space", "no space to reserve", "no space", "too small"])
 def test_a_full_disk_is_reported_once_and_shards_are_read_from_their_urls(
     wholes: tuple[list[str], type[Handler], Path],
     harm: str,
@@ -299,22 +300,37 @@ def test_a_full_disk_is_reported_once_and_shards_are_read_from_their_urls(
     usage = namedtuple("usage", "total free")
     if harm == "little space":
         monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(100_000, 5_500))
+    if harm == "no space to reserve":
+        monkeypatch.setattr(os, "posix_fallocate", fail_with(errno.ENOSPC), raising=False)
     if harm == "no space":
-
-        def full(*_: object) -> None:
-            raise OSError(28, "No space left on device")
-
-        monkeypatch.setattr(shard_cache, "download", full)
+        monkeypatch.setattr(shard_cache, "download", fail_with(errno.ENOSPC))
     for cache in caches:
         for url in urls:
             assert cache.find(url, "x") == url
         wait_until(lambda: not cache.names)  # noqa: B023
-    reason = {"little space": "the disk is full", "no space": "No space left on device", "too small": "a shard has"}
+    reason = {"no space": "No space left on device", "too small": "a shard has"}.get(harm, "the disk is full")
     output = capfd.readouterr().err
     assert output.count("shards cannot be kept there") == 1
-    assert reason[harm] in output
+    assert reason in output
     assert not kept(folder)
     assert not list(folder.glob("*.partial"))
+
+
+def fail_with(code: int) -> Callable[..., None]:
+    def fail(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    return fail
+
+
+@pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="this system cannot reserve space")
+def test_a_shard_occupies_its_space_before_it_is_downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache, partial = ShardCache(tmp_path, 10**7), tmp_path / ".0123.shard.0a1b2c3d.partial"
+    cache.reserve(partial, 10**6)
+    assert 512 * partial.stat().st_blocks >= partial.stat().st_size == 10**6
+    monkeypatch.setattr(os, "posix_fallocate", fail_with(errno.EOPNOTSUPP))
+    cache.reserve(partial, 10**6)
+    assert partial.stat().st_size == 10**6
 
 
 def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ A shard that is not cached is read from its URL by ranges while a thread downloa
 are complete. Locks end with their process, so a kill leaves nothing that another process waits for.
 """
 
+import errno
 import hashlib
 import os
 import queue
@@ -28,6 +29,7 @@ TOUCHED = 60.0  # seconds between updates of a shard's last use
 REST = 60.0  # seconds after which a full cache is tried again
 SPARE = 0.05  # share of the disk that stays free for others
 ENDING = ".shard"
+FULL = "the disk is full"
 REPORTED = "full"  # a marker file, so that only one process of the node reports a full disk
 
 
@@ -125,11 +127,10 @@ class ShardCache:
             if size > self.limit:
                 raise NoRoomError(f"a shard has {size / 1e9:.1f} GB, more than batches.shard_cache_gb")
             if size > free:
-                raise NoRoomError("the disk is full")
+                raise NoRoomError(FULL)
             if used + size > self.limit:
                 raise NoRoomError
-            with partial.open("wb") as file:
-                file.truncate(size)  # reserves the space
+            allocate(partial, size)
 
     def find_files(self) -> list[tuple[os.stat_result, Path]]:
         """Shards and partial files. Other processes may rename or remove some meanwhile."""
@@ -159,6 +160,21 @@ class ShardCache:
             pass
         line = f"{self.folder}: shards cannot be kept there ({reason}); training reads them from their URLs"
         print(f"sjepa: {line}", file=sys.stderr, flush=True)
+
+
+def allocate(path: Path, size: int) -> None:
+    """Make a file that occupies its space on the disk, so that other processes find less of it free."""
+    with path.open("wb") as file:
+        file.truncate(size)
+        try:
+            os.posix_fallocate(file.fileno(), 0, size)
+        except AttributeError:  # macOS has no such function
+            pass
+        except OSError as error:
+            if error.errno == errno.ENOSPC:
+                raise NoRoomError(FULL) from None
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):  # file systems that cannot reserve space
+                raise
 
 
 def lock_file(path: Path) -> Path:
