@@ -5,7 +5,10 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet
@@ -20,6 +23,8 @@ from sjepa import Encoder, UserError
 from sjepa.audio.frames import frame_count
 from sjepa.audio.io import read_audio
 from sjepa.cli import dispatch
+from sjepa.embed import recordings
+from sjepa.embed.network import Network
 from sjepa.model.formats import save_folder, to_hugging_face
 from sjepa.runs.checkpoint import load_latest
 from sjepa.runs.folder import RunFolder
@@ -213,6 +218,37 @@ def save_safetensors(path: Path, **columns: np.ndarray) -> None:
 
 def save_parquet(path: Path, **columns: np.ndarray) -> None:
     pyarrow.parquet.write_table(pyarrow.table(columns), path)
+
+
+@pytest.mark.parametrize("stop", [None, KeyboardInterrupt, RuntimeError])
+def test_threads_decode_the_next_batches_and_no_more_while_the_network_runs(
+    stop: type[BaseException] | None, finished_run: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, encoded, ahead = [], [], threading.Event()
+    read, features = recordings.read_audio, Network.features
+
+    def decode(path: str) -> np.ndarray:
+        begun.append(path)
+        if len(begun) > 1:
+            ahead.set()
+        return read(path)
+
+    def encode(network: Network, waveforms: Any) -> Any:
+        assert ahead.wait(10)
+        encoded.append(waveforms)
+        assert len(begun) <= len(encoded) + recordings.AHEAD
+        if stop is not None and len(encoded) == 3:
+            raise stop
+        return features(network, waveforms)
+
+    monkeypatch.setattr(recordings, "read_audio", decode)
+    monkeypatch.setattr(Network, "features", encode)
+    arguments = (corpus, "--encoder", finished_run, "--out", tmp_path / "out", "--batch-seconds", 1)
+    with nullcontext() if stop is None else pytest.raises(stop):
+        run_embed(*arguments)
+    assert len(encoded) == (12 if stop is None else 3)
+    assert len(list((tmp_path / "out").glob("*.npz"))) == (12 if stop is None else 2)
+    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("decode")]
 
 
 def test_bad_recordings_are_named_and_the_others_embedded(finished_run: Path, corpus: Path, tmp_path: Path) -> None:

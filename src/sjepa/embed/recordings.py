@@ -1,12 +1,15 @@
 """Find the recordings to embed, and encode them in batches or windows."""
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
 from torch import Tensor
 
 from sjepa import distributed
@@ -23,6 +26,9 @@ from sjepa.model.moments import measure_moments
 from sjepa.progress import Bar, bar, track
 
 T = TypeVar("T")
+AHEAD = 2  # batches that are decoded while one is encoded
+Decoding = tuple[list["Recording"], list[Future[np.ndarray]]]
+"""A batch, and the audio of each recording."""
 
 
 @dataclass(frozen=True)
@@ -129,20 +135,43 @@ def embed(recordings: Sequence[Recording], out: Path, plan: Embedding, skip: boo
     outcome = Outcome()
     with bar("Seconds embedded", seconds, show=show) as progress:
         clock = Clock(progress)
-        for batch in batches:
-            outcome += embed_batch(batch, left, out, plan, progress)
-            clock.advance(sum(r.samples for r in batch if r.name in left))
+        with closing(read_ahead(batches)) as decoding:
+            for batch, audio in decoding:
+                outcome += embed_batch(batch, audio, left, out, plan, progress)
+                clock.advance(sum(r.samples for r in batch if r.name in left))
         for recording in long:
             outcome += write_features(recording, encode_long(recording, plan, clock), out, plan, progress)
     return outcome
 
 
-def embed_batch(batch: Sequence[Recording], left: set[str], out: Path, plan: Embedding, progress: Bar) -> Outcome:
+def read_ahead(batches: Sequence[list[Recording]]) -> Generator[Decoding, None, None]:
+    """Yield each batch, while threads decode the next ones."""
+    pool = ThreadPoolExecutor(min(8, os.cpu_count() or 1), thread_name_prefix="decode")
+    waiting: deque[Decoding] = deque()
+    try:
+        for batch in batches:
+            waiting.append((batch, [pool.submit(read_audio, recording.path) for recording in batch]))
+            if len(waiting) > AHEAD:
+                yield waiting.popleft()
+        while waiting:
+            yield waiting.popleft()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def embed_batch(
+    batch: list[Recording],
+    audio: list[Future[np.ndarray]],
+    left: set[str],
+    out: Path,
+    plan: Embedding,
+    progress: Bar,
+) -> Outcome:
     """Encode the recordings of a batch together, and write the files of those in `left`."""
     outcome, waveforms, read = Outcome(), [], []
-    for recording in batch:
+    for recording, decoded in zip(batch, audio, strict=True):
         try:
-            samples = read_audio(recording.path)
+            samples = decoded.result()
         except BadAudioError as error:
             if recording.name in left:
                 outcome += refuse(str(error), progress)
