@@ -161,6 +161,32 @@ def test_missing_and_empty_sources_are_one_clear_line(tmp_path: Path, corpus: Pa
     assert "is a URL: write to a folder" in attempt(corpus, "--out", "s3://bucket/index")
 
 
+@pytest.mark.parametrize("name", ["labels.arrow", "refused.txt", "notes.txt", "parts/mine.arrow", "parts/0a/b.txt"])
+def test_a_folder_with_files_of_the_user_is_refused_and_left_alone(name: str, tmp_path: Path, corpus: Path) -> None:
+    file = tmp_path / "out" / name
+    file.parent.mkdir(parents=True)
+    file.write_text("words")
+    with pytest.raises(UserError, match="is not empty and is not an index"):
+        index(corpus, out=tmp_path / "out")
+    assert [path for path in (tmp_path / "out").rglob("*") if path.is_file()] == [file]
+    assert file.read_text() == "words"
+
+
+def test_an_index_that_was_interrupted_while_its_parts_were_merged_continues(
+    tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("sjepa.data.index.summarise_lengths", stop)
+        with pytest.raises(KeyboardInterrupt):
+            index(corpus, out=tmp_path / "index")
+    left = {path.name for path in (tmp_path / "index").iterdir()}
+    assert left == {"audio.arrow", "files.arrow", "labels.arrow", "refused.txt", "parts"}
+    assert index(corpus, out=tmp_path / "index")["utterances"] == 12
+
+
 def test_a_missing_pyarrow_is_reported_before_any_header_is_read(
     tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

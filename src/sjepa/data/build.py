@@ -23,9 +23,8 @@ from sjepa.data.outages import collect
 from sjepa.data.silence import Stretch, cut_at_silences, join_voice, loudness
 from sjepa.data.storage import ByteRange, is_url, read_bytes
 from sjepa.errors import UserError
-from sjepa.files import contents
 from sjepa.locks import lock_folder
-from sjepa.progress import bar, say, track
+from sjepa.progress import Bar, bar, say, track
 
 PART = 1024  # items per part; an interrupted build loses at most one part
 LONGEST = 2**31 - 1  # largest number of samples that the columns of an index can hold
@@ -79,45 +78,72 @@ def write_index(
         return select_languages(find_items(sources, layout, index.unpacked), languages)
 
     if index.exists:
-        facts = index.facts()
-        if {name: facts.get(name) for name in settings} == settings:
-            say(f"{out} is already complete; delete it to build it again")
-            return facts
-        raise UserError(f"{out} already holds another index: delete it, or choose another --out")
-    strange = (path for path in contents(out) if path.suffix not in (".arrow", ".txt"))
-    if any(path not in (index.parts, index.unpacked) for path in strange):
+        return check_complete(index, settings)
+    if index.foreign_files():
         raise UserError(f"{out} is not empty and is not an index: choose another --out")
+    total = count_items(find(), show)
+    with bar("Reading headers", total, show=show) as progress:
+        parts = write_parts(find(), index, settings, progress)
+    with report_write_errors(out):
+        return merge_parts(index, parts, settings)
+
+
+def check_complete(index: IndexFolder, settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the contents of index.json. Raise UserError if the index has other settings."""
+    facts = index.facts()
+    if {name: facts.get(name) for name in settings} != settings:
+        raise UserError(f"{index.where} already holds another index: delete it, or choose another --out")
+    say(f"{index.where} is already complete; delete it to build it again")
+    return facts
+
+
+def count_items(items: Found, show: bool) -> int:
     with bar("Looking for audio", None, show=show) as progress:
         total = 0
-        for _ in find():
+        for _ in items:
             total += 1
             progress.advance()
-    with report_write_errors(out):
+    return total
+
+
+def write_parts(items: Found, index: IndexFolder, settings: dict[str, Any], progress: Bar) -> list[Path]:
+    """Read the headers of all items into parts, and return these. Finished parts of an interrupted call are kept."""
+    with report_write_errors(index.path):
         index.parts.mkdir(exist_ok=True)
-    limit = round(max_seconds * SAMPLE_RATE)
     parts = []
     pool = ThreadPoolExecutor(min(16, 4 * (os.cpu_count() or 1)))
     try:
-        with bar("Reading headers", total, show=show) as progress:
-            for chunk in split_chunks(find()):
-                part = index.parts / f"{name_part(chunk, settings)}.arrow"
-                if part.exists():
-                    progress.advance(len(chunk))
-                else:
-                    rows, refused = [], []
-                    for result in read_rows(chunk, pool, limit, cut_transcribed):
-                        if isinstance(result, str):
-                            refused.append(result)
-                        else:
-                            rows += result
-                        progress.advance()
-                    with report_write_errors(out):
-                        write_part(part, rows, refused)
-                parts.append(part)
+        for chunk in split_chunks(items):
+            part = index.part(name_part(chunk, settings))
+            if part.exists():
+                progress.advance(len(chunk))
+            else:
+                read_part(chunk, part, index, settings, pool, progress)
+            parts.append(part)
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
-    with report_write_errors(out):
-        return merge_parts(index, parts, settings)
+    return parts
+
+
+def read_part(
+    chunk: list[Item | str],
+    part: Path,
+    index: IndexFolder,
+    settings: dict[str, Any],
+    pool: ThreadPoolExecutor,
+    progress: Bar,
+) -> None:
+    """Read the headers of some items and write them as a part."""
+    rows: list[Row] = []
+    refused = []
+    for result in read_rows(chunk, pool, round(settings["max_seconds"] * SAMPLE_RATE), settings["cut_transcribed"]):
+        if isinstance(result, str):
+            refused.append(result)
+        else:
+            rows += result
+        progress.advance()
+    with report_write_errors(index.path):
+        write_part(part, rows, refused)
 
 
 def read_corpus(source: str, max_seconds: float, show: bool = True) -> Corpus:

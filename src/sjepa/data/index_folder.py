@@ -12,6 +12,7 @@ Shards are an index whose files are tars in the same folder. No other module kno
 """
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,11 @@ from sjepa.audio.io import BadAudioError, one_line
 from sjepa.data.storage import ByteRange, is_url, read_bytes
 from sjepa.errors import UserError
 from sjepa.fields import NUMBER, TEXT, WHOLE, check_fields, one_of, require, table_of
+from sjepa.files import contents
 
 FORMAT = "sjepa index 1"
 FACTS_FILE = "index.json"
+PART_NAME = re.compile(r"[0-9a-f]{24}\.arrow")
 FACTS = {
     "fingerprint": TEXT,
     "root": TEXT,
@@ -72,6 +75,19 @@ class IndexFolder:
     @property
     def parts(self) -> Path:
         return self.path / "parts"
+
+    def part(self, key: str) -> Path:
+        """A piece of an unfinished index. The key is 24 hexadecimal digits."""
+        return self.parts / f"{key}.arrow"
+
+    def foreign_files(self) -> list[Path]:
+        """Return the files that no interrupted build wrote. The columns are merged from parts, so they need parts."""
+        parts = contents(self.parts) if self.parts.is_dir() else []
+        own = {self.unpacked}
+        if self.parts.is_dir() and all(PART_NAME.fullmatch(path.name) for path in parts):
+            own |= {self.parts}
+            own |= {self.audio, self.files, self.labels, self.refused} if parts else set()
+        return [path for path in contents(self.path) if path not in own]
 
     @property
     def exists(self) -> bool:
