@@ -205,7 +205,7 @@ def remove_other_output(out: Path, settings: dict[str, Any]) -> None:
         return
     kind = before["format"]
     if kind == "parquet":
-        require_pyarrow()
+        import_arrow(f"the Parquet output in {out}")
     for path in out.rglob(f"*.{kind}"):
         name = show_path(path.relative_to(out)).removesuffix(f".{kind}")
         own = describe_output(before) | {"file": name}
