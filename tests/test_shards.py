@@ -119,6 +119,15 @@ def test_interrupted_shards_continue(index: Path, flac: Path, tmp_path: Path) ->
         shards(tmp_path, tmp_path / "other")
 
 
+def test_a_users_folder_that_looks_like_unfinished_shards_is_left_alone(index: Path, tmp_path: Path) -> None:
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts" / "mine.txt").write_text("mine")
+    with pytest.raises(UserError, match="is not empty and has no shards"):
+        shards(index, tmp_path)
+    (tmp_path / "parts" / "mine.txt").unlink()  # a build that was killed at once leaves an empty folder
+    assert shards(index, tmp_path)["utterances"] > 0
+
+
 def test_an_interruption_keeps_the_shards_that_are_done(
     index: Path, flac: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from sjepa.audio.frames import RECEPTIVE_FIELD
 from sjepa.audio.io import SAMPLE_RATE, AudioInfo, BadAudioError, open_audio, read_header, show_path
-from sjepa.data.corpus import Corpus, describe_refused
+from sjepa.data.corpus import Corpus, describe_refused, make_header_pool
 from sjepa.data.index import AUDIO, Row, import_ipc, merge_parts, report_write_errors, write_part
 from sjepa.data.index_folder import IndexFolder
 from sjepa.data.languages import select_languages
@@ -24,7 +24,7 @@ from sjepa.data.silence import Stretch, cut_at_silences, join_voice, loudness
 from sjepa.data.storage import ByteRange, is_url, read_bytes
 from sjepa.errors import UserError
 from sjepa.locks import lock_folder
-from sjepa.progress import Bar, bar, say, track
+from sjepa.progress import Bar, bar, track
 
 PART = 1024  # items per part; an interrupted build loses at most one part
 LONGEST = 2**31 - 1  # largest number of samples that the columns of an index can hold
@@ -78,7 +78,7 @@ def write_index(
         return select_languages(find_items(sources, layout, index.unpacked), languages)
 
     if index.exists:
-        return check_complete(index, settings)
+        return index.require_same(settings)
     if index.foreign_files():
         raise UserError(f"{out} is not empty and is not an index: choose another --out")
     total = count_items(find(), show)
@@ -86,15 +86,6 @@ def write_index(
         parts = write_parts(find(), index, settings, progress)
     with report_write_errors(out):
         return merge_parts(index, parts, settings)
-
-
-def check_complete(index: IndexFolder, settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the contents of index.json. Raise UserError if the index has other settings."""
-    facts = index.facts()
-    if {name: facts.get(name) for name in settings} != settings:
-        raise UserError(f"{index.where} already holds another index: delete it, or choose another --out")
-    say(f"{index.where} is already complete; delete it to build it again")
-    return facts
 
 
 def count_items(items: Found, show: bool) -> int:
@@ -111,7 +102,7 @@ def write_parts(items: Found, index: IndexFolder, settings: dict[str, Any], prog
     with report_write_errors(index.path):
         index.parts.mkdir(exist_ok=True)
     parts = []
-    pool = ThreadPoolExecutor(min(16, 4 * (os.cpu_count() or 1)))
+    pool = make_header_pool()
     try:
         for chunk in split_chunks(items):
             part = index.part(name_part(chunk, settings))
@@ -150,7 +141,7 @@ def read_corpus(source: str, max_seconds: float, show: bool = True) -> Corpus:
     """Read a source in any layout as a corpus. Headers are read every time; an index stores them."""
     limit = round(max_seconds * SAMPLE_RATE)
     items = list(find_items([source], "auto"))
-    with ThreadPoolExecutor(min(16, 4 * (os.cpu_count() or 1))) as pool:
+    with make_header_pool() as pool:
         results = read_rows(items, pool, limit, cut_transcribed=False)
         found = list(track(results, "Reading headers", len(items), show))
     refused = [result for result in found if isinstance(result, str)]

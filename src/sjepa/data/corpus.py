@@ -149,6 +149,11 @@ def audio_files(folder: Path, refused: list[str]) -> Iterator[str]:
         yield from (os.path.join(where, name) for name in sorted(files) if Path(name).suffix.lower() in EXTENSIONS)
 
 
+def make_header_pool() -> ThreadPoolExecutor:
+    """Return threads that read headers of files. They mostly wait for the disk, so there are more than cores."""
+    return ThreadPoolExecutor(min(16, 4 * (os.cpu_count() or 1)))
+
+
 def scan_folder(folder: str | Path, max_seconds: float, show: bool = True) -> Corpus:
     """Find the audio below a folder and read its headers. Long files become equal pieces of at most `max_seconds`."""
     folder = Path(folder)
@@ -169,7 +174,7 @@ def scan_folder(folder: str | Path, max_seconds: float, show: bool = True) -> Co
     limit = round(max_seconds * SAMPLE_RATE)
     kept: list[str] = []
     pieces_of_files: list[tuple[int, int, int]] = []  # file, start, length
-    with ThreadPoolExecutor(min(16, 4 * (os.cpu_count() or 1))) as pool:
+    with make_header_pool() as pool:
         headers = track(pool.map(check_header, paths), "Reading headers", len(paths), show)
         for path, info in zip(paths, headers, strict=True):
             if isinstance(info, str):

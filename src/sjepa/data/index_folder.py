@@ -21,6 +21,7 @@ from sjepa.data.storage import ByteRange, is_url, read_bytes
 from sjepa.errors import UserError
 from sjepa.fields import NUMBER, TEXT, WHOLE, check_fields, one_of, require, table_of
 from sjepa.files import contents
+from sjepa.progress import say
 
 FORMAT = "sjepa index 1"
 FACTS_FILE = "index.json"
@@ -75,6 +76,14 @@ class IndexFolder:
     @property
     def parts(self) -> Path:
         return self.path / "parts"
+
+    def require_same(self, settings: dict[str, Any]) -> dict[str, Any]:
+        """Return the contents of index.json. Raise UserError if the index was made with other settings."""
+        facts = self.facts()
+        if {name: facts.get(name) for name in settings} != settings:
+            raise UserError(f"{self.where} already holds another index: delete it, or choose another --out")
+        say(f"{self.where} is already complete; delete it to make it again")
+        return facts
 
     def part(self, key: str) -> Path:
         """A piece of an unfinished index. The key is 24 hexadecimal digits."""

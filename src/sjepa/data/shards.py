@@ -24,9 +24,9 @@ from sjepa.data.index import Row, merge_parts, open_index, read_labels, read_tab
 from sjepa.data.index_folder import IndexFolder
 from sjepa.data.outages import collect
 from sjepa.errors import UserError
-from sjepa.files import atomic_file, is_used, read_json, write_whole
+from sjepa.files import atomic_file, contents, is_used, read_json, write_whole
 from sjepa.locks import lock_folder
-from sjepa.progress import Bar, bar, say
+from sjepa.progress import Bar, bar
 
 Encoding = Literal["flac", "int16"]
 TAR_HEADER, WAV_HEADER = 512, 44  # bytes before a member's data, and before its samples
@@ -50,13 +50,10 @@ def pack(source: str, out: Path, settings: dict[str, Any], workers: int, show: b
     """The work of `write_shards`, which has locked the folder."""
     index = IndexFolder(out)
     if index.exists:
-        facts = index.facts()
-        if {name: facts.get(name) for name in settings} == settings:
-            say(f"{out} is already complete; delete it to write it again")
-            return facts
-        raise UserError(f"{out} already holds another index: delete it, or choose another --out")
+        return index.require_same(settings)
     begun = index.parts / "settings.json"
-    if is_used(out) and not index.parts.is_dir():
+    killed_early = contents(out) == [index.parts] and not contents(index.parts)
+    if is_used(out) and not begun.is_file() and not killed_early:
         raise UserError(f"{out} is not empty and has no shards: choose another --out")
     if begun.is_file() and read_json(begun) != settings:
         raise UserError(f"{out} has unfinished shards with other settings: delete it, or choose another --out")
