@@ -135,6 +135,7 @@ def test_what_does_not_fit_is_refused_with_a_reason(text: str, words: str) -> No
     with pytest.raises(UserError) as refusal:
         from_toml(text, "file")
     assert words in str(refusal.value)
+    assert str(refusal.value).startswith("file")
     assert "\n" not in str(refusal.value)
 
 

@@ -5,6 +5,8 @@ import math
 import tomllib
 import types
 import typing
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
@@ -84,7 +86,17 @@ def change_config(config: Config, given: dict[str, Any], source: str) -> Config:
     others = {key: value for key, value in given.items() if key not in numbered.values()}
     past = Settings(**{f.name: getattr(config, f.name) for f in dataclasses.fields(Settings)})
     shared = build(Settings, others, past, source, "")
-    return Config(**{f.name: getattr(shared, f.name) for f in dataclasses.fields(shared)}, phases=tuple(phases))
+    with naming(source):
+        return Config(**{f.name: getattr(shared, f.name) for f in dataclasses.fields(shared)}, phases=tuple(phases))
+
+
+@contextmanager
+def naming(source: str) -> Iterator[None]:
+    """Name the source of settings in the error about them."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{source}: {error}") from None
 
 
 def build(cls: type[Any], given: Any, default: Any, source: str, name: str) -> Any:
@@ -101,7 +113,8 @@ def build(cls: type[Any], given: Any, default: Any, source: str, name: str) -> A
             changes[key] = build(kinds[key], value, getattr(default, key), source, prefix + key)
         else:
             changes[key] = convert(value, kinds[key], f"{source}: {prefix}{key}")
-    return dataclasses.replace(default, **changes)
+    with naming(source):
+        return dataclasses.replace(default, **changes)
 
 
 def convert(value: Any, kind: Any, name: str) -> Any:

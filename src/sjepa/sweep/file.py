@@ -17,7 +17,7 @@ from sjepa.errors import UserError, suggestion
 from sjepa.fields import FLAG, TABLE, TEXT, Kind, list_of, require, shorten
 from sjepa.files import read_text
 from sjepa.runs.folder import RunFolder
-from sjepa.settings_file import change_config, load_settings
+from sjepa.settings_file import change_config, load_settings, naming
 from sjepa.train.branch import find_unshared
 
 NAME = re.compile(r"[\w.+-]+")
@@ -171,13 +171,10 @@ def build_config(table: dict[str, Any], about: dict[str, Any], file: Path, where
     layers = [(own, where)]
     if "preset" not in table:
         layers.insert(0, (about.get("settings", {}), f"{file}: sweep.settings"))
-    try:
-        config = load_settings(preset, file.parent, (str(file),))
-        for settings, source in layers:
-            config = change_config(config, nest(expand_all(settings, source), source), source)
-    except UserError as error:
-        words = str(error)
-        raise UserError(words if words.startswith(str(file)) else f"{where}: {words}") from error
+    with naming(where):
+        config = load_settings(preset, file.parent, ())
+    for settings, source in layers:
+        config = change_config(config, nest(expand_all(settings, source), source), source)
     return config
 
 
