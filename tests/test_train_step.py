@@ -10,7 +10,7 @@ import torch
 from conftest import NO_DROPOUT, change
 from small_runs import Make, one_batch
 
-from sjepa import UserError
+from sjepa import UserError, distributed
 from sjepa.audio.augment import Draws, change_speed, student_samples
 from sjepa.data.loader import Batch
 from sjepa.train.loop import pretrain
@@ -108,6 +108,36 @@ def test_audio_at_a_changed_speed_trains_like_audio_recorded_at_that_speed(corpu
     found = learn_once(speed, lambda batch: batch.clean)
     assert found == learn_once({}, lambda batch: change_speed(batch.clean, rate, samples))
     assert found["loss"] != learn_once(speed | {"speed_targets": False}, lambda batch: batch.clean)["loss"]
+
+
+def test_targets_are_those_of_the_same_frames_once_the_speed_no_longer_changes(corpus: Path, micro: Make) -> None:
+    config = micro(augment={"speed": 0.2}, phase1={"augment_until": 0})
+    run, batch = one_batch(config, corpus)
+    batch.draws[Draws._fields.index("rate")] = 1.2
+    expected = run.targets(run.targets.frame_features(batch.clean, None))[0][:, : batch.masks.shape[2]]
+    sums, seen = run.frame_sums, []
+    run.frame_sums = lambda q, *rest: (seen.append(q), sums(q, *rest))[1]
+    train_step(run, config.schedule()[0], batch, None)
+    assert torch.equal(seen[0], expected)
+
+
+def test_dropout_differs_between_steps_and_ranks_and_repeats_itself(
+    corpus: Path, micro: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = micro(encoder={"layerdrop": 0.0}, augment={"p_noise": 0.0, "p_mix": 0.0}, phase1={"lr": 0.0})
+    run, batch = one_batch(config, corpus)
+
+    def numbers(step: int, rank: int) -> tuple[float, float]:
+        run.step = step
+        monkeypatch.setattr(distributed, "rank", lambda: rank)
+        train_step(run, config.schedule()[0], batch, None)  # the learning rate is 0: the weights stay
+        values = run.meter.read()
+        return values["loss"], values["gradient_norm"]
+
+    places = [(step, rank) for step in range(2) for rank in range(2)]
+    found = [numbers(*place) for place in places]
+    assert len(set(found)) == len(places)
+    assert [numbers(*place) for place in places] == found
 
 
 def test_a_few_seconds_are_learned_down_to_the_targets_entropy(corpus: Path, micro: Make) -> None:
