@@ -63,6 +63,17 @@ def test_dead_components_are_those_with_hardly_any_mass() -> None:
     assert meter.read()["dead_components"] == 3
 
 
+def test_bad_steps_in_a_row_count_on_over_lines_and_end_with_a_good_step() -> None:
+    meter, found = Meter(4, torch.device("cpu")), []
+    for line in ("..x.xx.x", "xx..x...", "...", "xx", "x.x"):
+        for step in line:
+            finite = torch.tensor(step == ".")
+            meter.add(torch.zeros(8), torch.zeros(4), torch.tensor(0.0), torch.tensor(0.0), finite)
+        values = meter.read()
+        found.append((values["skipped_steps"], values["bad_in_row"]))
+    assert found == [(4, 2), (3, 3), (0, 0), (2, 2), (2, 3)]
+
+
 @pytest.mark.parametrize(
     ("change", "code", "words"),
     [
