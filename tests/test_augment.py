@@ -165,6 +165,15 @@ def test_a_change_of_speed_is_a_resampling() -> None:
             assert (found - expected)[20:-20].abs().max() < 0.02, (rate, hertz)
 
 
+def test_faster_audio_loses_what_would_alias() -> None:
+    """White noise has equal power at all frequencies, of which a share of 1 / rate stays below the new Nyquist."""
+    noise = torch.randn(4, 30_000, generator=torch.Generator().manual_seed(0))
+    rates = torch.tensor([0.8, 1.0, 1.25, 1.5], dtype=torch.float64)
+    power = change_speed(noise, rates, 20_000).square().mean(1)
+    expected = noise.square().mean(1) / rates.clamp(min=1.0)
+    np.testing.assert_allclose(power.numpy(), expected.numpy(), rtol=0.1)
+
+
 def test_utterances_of_a_batch_have_their_own_speed() -> None:
     clean = torch.randn(2, 3000)
     rates = torch.tensor([0.9, 1.1], dtype=torch.float64)
@@ -201,6 +210,13 @@ def test_the_equalizer_has_the_drawn_gain_at_its_control_points() -> None:
     audio = torch.fft.irfft(spectrum, n=samples)
     found = torch.fft.rfft(apply_equalizer(audio, gains)).abs()[0, places]
     np.testing.assert_allclose(20 * np.log10(found.numpy()), gains[:, 0].numpy(), atol=0.05)
+
+
+def test_noise_and_mixing_are_those_of_equalized_utterances() -> None:
+    clean = torch.randn(5, 2000)
+    rows = draws(5, equalizer=12.0)
+    equalized = apply_equalizer(clean, Draws.from_rows(rows).gains)
+    torch.testing.assert_close(augment(clean, rows, None, True), augment(equalized, rows))
 
 
 def test_without_noise_mixing_and_equalizer_nothing_changes() -> None:
