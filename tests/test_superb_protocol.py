@@ -17,7 +17,7 @@ from superb_runs import noises, run, shortened
 from sjepa.errors import UserError
 from sjepa.evaluate.superb import protocol
 from sjepa.evaluate.superb.features import FeatureStore
-from sjepa.evaluate.superb.protocol import LearningRateSearch
+from sjepa.evaluate.superb.protocol import HeadTraining, LearningRateSearch, RankBatch
 from sjepa.evaluate.superb.task import Recipe
 from sjepa.evaluate.superb.tasks import make_task
 from sjepa.evaluate.upstream import load_upstream
@@ -28,14 +28,19 @@ from sjepa.runs.encoder import Encoder
 pytest.importorskip("espeakng_loader")
 
 
-def test_a_step_looks_at_the_device_once(spoken_numbers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each float() or truth of a tensor on a GPU waits for it."""
-    task = replace(make_task("pr", spoken_numbers, lite=True), recipe=Recipe(1, 1e-3, 4, 3, 1))
-    evaluation = LearningRateSearch(task, load_upstream("logmel"), tmp_path)
+def open_head(corpus: Path, out: Path) -> tuple[LearningRateSearch, HeadTraining, list[RankBatch]]:
+    """A head of phoneme recognition, and the three batches of its first step."""
+    task = replace(make_task("pr", corpus, lite=True), recipe=Recipe(1, 1e-3, 4, 3, 1))
+    evaluation = LearningRateSearch(task, load_upstream("logmel"), out)
     evaluation.measure()
     evaluation.identity = evaluation.describe()
-    head = evaluation.open(0, 1e-3)
     batches = list(itertools.islice(evaluation.rank_batches(task.folds[0], 0, 0), 3))
+    return evaluation, evaluation.open(0, 1e-3), batches
+
+
+def test_a_step_looks_at_the_device_once(spoken_numbers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each float() or truth of a tensor on a GPU waits for it."""
+    evaluation, head, batches = open_head(spoken_numbers, tmp_path)
     looks: list[int] = []
     tolist = torch.Tensor.tolist
 
@@ -48,6 +53,30 @@ def test_a_step_looks_at_the_device_once(spoken_numbers: Path, tmp_path: Path, m
         monkeypatch.setattr(torch.Tensor, name, None)
     evaluation.step(head.downstream, head.optimizer, batches, 0, 0)
     assert looks == [3 + 1]  # a loss of each batch, and the norm of the gradient
+
+
+def test_a_step_follows_the_mean_gradient_of_its_batches_unless_it_is_not_finite(
+    spoken_numbers: Path, tmp_path: Path
+) -> None:
+    evaluation, head, batches = open_head(spoken_numbers, tmp_path)
+    task, downstream = evaluation.task, head.downstream
+    parameters = list(downstream.parameters())
+    losses = [
+        task.loss(downstream.head(downstream.featurizer(states), frames), frames, [u.label for u in utterances])
+        for utterances, states, frames, _ in batches
+    ]
+    mean = torch.stack(losses).mean()
+    gradient = torch.cat([g.flatten() for g in torch.autograd.grad(mean, parameters)])
+    wanted = gradient * min(1.0, task.clip / float(gradient.norm()))
+    before = torch.nn.utils.parameters_to_vector(parameters).detach()
+    optimizer = torch.optim.SGD(parameters, lr=1.0)
+    loss = evaluation.step(downstream, optimizer, batches, 0, 0)
+    assert loss == pytest.approx(mean.item(), rel=1e-5)
+    after = torch.nn.utils.parameters_to_vector(parameters).detach()
+    torch.testing.assert_close(before - after, wanted, rtol=1e-3, atol=1e-6)
+    batches[1].states[0, 0, 0] = torch.nan
+    evaluation.step(downstream, optimizer, batches, 0, 0)
+    assert torch.equal(torch.nn.utils.parameters_to_vector(parameters), after)
 
 
 def test_the_speed_on_a_gpu_is_measured_without_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
