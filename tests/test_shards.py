@@ -167,6 +167,16 @@ def test_blocks_of_neighbours_stand_together_on_each_rank() -> None:
     assert not np.array_equal(plan[0].utterances, other[0].utterances)
 
 
+def test_blocks_of_neighbours_begin_elsewhere_in_each_epoch() -> None:
+    plan = BatchPlan(np.full(4096, 20_000, np.int32), seconds=128.0, buckets=(1.0,), seed=0, block=16)
+    usual = []
+    for epoch in map(plan.epoch, range(8)):
+        order = epoch.utterances.astype(int)
+        begins = order[1:][np.diff(order) != 1]
+        usual.append(int(np.bincount(begins % 16).argmax()))
+    assert len(set(usual)) > 4
+
+
 def reader_of(where: str) -> tuple[BatchReader, BatchPlan]:
     corpus = open_corpus(where, 15.0, "none", 0.0, show=False)
     plan = BatchPlan(corpus.length, seconds=6.0, buckets=(1.0,), seed=0, block=corpus.block)
