@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from sjepa import Encoder, EncoderConfig, UserError
 from sjepa.audio.frames import frame_count, sample_count
 from sjepa.cli import dispatch
+from sjepa.embed.live import read_pcm
 from sjepa.model.frontend import STRIDES
 from sjepa.model.stream import StreamConfig
 
@@ -140,6 +141,16 @@ def test_half_precision_encoders_stream(encoder: Encoder, recording: np.ndarray)
     half = copy.deepcopy(encoder).half()
     ours, wanted = (torch.cat(list(e.stream().feed([recording]))).float() for e in (half, encoder))
     assert float((ours - wanted).norm() / wanted.norm()) < 5e-3
+
+
+def test_samples_do_not_depend_on_how_many_bytes_arrive_at_once(recording: np.ndarray) -> None:
+    class Pipe(io.BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            return super().read(min(size or 0, 101))
+
+    sent = (recording[:3000] * 32767).astype("<i2")
+    received = np.concatenate(list(read_pcm(Pipe(sent.tobytes() + b"\0"))))  # with half a sample at the end
+    assert np.array_equal(received, sent.astype(np.float32) / 32768)
 
 
 @pytest.mark.parametrize("what", ["features", "units"])
