@@ -8,6 +8,7 @@ import subprocess
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import huggingface_hub
 import numpy as np
@@ -23,6 +24,7 @@ from sjepa.cli import dispatch
 from sjepa.config import Config
 from sjepa.evaluate.upstream import load_upstream
 from sjepa.export import graphs
+from sjepa.export.int8 import relative_error
 from sjepa.export.plain import PlainEncoder
 from sjepa.model.formats import fingerprint
 from sjepa.train.branch import branch
@@ -220,6 +222,17 @@ def test_weights_of_8_bits_give_nearly_the_encoders_states(finished_run: Path, t
     (*_, theirs) = onnxruntime.InferenceSession(small).run(None, {"waveforms": waveforms.numpy()})
     assert (ours - torch.from_numpy(theirs)).square().mean() < 0.01 * ours.square().mean()
     assert "8-bit weights" in (tmp_path / "int8" / "README.md").read_text(encoding="utf-8")
+
+
+@torch.no_grad()
+def test_the_stated_error_of_8_bits_is_relative_to_the_last_hidden_state(finished_run: Path) -> None:
+    encoder = Encoder.from_pretrained(finished_run)
+
+    def run(_: None, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
+        *others, last = (state.numpy() for state in encoder(torch.from_numpy(inputs["waveforms"])).hidden_states)
+        return [*others, 0.97 * last]
+
+    assert relative_error(encoder, SimpleNamespace(run=run)) == pytest.approx(0.03, rel=1e-4)
 
 
 @torch.no_grad()
