@@ -1,15 +1,20 @@
 """The cost of encoders, compared with torch's counter on another implementation, and its columns in tables."""
 
 import json
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
 from sjepa import Encoder, EncoderConfig
 from sjepa.cli import dispatch
 from sjepa.errors import UserError
-from sjepa.evaluate.cost import count_macs, find_costs, measure_cost
+from sjepa.evaluate import cost
+from sjepa.evaluate.cost import count_macs, find_costs, measure_cost, measure_latency
 from sjepa.evaluate.table import build_sections
 from sjepa.evaluate.tabular import to_csv, to_latex, to_markdown
 from sjepa.evaluate.upstream import Upstream, load_upstream
@@ -44,9 +49,9 @@ def test_our_arithmetic_is_that_of_transformers_network(folder: Path) -> None:
 def test_the_cost_of_an_encoder_is_in_the_table_with_its_scores(folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "results" / "cost"
     dispatch(["cost", "--encoder", str(folder), "--seconds", "1", "--repeats", "1", "--out", str(out)])
-    cost = json.loads((out / "cost.json").read_text())
-    assert cost["cpu_ms"] > 0
-    encoder = cost["encoder"]
+    written = json.loads((out / "cost.json").read_text())
+    assert written["cpu_ms"] > 0
+    encoder = written["encoder"]
     (tmp_path / "results" / "other").mkdir()
     (tmp_path / "results" / "other" / "cost.json").write_text('{"money": 3}')
     costs = find_costs([tmp_path])
@@ -56,7 +61,7 @@ def test_the_cost_of_an_encoder_is_in_the_table_with_its_scores(folder: Path, tm
     text = to_markdown(sections)
     assert "| encoder | parameters | GMACs per s | CPU ms (1 s, 1 thread) | er accuracy" in text
     row = next(line for line in text.splitlines() if line.startswith("| small"))
-    assert row.split("|")[3].strip() == f"{cost['macs_per_second'] / 1e9:.2f}"
+    assert row.split("|")[3].strip() == f"{written['macs_per_second'] / 1e9:.2f}"
     assert "GMACs per s" in to_latex(sections)
     assert "CPU ms" in to_csv(sections)
     assert "GMACs" not in to_markdown(build_sections([basics | {"encoder": encoder}]))
@@ -79,7 +84,20 @@ def test_numbers_that_make_no_sense_are_refused(options: list[str], message: str
         dispatch(["cost", "--encoder", "mfcc", *options])
 
 
+def test_the_latency_is_the_median_after_a_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, taken = 0.0, iter([9.0, 0.004, 0.001, 0.002])
+    upstream = load_upstream("logmel")
+
+    def run(utterances: Sequence[np.ndarray]) -> list[torch.Tensor]:
+        nonlocal now
+        now += next(taken)
+        return upstream.run(utterances)
+
+    monkeypatch.setattr(cost, "time", SimpleNamespace(perf_counter=lambda: now))
+    assert measure_latency(replace(upstream, run=run), 1.0, 3, 1) == pytest.approx(2.0)
+
+
 def test_features_without_a_network_have_a_latency() -> None:
-    cost = measure_cost(load_upstream("logmel"), 1.0, 1, 1)
-    assert cost["macs_per_second"] is None
-    assert cost["cpu_ms"] > 0
+    found = measure_cost(load_upstream("logmel"), 1.0, 1, 1)
+    assert found["macs_per_second"] is None
+    assert found["cpu_ms"] > 0
