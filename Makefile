@@ -5,7 +5,7 @@ PIP := $(BIN)/python -m pip install --quiet
 
 # Files whose tests take a second or two each: what to run after every change.
 QUICK := api augment batches config encoder formats gmm kmeans masking memory metrics mfcc plan position predictor \
-	progress reservoir superb_entries superb_metrics table targets torch_private
+	progress reservoir superb_entries superb_heads superb_metrics table targets torch_private
 
 .PHONY: setup demo check test lint docs clean
 
