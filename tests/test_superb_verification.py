@@ -110,6 +110,27 @@ def test_the_x_vector_of_an_utterance_does_not_depend_on_its_batch() -> None:
         head(x, torch.tensor([40, 10]))
 
 
+@pytest.mark.parametrize("training", [False, True])
+def test_the_x_vector_is_that_of_convolutions_one_utterance_at_a_time(training: bool) -> None:
+    torch.manual_seed(0)
+    head = SpeakerHead(8, 3).train(training)
+    x, frames = torch.randn(3, 40, 8), [40, 25, 39]
+    found = head(x, torch.tensor(frames))
+    for row, count in enumerate(frames):
+        y = head.projection(x[row]).t()
+        for layer, (size, dilation) in zip(head.layers, ((5, 1), (3, 2), (3, 3), (1, 1), (1, 1)), strict=True):
+            kernel = layer.weight.view(len(layer.weight), size, -1).transpose(1, 2)
+            y = torch.relu(torch.nn.functional.conv1d(y, kernel, layer.bias, dilation=dilation))
+        y = y[:, : count - 14 + training]  # in training with one frame of padding, if there is any
+        vector = torch.relu(head.vector(torch.cat([y.mean(1), y.std(1)])))
+        if training:
+            vector = torch.relu(head.output(vector))
+            wanted = torch.cosine_similarity(vector[None], head.speakers.t())
+        else:
+            wanted = vector / vector.norm()
+        torch.testing.assert_close(found[row], wanted, atol=1e-5, rtol=1e-4)
+
+
 def test_the_loss_is_am_softmax_written_out() -> None:
     made = [Utterance(str(i), Path("x"), (name,)) for i, name in enumerate("abc")]
     task = VerificationTask("asv", Recipe(1, 1e-4, 1, 1, 1), [Fold("x", made, made, made)], (), trials={})
