@@ -29,6 +29,20 @@ def test_what_is_saved_comes_back(tmp_path: Path) -> None:
             assert torch.equal(parts[name][key], tensor)
 
 
+def test_copies_to_write_stay_while_training_goes_on_and_are_allocated_once() -> None:
+    staging, parts = checkpoint.Staging(), {"model": {"a": torch.arange(5.0), "b": torch.ones(2, 3)}}
+    copies = staging.copy(parts)["model"]
+    for tensor in parts["model"].values():
+        tensor.add_(1.0)  # a step in place, as optimizers take it
+    assert copies["a"].tolist() == [0, 1, 2, 3, 4]
+    assert torch.equal(copies["b"], torch.ones(2, 3))
+    parts["model"]["b"] = torch.zeros(4, 3)  # a new output of the head
+    again = staging.copy(parts)["model"]
+    assert again["a"].data_ptr() == copies["a"].data_ptr()
+    assert again["a"].tolist() == [1, 2, 3, 4, 5]
+    assert torch.equal(again["b"], torch.zeros(4, 3))
+
+
 @pytest.mark.parametrize("harm", ["flip", "cut", "drop", "state"])
 def test_a_damaged_checkpoint_is_passed_over_and_named(tmp_path: Path, harm: str) -> None:
     checkpoint.save(RunFolder(tmp_path), 5, PARTS, {})
