@@ -18,6 +18,7 @@ from sjepa.errors import UserError
 from sjepa.evaluate.superb import protocol
 from sjepa.evaluate.superb.features import FeatureStore
 from sjepa.evaluate.superb.protocol import HeadTraining, LearningRateSearch, RankBatch
+from sjepa.evaluate.superb.records import Utterance
 from sjepa.evaluate.superb.task import Recipe
 from sjepa.evaluate.superb.tasks import make_task
 from sjepa.evaluate.upstream import load_upstream
@@ -77,6 +78,28 @@ def test_a_step_follows_the_mean_gradient_of_its_batches_unless_it_is_not_finite
     batches[1].states[0, 0, 0] = torch.nan
     evaluation.step(downstream, optimizer, batches, 0, 0)
     assert torch.equal(torch.nn.utils.parameters_to_vector(parameters), after)
+
+
+def test_a_plan_from_a_step_on_is_the_rest_of_the_whole_plan(spoken_numbers: Path, tmp_path: Path) -> None:
+    evaluation, _, batches = open_head(spoken_numbers, tmp_path)
+    (fold,) = evaluation.task.folds
+    whole = list(itertools.islice(evaluation.plan(fold, 0, 0), 12))
+    assert [utterances for utterances, _ in whole[:3]] == [batch.utterances for batch in batches]
+    assert list(itertools.islice(evaluation.plan(fold, 0, 2), 6)) == whole[6:]  # each step takes three batches
+
+
+def test_a_crop_is_random_in_training_and_the_middle_elsewhere(tmp_path: Path) -> None:
+    samples = np.arange(16_004, dtype=np.int16)
+    soundfile.write(tmp_path / "a.wav", samples, 16_000)
+    store = FeatureStore(load_upstream("logmel"), cache_gb=0.0)
+    utterance = Utterance("a", tmp_path / "a.wav", ("a",), crop=16_000)
+    crops = [store.read(utterance, (seed, 0)) for seed in (-1, *range(60))]
+    begins = [round(32_768 * float(crop[0])) for crop in crops]
+    for begin, crop in zip(begins, crops, strict=True):
+        np.testing.assert_array_equal(crop, samples[begin : begin + 16_000].astype(np.float32) / 32_768)
+    assert begins[0] == 2
+    assert set(begins[1:]) == {0, 1, 2, 3, 4}
+    assert np.array_equal(crops[1], store.read(utterance, (0, 0)))
 
 
 def test_the_speed_on_a_gpu_is_measured_without_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
