@@ -14,6 +14,8 @@ from processes import start_ranks
 from small_runs import Make, arguments, lines
 
 from sjepa import DiagonalGMM, Encoder, UserError
+from sjepa.data.loader import Batch, BatchReader, plan_batches
+from sjepa.data.opening import open_corpus
 from sjepa.runs.folder import RunFolder
 from sjepa.targets.targets import Targets
 from sjepa.train import loop, metrics
@@ -44,6 +46,29 @@ def test_the_phases_run_in_the_order_of_the_config(corpus: Path, tmp_path: Path,
         last = [check for check in checks if check["step"] < line["step"] or check["step"] == line["step"] == 14][-1]
         if line["step"] not in (9, 12):
             assert line["active_layer"] == max(range(2), key=last["smoothed"].__getitem__)
+
+
+def test_a_phase_with_other_batches_begins_with_the_next_epoch(
+    corpus: Path, tmp_path: Path, micro: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    second = {"steps": 3, "targets": "same", "batch_seconds": 1.3, "buckets": (0.6,)}
+    config = micro(phase1={"steps": 2}, phase2=second)
+    seen: list[Batch] = []
+    train_step = loop.train_step
+
+    def recorded(run: Any, phase: Any, batch: Batch, noise: Any) -> None:
+        seen.append(batch)
+        train_step(run, phase, batch, noise)
+
+    monkeypatch.setattr(loop, "train_step", recorded)
+    assert pretrain(config, corpus, tmp_path / "run", show=False)
+    opened = open_corpus(corpus, config.batches.max_seconds, "memory", 1.0, show=False)
+    reader = BatchReader(opened, config.mask, config.augment, seed=config.seed)
+    plans = [plan_batches(opened, config.batches_in(phase), config.seed) for phase in config.phases]
+    assert min(len(plan.epoch(0)) for plan in plans) > 2  # phase 1 ends within an epoch of both
+    specs = [*itertools.islice(plans[0].batches(0, 0), 2), *itertools.islice(plans[1].batches(1, 0), 3)]
+    for batch, spec in zip(seen, specs, strict=True):
+        assert torch.equal(batch.waveforms, reader[spec].waveforms)
 
 
 def test_a_run_directory_explains_itself_and_its_encoder_loads(corpus: Path, tmp_path: Path, micro: Make) -> None:
@@ -126,15 +151,25 @@ def test_the_mixture_moves_to_another_layer_if_requested(
     ranks = itertools.cycle([[2.0, 1.0], [1.0, 9.0]])
     monkeypatch.setattr(loop, "measure_effective_ranks", lambda *_: next(ranks))
     seen: list[tuple[int, int]] = []
-    anchor = Targets.anchor
+    moved: list[tuple[int, int]] = []
+    anchor, two_layers = Targets.anchor, Targets.two_layer_features
     monkeypatch.setattr(
         Targets, "anchor", lambda self, frames: seen.append(tuple(frames.shape)) or anchor(self, frames)
     )
+    monkeypatch.setattr(
+        Targets,
+        "two_layer_features",
+        lambda self, clean, layers: moved.append(layers) or two_layers(self, clean, layers),
+    )
     config = micro(layer={"on_change": on_change, "smoothing": 0.0}, phase2={"layer_check_every": 2})
     assert pretrain(config, corpus, tmp_path / "run", show=False)
-    layers = [line["active_layer"] for line in lines(tmp_path / "run", "layers") if line["phase"] == 2]
+    checks = lines(tmp_path / "run", "layers")
+    layers = [check["active_layer"] for check in checks if check["phase"] == 2]
     assert len(set(layers)) == 2
-    assert (len(seen) > 0) == moves
+    before = [check["active_layer"] for check in checks if check["phase"] == 1][-1]
+    changes = [(old, new) for old, new in itertools.pairwise([before, *layers]) if old != new]
+    assert [pair for pair, _ in itertools.groupby(moved)] == (changes if moves else [])
+    assert len(seen) == (len(changes) if moves else 0)
     assert all(shape[1] == 2 * config.encoder.hidden_size for shape in seen)
 
 
