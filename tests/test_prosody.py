@@ -68,6 +68,28 @@ def test_regression_is_one_for_what_is_linear_and_nothing_for_noise() -> None:
     assert len(regression_probe(torch.from_numpy(x), y, groups, 3, 0).splits) == 3
 
 
+def test_regression_without_features_predicts_the_mean_of_the_training_part() -> None:
+    """R² compares with that mean, and is 0 also if held-out groups have another one."""
+    y = np.arange(60.0) ** 2
+    scores = regression_probe(torch.zeros(60, 2), y, np.arange(60) // 10, 3, 0)
+    assert scores.splits == [0.0, 0.0, 0.0]
+
+
+def test_regression_is_scikit_learns_ridge() -> None:
+    linear_model = pytest.importorskip("sklearn.linear_model")
+    generator = np.random.default_rng(0)
+    x, groups = generator.standard_normal((80, 4)), np.arange(80) // 10
+    y = x @ generator.standard_normal(4) + generator.standard_normal(80) + groups
+    found = regression_probe(torch.from_numpy(x), y, groups, 4, 5)
+    order = np.random.default_rng(5).permutation(8)
+    for held, score in zip(order.reshape(4, 2), found.splits, strict=True):
+        test = np.isin(groups, held)
+        a, b = ((part - x[~test].mean(0)) / x[~test].std(0) for part in (x[~test], x[test]))
+        ridge = linear_model.Ridge(alpha=1e-3 * len(a)).fit(a, y[~test])
+        error, spread = ((y[test] - guess) ** 2 for guess in (ridge.predict(b), y[~test].mean()))
+        assert score == pytest.approx(1 - error.sum() / spread.sum(), rel=1e-6)
+
+
 def test_probes_of_prosody_need_no_labels(tmp_path: Path) -> None:
     pytest.importorskip("sklearn")
     rows = ""
