@@ -52,6 +52,24 @@ def test_every_crop_is_a_stretch_of_some_utterance_and_at_most_two_and_a_half_se
         assert len(holders) == 1
 
 
+def test_the_set_has_corpora_by_weight_as_the_first_epoch(corpus: Path) -> None:
+    opened = scan_folder(corpus, 15.0, show=False)
+    reader = BatchReader(opened, MaskConfig(), AugmentConfig(), seed=3)
+    halves = ((6, 1.0), (len(opened) - 6, 0.4))  # as if they were two corpora
+    plan = BatchPlan(opened.length, seconds=4.0, buckets=(1.0,), seed=3, shares=halves)
+    used = np.flatnonzero(plan.choose_buckets(0) >= 0).tolist()
+    left_out = [utterance for utterance in range(len(opened)) if utterance not in used]
+    assert left_out
+    assert min(left_out) >= 6
+
+    def hold(crop: np.ndarray, utterances: list[int]) -> bool:
+        return any(crop.tobytes() in opened.read(utterance).tobytes() for utterance in utterances)
+
+    found = draw_reference_set(reader, plan, 100).numpy()
+    assert len(found) == len(used)
+    assert all(hold(crop, used) and not hold(crop, left_out) for crop in found)
+
+
 def test_damaged_utterances_are_passed_over(corpus: Path, tmp_path: Path) -> None:
     for index, path in enumerate(sorted(corpus.iterdir())):
         content = path.read_bytes()
