@@ -37,8 +37,9 @@ from sjepa.evaluate.probes import (
 from sjepa.evaluate.probing import probe_encoder, select_states
 from sjepa.evaluate.superb.records import Utterance
 from sjepa.evaluate.table import build_sections
-from sjepa.evaluate.units import kmeans_units
+from sjepa.evaluate.units import KMEANS_PASSES, kmeans_units
 from sjepa.evaluate.upstream import load_upstream
+from sjepa.targets.kmeans import kmeans
 
 
 def test_a_linear_probe_reads_a_half_space_and_an_mlp_reads_a_ring() -> None:
@@ -215,6 +216,15 @@ def test_kmeans_units_follow_clear_clusters() -> None:
     for clusters in (0, 501):
         with pytest.raises(UserError, match=f"--clusters {clusters}: must be between 1 and the 500 frames"):
             kmeans_units(features, clusters, 0, torch.device("cpu"))
+
+
+def test_a_unit_is_the_nearest_centre_also_far_from_zero() -> None:
+    generator = np.random.default_rng(0)
+    features, codebook = ([30 + generator.normal(size=(200, 6))] for _ in range(2))
+    units = kmeans_units(features, 12, 3, torch.device("cpu"), codebook_features=codebook)
+    fitted_on = torch.from_numpy(codebook[0]).float()
+    centres = kmeans(fitted_on, 12, KMEANS_PASSES, torch.Generator().manual_seed(3)).double()
+    assert units.tolist() == torch.cdist(torch.from_numpy(features[0]), centres).argmin(1).tolist()
 
 
 def test_abx_tokens_are_runs_of_one_phone() -> None:
