@@ -8,6 +8,7 @@ from torch import nn
 from sjepa.model.encoder_config import EncoderConfig
 from sjepa.model.predictor import ClusterHead, Predictor, PredictorConfig
 from sjepa.model.sjepa import SJEPA
+from sjepa.model.transformer import TransformerLayer
 from sjepa.runs.encoder import Encoder
 
 SMALL = EncoderConfig(
@@ -15,10 +16,10 @@ SMALL = EncoderConfig(
 )
 
 
-def torch_layer(predictor: Predictor) -> nn.TransformerEncoderLayer:
-    """torch's own encoder layer with the predictor's weights."""
-    layer, ours = nn.TransformerEncoderLayer(32, 4, 64, 0.1, batch_first=True).eval(), predictor.layer
-    attention = ours.attention
+def torch_layer(ours: TransformerLayer) -> nn.TransformerEncoderLayer:
+    """torch's own encoder layer with the weights of one of ours, without dropout."""
+    attention, inner = ours.attention, len(ours.feed_forward.intermediate_dense.weight)
+    layer = nn.TransformerEncoderLayer(32, attention.heads, inner, 0.0, batch_first=True)
     with torch.no_grad():
         projections = (attention.q_proj, attention.k_proj, attention.v_proj)
         layer.self_attn.in_proj_weight.copy_(torch.cat([p.weight for p in projections]))
@@ -39,8 +40,46 @@ def test_the_predictor_is_mask_token_positions_and_torchs_transformer_layer() ->
     z, mask = torch.randn(2, 20, 32), torch.rand(2, 20) < 0.5
     filled = z.clone()
     filled[mask] = predictor.mask_token
-    expected = predictor.projection(torch_layer(predictor)(filled + predictor.positions[:20]))
+    expected = predictor.projection(torch_layer(predictor.layer)(filled + predictor.positions[:20]))
     torch.testing.assert_close(predictor(z, mask), expected, rtol=1e-4, atol=1e-5)
+
+
+@torch.no_grad()
+def test_the_predictor_drops_what_torchs_transformer_layer_drops() -> None:
+    predictor = Predictor(32, PredictorConfig(heads=4, inner_size=64, positions=50, dropout=0.3)).train()
+    layer = drop(torch_layer(predictor.layer), 0.3, 0.3, 0.3)
+    z, mask = torch.randn(1, 20, 32), torch.zeros(1, 20, dtype=torch.bool)  # torch draws in another order for more
+    torch.manual_seed(1)
+    expected = predictor.projection(layer(z + predictor.positions[:20]))
+    torch.manual_seed(1)
+    torch.testing.assert_close(predictor(z, mask), expected, rtol=1e-4, atol=1e-5)
+
+
+@torch.no_grad()
+def test_the_encoder_drops_at_each_place_by_its_own_rate() -> None:
+    rates = {"dropout": 0.1, "attention_dropout": 0.2, "activation_dropout": 0.3}
+    encoder = Encoder(replace(SMALL, layers=2, **rates)).train()
+    projection, stack = encoder.feature_projection, encoder.encoder
+    layers = [drop(torch_layer(ours), 0.1, 0.2, 0.3) for ours in stack.layers]
+    samples = torch.randn(1, 8000)
+    torch.manual_seed(1)
+    x = projection.projection(projection.layer_norm(encoder.feature_extractor(samples)))
+    x = nn.functional.dropout(x, 0.1)
+    x = nn.functional.dropout(stack.layer_norm(x + stack.pos_conv_embed(x)), 0.1)
+    for layer in layers:
+        layer.activation = nn.functional.gelu
+        x = layer(x)
+    torch.manual_seed(1)
+    torch.testing.assert_close(encoder(samples).last, x, rtol=1e-4, atol=1e-5)
+
+
+def drop(
+    layer: nn.TransformerEncoderLayer, rate: float, attention_rate: float, activation_rate: float
+) -> nn.TransformerEncoderLayer:
+    """Set the dropout of torch's layer, for training."""
+    layer.dropout1.p = layer.dropout2.p = rate
+    layer.self_attn.dropout, layer.dropout.p = attention_rate, activation_rate
+    return layer.train()
 
 
 def test_the_papers_predictor_and_head_have_the_stated_sizes() -> None:
