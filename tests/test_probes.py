@@ -83,6 +83,23 @@ def test_probes_repeat_themselves_and_give_mean_and_deviation() -> None:
     assert first.mean > chance_accuracy(labels) + 0.2
 
 
+def test_every_split_and_seed_holds_out_another_fifth() -> None:
+    def probe(train: torch.Tensor, train_labels: np.ndarray, test: torch.Tensor, test_labels: np.ndarray) -> float:
+        held = sorted(test[:, 0].tolist())
+        assert sorted([*held, *train[:, 0].tolist()]) == list(range(30))
+        assert [labels[int(row)] for row in test[:, 0]] == test_labels.tolist()
+        assert [labels[int(row)] for row in train[:, 0]] == train_labels.tolist()
+        parts.append(tuple(held))
+        return 0.0
+
+    x, labels, parts = torch.arange(30.0)[:, None], list("abc" * 10), list[tuple[float, ...]]()
+    for seed in range(3):
+        utterance_probe(x, labels, probe=probe, splits=4, seed=seed)
+        phone_probe(x, np.array(labels), np.array(labels), probe=probe, by_speaker=False, splits=4, seed=seed + 3)
+    assert {len(part) for part in parts} == {6}
+    assert len(set(parts)) == len(parts) == 24
+
+
 def test_random_frames_leak_what_held_out_speakers_do_not() -> None:
     """Frames of an utterance are near copies, and their labels are noise: only a leak can predict them."""
     generator = np.random.default_rng(0)
