@@ -336,14 +336,29 @@ def s3prl_unit_errors(predicted: list[int], target: str) -> tuple[int, int]:
     return slow_edit_distance(units, wanted), len(wanted)  # type: ignore[arg-type]
 
 
+def characters_task(labels: list[str]) -> SequenceTask:
+    recipe = Recipe(steps=1, lr=1e-3, batch=1, accumulate=1, evaluate_every=1)
+    made = [Utterance(str(number), Path(f"{number}.wav"), label) for number, label in enumerate(labels)]
+    fold = Fold("all", made, made, made)
+    return SequenceTask("asr", recipe, [fold], (metrics.WER, metrics.CER), symbols=Characters())
+
+
+def test_padding_is_neither_transcribed_nor_in_the_loss() -> None:
+    labels, frames = ["CAT ON", "A", "MAT"], torch.tensor([50, 9, 23])
+    task, outputs = characters_task(labels), torch.randn(3, 50, 32)
+    alone = [
+        (outputs[row : row + 1, :count], frames[row : row + 1], labels[row : row + 1])
+        for row, count in enumerate(frames.tolist())
+    ]
+    assert task.predict(outputs, frames) == [task.predict(each, count)[0] for each, count, _ in alone]
+    losses = torch.stack([task.loss(*each) for each in alone])
+    torch.testing.assert_close(task.loss(outputs, frames, labels), losses.mean())
+
+
 def test_cer_counts_word_marks_as_s3prl_does() -> None:
     generator = random.Random(0)
-    recipe = Recipe(steps=1, lr=1e-3, batch=1, accumulate=1, evaluate_every=1)
     labels = [sentence(generator, 5) or "A" for _ in range(40)]
-    made = [Utterance(str(number), Path(f"{number}.wav"), label) for number, label in enumerate(labels)]
-    task = SequenceTask(
-        "asr", recipe, [Fold("all", made, made, made)], (metrics.WER, metrics.CER), symbols=Characters()
-    )
+    task = characters_task(labels)
     frames = 60
     outputs, errors, units = torch.zeros(len(labels), frames, 32), 0, 0
     for row, label in zip(outputs, labels, strict=True):
