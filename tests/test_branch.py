@@ -29,6 +29,13 @@ def test_a_branch_that_changes_nothing_is_the_run_it_left(
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
+def test_a_branch_has_the_log_of_the_phases_that_it_shares(tmp_path: Path, micro: Make, finished_run: Path) -> None:
+    assert branch(finished_run, tmp_path / "branch", micro(phase2={"lr": 5e-4})) == 1
+    shared = [line for line in lines(finished_run) if line["step"] <= 6 and line.get("phase") != 2]
+    assert lines(tmp_path / "branch") == shared
+    assert shared[-1]["step"] == 6
+
+
 def test_a_branch_shares_phase_1_and_goes_its_own_way_in_phase_2(
     corpus: Path, tmp_path: Path, micro: Make, finished_run: Path
 ) -> None:
