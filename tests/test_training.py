@@ -1,7 +1,6 @@
 """Whole runs at a tiny size: the order of phases, the settings that change them, and two ranks against one."""
 
 import itertools
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -23,13 +22,17 @@ from sjepa.train.loop import load_noise, pretrain
 
 
 def test_the_phases_run_in_the_order_of_the_config(corpus: Path, tmp_path: Path, micro: Make) -> None:
-    config = micro(phase1={"layer_check_every": 4}, phase2={"layer_check_every": 3, "ema_switch_every": 2, "steps": 8})
+    config = micro(
+        phase1={"layer_check_every": 4, "warmup": 4},
+        phase2={"layer_check_every": 3, "ema_switch_every": 2, "steps": 8},
+    )
     assert pretrain(config, corpus, tmp_path / "run", show=False)
     train = lines(tmp_path / "run", "train")
     assert [line["step"] for line in train] == list(range(1, 15))
     first, second = train[:6], train[6:]
     assert all(line["phase"] == 1 and line["visible_loss"] and line["augmented"] for line in first)
     assert all(line["decay"] is None and line["active_layer"] is None for line in first)
+    assert [line["lr"] for line in train] == pytest.approx([0.25e-3, 0.5e-3, 0.75e-3, *[1e-3] * 11])
     assert [line["visible_loss"] for line in second] == [True] * 2 + [False] * 6
     assert [line["augmented"] for line in second] == [True] * 4 + [False] * 4
     assert [line["decay"] for line in second] == [0.9, 0.9, 0.99, 0.99] * 2
@@ -131,8 +134,11 @@ def test_two_ranks_with_half_the_batch_equal_one_with_the_whole(corpus: Path, tm
     for key in keys:
         values = [[line[key] for line in lines(runs[size], "train")] for size in (1, 2)]
         assert values[1] == pytest.approx(values[0], rel=2e-3)
-    log = [json.loads(line) for line in RunFolder(runs[2]).log.read_text().splitlines()]
-    for line in (line for line in log if line["event"] == "train"):
+    logs = [[line for line in RunFolder(runs[size]).events() if line["event"] == "train"] for size in (1, 2)]
+    audio = [[line["speed"]["audio_per_second"] * line["speed"]["seconds"] for line in log] for log in logs]
+    assert audio[1] == pytest.approx(audio[0])
+    assert all(seconds == pytest.approx(4.0) or seconds == pytest.approx(4.8) for seconds in audio[0])
+    for line in logs[1]:
         assert {name: len(values) for name, values in line["rank_speed"].items()} == {"waiting": 2, "product_ms": 2}
     mixtures = [part(runs[size], 12, "targets", "codebook") for size in (1, 2)]
     for name, tensor in mixtures[0].items():
