@@ -69,7 +69,7 @@ def test_textgrids_are_read_in_both_formats_and_encodings(tmp_path: Path) -> Non
     assert set(found) == {"ann/u1", "u2", "u3"}
     for name in ("ann/u1", "u2"):
         assert found[name].phones == PHONES
-        assert found[name].words == [(0.0, 0.4, ""), (0.4, 1.0, '3 "ja"')]
+        assert found[name].words == [(0.4, 1.0, '3 "ja"')]
     assert found["u3"].phones == [(0.0, 0.5, "a"), (0.5, 1.0, "b")]
 
 
@@ -84,8 +84,8 @@ def test_ctm_files_and_tables_are_read(tmp_path: Path) -> None:
         assert [label for _, _, label in found[name].phones] == [label for _, _, label in PHONES]
         times, wanted = ([segment[:2] for segment in segments] for segments in (found[name].phones, PHONES))
         np.testing.assert_allclose(times, wanted)
-    assert found["u1"].words == [(0.0, 0.4, ""), (0.4, 1.0, "ja")]
-    assert found["u3"].words == [(0.0, 0.4, ""), (0.4, 1.0, "ja")]
+    assert found["u1"].words == [(0.4, 1.0, "ja")]
+    assert found["u3"].words == [(0.4, 1.0, "ja")]
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -61,19 +62,29 @@ def add_segments(found: dict[str, Alignment], rows: Iterable[tuple[str, Segment]
 
 
 def complete_alignment(alignment: Alignment, name: str) -> Alignment:
-    """Sort segments and fill gaps with silence. Raise UserError if segments overlap."""
-    return Alignment(fill_gaps(alignment.phones, name), fill_gaps(alignment.words, name, silence=""))
+    """Sort segments, fill gaps between phones with silence, and leave out words without text.
+
+    Raise UserError if segments overlap.
+    """
+    words = [segment for segment in sort_segments(alignment.words, name) if segment[2]]
+    return Alignment(fill_gaps(sort_segments(alignment.phones, name)), words)
 
 
-def fill_gaps(segments: Sequence[Segment], name: str, silence: str = SILENCE) -> list[Segment]:
-    filled: list[Segment] = []
-    reached = 0.0
-    for start, end, label in sorted(segments):
+def sort_segments(segments: Sequence[Segment], name: str) -> list[Segment]:
+    found = sorted(segments)
+    for (_, reached, _), (start, _, label) in pairwise([(0.0, 0.0, ""), *found]):
         if start < reached - GAP:
             raise UserError(f"the alignment of {name} overlaps at {start:g} s: {label!r} begins before {reached:g} s")
+    return found
+
+
+def fill_gaps(segments: Sequence[Segment]) -> list[Segment]:
+    filled: list[Segment] = []
+    reached = 0.0
+    for start, end, label in segments:
         if start > reached + GAP:
-            filled.append((reached, start, silence))
-        filled.append((start, end, label or silence))
+            filled.append((reached, start, SILENCE))
+        filled.append((start, end, label or SILENCE))
         reached = end
     return filled
 
