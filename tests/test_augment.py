@@ -166,7 +166,7 @@ def test_a_change_of_speed_is_a_resampling() -> None:
 
 
 def test_faster_audio_loses_what_would_alias() -> None:
-    """White noise has equal power at all frequencies, of which a share of 1 / rate stays below the new Nyquist."""
+    """White noise has the same power at all frequencies. At a rate above 1, the share 1 / rate of it does not alias."""
     noise = torch.randn(4, 30_000, generator=torch.Generator().manual_seed(0))
     rates = torch.tensor([0.8, 1.0, 1.25, 1.5], dtype=torch.float64)
     power = change_speed(noise, rates, 20_000).square().mean(1)

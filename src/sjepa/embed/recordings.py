@@ -1,7 +1,6 @@
 """Find the recordings to embed, and encode them in batches or windows."""
 
 import os
-from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
@@ -22,6 +21,7 @@ from sjepa.embed.readout import NotFiniteError, Readout
 from sjepa.embed.tables import Format, write_table
 from sjepa.embed.windows import WindowConfig, cut_windows, join_windows
 from sjepa.errors import UserError
+from sjepa.lookahead import look_ahead
 from sjepa.model.moments import measure_moments
 from sjepa.progress import Bar, bar, track
 
@@ -147,14 +147,9 @@ def embed(recordings: Sequence[Recording], out: Path, plan: Embedding, skip: boo
 def read_ahead(batches: Sequence[list[Recording]]) -> Generator[Decoding, None, None]:
     """Yield each batch, while threads decode the next ones."""
     pool = ThreadPoolExecutor(min(8, os.cpu_count() or 1), thread_name_prefix="decode")
-    waiting: deque[Decoding] = deque()
+    started = ((batch, [pool.submit(read_audio, recording.path) for recording in batch]) for batch in batches)
     try:
-        for batch in batches:
-            waiting.append((batch, [pool.submit(read_audio, recording.path) for recording in batch]))
-            if len(waiting) > AHEAD:
-                yield waiting.popleft()
-        while waiting:
-            yield waiting.popleft()
+        yield from look_ahead(started, AHEAD)
     finally:
         pool.shutdown(cancel_futures=True)
 

@@ -56,6 +56,11 @@ class ExtractedFeatures:
     frames: list[np.ndarray]  # (states, frames, dimension)
     speed: float
 
+    @property
+    def lengths(self) -> list[int]:
+        """Frames of each utterance in `framed`."""
+        return [each.shape[1] for each in self.frames]
+
 
 def select_states(upstream: Upstream, layer: str) -> list[int]:
     """Return the states for `--layer`: a number, `last` or `all`."""
@@ -186,7 +191,7 @@ class PhoneProbes:
     """Probes of the phone at each frame, on random frames and with held-out speakers."""
 
     def __init__(self, upstream: Upstream, corpus: Sequence[LabelledUtterance], found: ExtractedFeatures, seed: int):
-        lengths = [x.shape[1] for x in found.frames]
+        lengths = found.lengths
         speakers = [corpus[i].speaker for i in found.framed]
         self.labels = np.concatenate(
             [corpus[i].frame_phones(n, upstream.frame_centres(n)) for i, n in zip(found.framed, lengths, strict=True)]
@@ -236,13 +241,13 @@ class ProsodyProbes:
         phones: np.ndarray | None,
         seed: int,
     ):
-        lengths = [x.shape[1] for x in found.frames]
+        lengths = found.lengths
+        speakers = [corpus[i].speaker for i in found.framed]
         pairs = list(zip(found.framed, lengths, strict=True))
         audio = [(corpus[i].utterance.read(), upstream.frame_centres(n)) for i, n in track(pairs, "Pitch", len(pairs))]
         self.pitch = np.log(np.concatenate([estimate_pitch(*each) for each in audio]))
         self.energy = np.concatenate([compute_log_energy(*each) for each in audio])
-        self.speakers = np.repeat([corpus[i].speaker for i in found.framed], lengths)
-        speakers = [corpus[i].speaker for i in found.framed]
+        self.speakers = np.repeat(speakers, lengths)
         self.groups = np.repeat(choose_groups(speakers, found.framed), lengths)
         self.phones, self.seed = phones, seed
 

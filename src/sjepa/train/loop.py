@@ -1,6 +1,7 @@
 """Pre-training: the paper's algorithm, all phases in one run."""
 
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from sjepa.audio.io import SAMPLE_RATE
 from sjepa.config import Config, all_differences, differences
 from sjepa.data.corpus import Corpus
 from sjepa.data.corpus_mix import CorpusMix
-from sjepa.data.loader import BatchReader, load, plan_batches, to_float
+from sjepa.data.loader import BatchConfig, BatchReader, load, plan_batches, to_float
 from sjepa.data.opening import concatenate_audio, open_corpus
 from sjepa.data.sampler import BatchPlan
 from sjepa.data.shard_cache import ShardCache
@@ -55,6 +56,7 @@ class Training:
     folder: RunFolder
     log: Log
     noise: Tensor | None
+    plans: Mapping[BatchConfig, BatchPlan]
     held_out: Corpus | CorpusMix | None
     """Audio that is not trained on, on the main rank."""
     stop: StopAgreement
@@ -132,7 +134,8 @@ def run_to_end(job: Job, request: StopRequest, show: bool) -> bool:
         say(f"The encoder starts from {config.init_from}")
     kept = ShardCache(Path(settings.shard_cache), int(settings.shard_cache_gb * 1e9)) if settings.shard_cache else None
     corpus = open_corpus(data, settings.max_seconds, settings.cache, settings.memory_gb, show, kept)
-    check_phases_left(job, run.step, corpus)
+    check_components(config, corpus.hours)
+    plans = plan_phases(job, run.step, corpus)
     held_out = open_held_out(config, corpus, show)
     stop_if_asked(request)
     with ExitStack() as holding:
@@ -147,7 +150,7 @@ def run_to_end(job: Job, request: StopRequest, show: bool) -> bool:
         log = holding.enter_context(closing(Log(folder, run.log_bytes, run.step, config.train.wandb)))
         progress = holding.enter_context(bar("Training", config.steps, done=run.step, show=show))
         noise, stop = load_noise(config, device, show), StopAgreement(run, request)
-        training = Training(run, corpus, folder, log, noise, held_out, stop, progress, show)
+        training = Training(run, corpus, folder, log, noise, plans, held_out, stop, progress, show)
         # The end of the last phase is saved before its function returns.
         return all(train_phase(training, phase) for phase in job.phases if run.step < phase.end)
 
@@ -157,7 +160,7 @@ def train_phase(training: Training, phase: Phase) -> bool:
     run, corpus, log = training.run, training.corpus, training.log
     config, world_size, rank = run.config, distributed.world_size(), distributed.rank()
     parts = config.train.accumulate
-    plan = plan_batches(corpus, config.batches_in(phase.config), config.seed, world_size, parts)
+    plan = training.plans[config.batches_in(phase.config)]
     if run.step <= run.data_since:
         describe_epoch(corpus, plan, log, run.step)
         if repeated := describe_repetition(audio_left(config, run.step), config.steps - run.step, corpus.hours):
@@ -251,12 +254,11 @@ def audio_left(config: Config, step: int) -> float:
     return sum(max(0, left) * config.batches_in(phase.config).seconds for phase, left in steps)
 
 
-def check_phases_left(job: Job, step: int, corpus: Corpus | CorpusMix) -> None:
-    """Raise UserError now, not when a later phase begins, if the audio does not suffice for its codebook or batches."""
-    config = job.config
-    check_components(config, corpus.hours)
-    for batches in {config.batches_in(phase.config) for phase in job.phases if step < phase.end}:
-        plan_batches(corpus, batches, config.seed, distributed.world_size(), config.train.accumulate)
+def plan_phases(job: Job, step: int, corpus: Corpus | CorpusMix) -> dict[BatchConfig, BatchPlan]:
+    """Plan the batches of all phases that have not ended. Raise UserError now if the audio cannot fill those of any."""
+    config, world_size = job.config, distributed.world_size()
+    wanted = {config.batches_in(phase.config) for phase in job.phases if step < phase.end}
+    return {each: plan_batches(corpus, each, config.seed, world_size, config.train.accumulate) for each in wanted}
 
 
 def check_components(config: Config, hours: float) -> None:

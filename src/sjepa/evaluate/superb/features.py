@@ -19,6 +19,7 @@ from sjepa.evaluate.superb.feature_files import FeatureFiles
 from sjepa.evaluate.superb.records import REMEDY, Utterance
 from sjepa.evaluate.superb.sound import prepare_waveform
 from sjepa.evaluate.upstream import Upstream
+from sjepa.lookahead import look_ahead
 
 Batch = tuple[Sequence[Utterance], list[Tensor]]
 """Utterances and the hidden states of each: (states, frames, dimension)."""
@@ -44,13 +45,9 @@ class FeatureStore:
 
     def batches(self, plan: Iterable[tuple[Sequence[Utterance], int]]) -> Iterator[Batch]:
         """Yield the features of each batch of a plan: utterances, and a seed for random crops (-1 crops the middle)."""
-        waiting: deque[tuple[Sequence[Utterance], list[Reading]]] = deque()
-        for utterances, seed in plan:
-            waiting.append((utterances, [self.start(u, (seed, i)) for i, u in enumerate(utterances)]))
-            if len(waiting) > AHEAD:
-                yield self.finish(*waiting.popleft())
-        while waiting:
-            yield self.finish(*waiting.popleft())
+        started = ((batch, [self.start(u, (seed, i)) for i, u in enumerate(batch)]) for batch, seed in plan)
+        for utterances, reading in look_ahead(started, AHEAD):
+            yield self.finish(utterances, reading)
 
     def start(self, utterance: Utterance, seed: tuple[int, int]) -> Reading:
         if utterance.crop:
