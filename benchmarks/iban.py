@@ -19,6 +19,7 @@ ROWS = {
     "iban": "Iban",
     "continued": "English, continued on Iban",
     "both": "English and Iban",
+    "both-continued": "English and Iban, continued on Iban",
     "english-compact": "English, compact (11.2M)",
     "iban-compact": "Iban, compact",
     "compact-continued": "English, compact, continued on Iban",

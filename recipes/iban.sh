@@ -38,6 +38,9 @@ fi
 # An encoder that is trained already needs fewer steps. Phase 1 predicts its own clusters; with -mfcc those of MFCC.
 continued=(--data "$STUDY/iban-train" --phase1.steps 2000 --phase2.steps 10000)
 train continued half-hour "${continued[@]}" --init-from "$english" --phase1.targets encoder-gmm
+if [ -d "$STUDY/both" ]; then
+  train both-continued half-hour "${continued[@]}" --init-from "$STUDY/both" --phase1.targets encoder-gmm
+fi
 # The same at the size of english-compact, which ships with the package
 train iban-compact compact --data "$STUDY/iban-train"
 train compact-continued compact "${continued[@]}" --init-from english-compact --phase1.targets encoder-gmm
@@ -57,6 +60,9 @@ measure iban "$STUDY/iban"
 measure continued "$STUDY/continued"
 measure english-compact english-compact
 for name in iban-compact compact-continued compact-continued-mfcc; do measure $name "$STUDY/$name"; done
-if [ -d "$STUDY/both" ]; then measure both "$STUDY/both"; fi
+if [ -d "$STUDY/both" ]; then
+  measure both "$STUDY/both"
+  measure both-continued "$STUDY/both-continued"
+fi
 if [ -n "${WHISPER:-}" ]; then measure whisper-tiny "$WHISPER"; fi # its encoder's folder, as a reference
 python benchmarks/iban.py "$STUDY"
