@@ -4,6 +4,7 @@ import contextlib
 import errno
 import io
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,6 +17,7 @@ import soundfile
 from conftest import babble
 
 from sjepa import cli
+from sjepa.bounds import SEED
 from sjepa.config import Config
 from sjepa.device import choose_device
 from sjepa.errors import UserError
@@ -287,11 +289,21 @@ def test_a_folder_in_place_of_a_file_is_refused_before_the_work(call: list[str],
         cli.dispatch([*call, "--out", str(tmp_path)])
 
 
-@pytest.mark.parametrize("command", ["probe", "superb", "units", "shard", "pretrain"])
-def test_a_seed_is_not_below_0(command: str) -> None:
-    for seed in (["--seed", "-1"], ["--seed=-1"]):
-        with pytest.raises(UserError, match="--seed -1: a seed is not below 0"):
-            cli.dispatch([command, *seed])
+@pytest.mark.parametrize(
+    "call",
+    [
+        ["probe", "--encoder", "run", "--data", "speech"],
+        ["superb", "pr", "--encoder", "run", "--data", "speech"],
+        ["units", "--encoder", "run", "--data", "speech"],
+        ["shard", "index", "--out", "shards"],
+        ["analyze", "entropy", "run"],
+        ["pretrain", "--preset", "tiny", "--data", "speech", "--out", "run"],
+    ],
+)
+def test_a_seed_out_of_bounds_is_refused_before_the_work(call: list[str]) -> None:
+    for seed, given in (("-1", ["--seed", "-1"]), ("-1", ["--seed=-1"]), (str(2**63), ["--seed", str(2**63)])):
+        with pytest.raises(UserError, match=re.escape(f"{seed}: {SEED.words}")):
+            cli.dispatch([*call, *given])
 
 
 def test_a_demo_with_other_settings_is_not_gone_on_with(tmp_path: Path) -> None:

@@ -54,12 +54,10 @@ def allow_protocols(arguments: list[str]) -> list[str]:
 
 def check(arguments: list[str]) -> None:
     """Validate options that all commands share, before any work starts."""
-    out, seed = option(arguments, "--out"), option(arguments, "--seed")
+    out = option(arguments, "--out")
     refuse_below_file(Path(out))
     if out and arguments[0] in ONE_FILE:
         refuse_folder(Path(out))
-    if seed.startswith("-") and seed[1:].isdigit():
-        raise UserError(f"--seed {seed}: a seed is not below 0")
 
 
 def suggest_continuing(arguments: list[str]) -> str:
