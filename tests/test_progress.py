@@ -1,10 +1,15 @@
 """Progress lines: every part that is shown fits on the line."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import pytest
+from small_runs import Make
 
-from sjepa.progress import bar, fit_note
+from sjepa.progress import Bar, bar, fit_note
+from sjepa.train import loop
 
 NOTE = "loss 3.512  masked 5%  visible 7%  q 2.12 p 3.22 bits  9,123 s/s"
 
@@ -61,3 +66,38 @@ def test_without_a_terminal_a_line_is_printed_now_and_then(
         for step in range(3):
             progress.advance(note=f"loss {step}")
     assert [row.split()[1] for row in capsys.readouterr().err.splitlines()] == lines
+
+
+def test_the_fit_between_two_phases_does_not_change_the_time_left(
+    corpus: Path, tmp_path: Path, micro: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = 0.0
+    bars: list[Bar] = []
+    left: list[tuple[int, float | None]] = []
+
+    def takes(duration: float, function: Callable[..., Any]) -> Callable[..., Any]:
+        def work(*arguments: Any) -> Any:
+            nonlocal seconds
+            seconds += duration
+            return function(*arguments)
+
+        return work
+
+    @contextmanager
+    def watched(*arguments: Any, **options: Any) -> Iterator[Bar]:
+        with bar(*arguments, **options) as made:
+            bars.append(made)
+            yield made
+
+    def record(run: Any, *_: Any) -> None:
+        left.append((run.step, bars[0].progress.tasks[0].time_remaining))
+
+    monkeypatch.setattr("rich.console.monotonic", lambda: seconds)
+    monkeypatch.setattr(loop, "bar", watched)
+    monkeypatch.setattr(loop, "begin_phase", takes(20.0, loop.begin_phase))
+    monkeypatch.setattr(loop, "train_step", takes(1.0, loop.train_step))
+    monkeypatch.setattr(loop, "log_interval", record)
+    assert loop.pretrain(micro(), corpus, tmp_path / "run")
+    # A phase has 6 steps of 1 s. After its first step nothing is known about the others.
+    assert left == [(step, None if step in (1, 7) else 12 - step) for step in range(1, 13)]
+    assert bars[0].progress.tasks[0].elapsed == 52

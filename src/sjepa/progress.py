@@ -76,6 +76,13 @@ class Bar:
                 self.written = time.monotonic()
                 self.progress.console.print(self.progress.get_renderable())
 
+    def restart_estimate(self) -> None:
+        """Estimate the time left from the steps after this call only. The total and the time so far stay."""
+        if self.progress is not None:
+            total = self.progress.tasks[self.task].total
+            self.progress.update(self.task, total=total + 1)  # rich forgets the earlier steps if the total changes
+            self.progress.update(self.task, total=total)
+
     def say(self, line: str) -> None:
         """Print a line above the bar."""
         if self.progress is not None:

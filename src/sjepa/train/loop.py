@@ -176,6 +176,7 @@ def train_phase(training: Training, phase: Phase) -> bool:
         request = training.stop.request
         request.moment = "before the next step"
         begin_phase(run, phase, reader, plan, log, training.show, lambda: stop_if_asked(request))
+        training.progress.restart_estimate()  # the fit is no step, and the steps of each phase take a different time
     training.stop.request.moment = "after this step"
     speed = Speed(run.device)
 
