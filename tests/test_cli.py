@@ -5,6 +5,7 @@ import errno
 import io
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -281,6 +282,23 @@ def test_the_directory_alone_is_enough_to_continue_past_a_damaged_checkpoint(
     assert "step-00000012 is damaged" in done.stdout
     assert "Continuing" in done.stdout
     assert (run / "encoder" / "model.safetensors").read_bytes() == whole
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "preprocessor_config.json", ""])
+def test_a_damaged_encoder_of_a_complete_run_is_written_again(name: str, tmp_path: Path, finished_run: Path) -> None:
+    run = shutil.copytree(finished_run, tmp_path / "run")
+    whole = {path.name: path.read_bytes() for path in (run / "encoder").iterdir()}
+    if name:
+        os.truncate(run / "encoder" / name, len(whole[name]) // 2)
+        failed = sjepa("export", run, "--to", "hf", tmp_path / "exported")
+        refused(failed, f"; `sjepa pretrain --out {run}` writes it again\n")
+    else:
+        shutil.rmtree(run / "encoder")
+    done = sjepa("pretrain", "--out", run)
+    assert done.returncode == 0, done.stderr
+    assert f"{run / 'encoder'} is missing or damaged: writing it again from the checkpoint of step 12" in done.stdout
+    assert {path.name: path.read_bytes() for path in (run / "encoder").iterdir()} == whole
+    assert "writing it again" not in sjepa("pretrain", "--out", run).stdout
 
 
 @pytest.mark.parametrize("call", [["bench", "step"], ["report", "run"], ["table", "runs"]])

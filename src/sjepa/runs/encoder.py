@@ -18,7 +18,7 @@ from sjepa.model.named import resolve_encoder
 from sjepa.model.position import HALVES
 from sjepa.model.stream import FeatureStream, StreamConfig
 from sjepa.runs.heads import load_clusters, read_own_clusters
-from sjepa.runs.locate import find_encoder
+from sjepa.runs.locate import find_encoder, suggest_repair
 from sjepa.targets.clusters import Clusters
 
 UnitsFrom = Literal["mixture", "head"]
@@ -140,12 +140,13 @@ class Encoder(EncoderNetwork):
         """
         source = resolve_encoder(path)
         place = find_encoder(source)
-        weights, fields = formats.read_encoder(place)
-        encoder = cls(EncoderConfig(**fields))
-        formats.load_strictly(encoder, weights, str(path))
-        encoder.source = source
         files = find_encoder_files(place)
-        encoder.feature_extractor.normalizes_waveforms = bool(formats.read_do_normalize(files))
+        with suggest_repair(place):
+            weights, fields = formats.read_encoder(place)
+            encoder = cls(EncoderConfig(**fields))
+            formats.load_strictly(encoder, weights, str(path))
+            encoder.feature_extractor.normalizes_waveforms = bool(formats.read_do_normalize(files))
+        encoder.source = source
         encoder.load_own_clusters(files.clusters)
         return encoder.eval()
 

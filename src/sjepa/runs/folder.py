@@ -227,6 +227,7 @@ class RunFolder:
         """Whether the newest checkpoint is at the end of the last phase. It is not read, so damage goes unnoticed.
 
         Only loading compares hashes, because that reads the whole checkpoint. The exported encoder has its own files.
+        `sjepa pretrain` repairs both: it continues before a damaged checkpoint, and writes a damaged encoder again.
         """
         steps = self.checkpoint_steps
         planned = self.planned_steps

@@ -1,5 +1,7 @@
 """Find the run or the encoder folder for a path or a name. Needs no torch."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from sjepa.errors import UserError
@@ -38,6 +40,18 @@ def find_encoder_folder(path: Path, *other_files: str) -> Path | None:
     names = (CONFIG_FILE, *other_files)
     folders = (path, RunFolder(path).encoder)
     return next((folder for folder in folders if any((folder / name).is_file() for name in names)), None)
+
+
+@contextmanager
+def suggest_repair(encoder: Path) -> Iterator[None]:
+    """Add to the error of an encoder of a run which command writes it again."""
+    try:
+        yield
+    except UserError as error:
+        run = RunFolder(encoder.parent)
+        if encoder != run.encoder or not run.exists:
+            raise
+        raise UserError(f"{error}; `sjepa pretrain --out {run}` writes it again") from error
 
 
 def name_encoder(folder: Path) -> str:

@@ -127,8 +127,10 @@ def run_to_end(job: Job, request: StopRequest, show: bool) -> bool:
         done = run.step >= job.phases[-1].end
         ended = "is complete" if run.step >= config.steps else f"has ended phase {job.last_phase}"
         say(f"{folder} {ended}" if done else f"Continuing {folder} at step {run.step:,}")
-        if done and folder.data == data:  # no need to read the audio; other audio is read and refused
-            return True
+        if done:
+            distributed.run_on_main_rank(lambda: run.repair_encoder(folder))
+            if folder.data == data:  # no need to read the audio; other audio is read and refused
+                return True
     elif config.init_from:
         run.load_encoder_weights(config.init_from)
         say(f"The encoder starts from {config.init_from}")

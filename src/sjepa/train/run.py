@@ -19,8 +19,10 @@ from sjepa.model import formats
 from sjepa.model.encoder_folder import EncoderFolder
 from sjepa.model.sjepa import SJEPA
 from sjepa.phases import Phase
+from sjepa.progress import say
 from sjepa.runs import checkpoint
 from sjepa.runs.alarms import Alarm
+from sjepa.runs.encoder import Encoder
 from sjepa.runs.folder import RunFolder
 from sjepa.runs.heads import describe_clusters
 from sjepa.runs.locate import find_encoder
@@ -238,6 +240,17 @@ class Run:
                 save_clusters(EncoderFolder(place).clusters, tensors, clusters)
         except OSError as error:
             raise checkpoint.make_write_error("the encoder", clusters.step, folder, error) from error
+
+    def repair_encoder(self, folder: RunFolder) -> None:
+        """Write the encoder again if it cannot be loaded. The run is as restored from its newest checkpoint."""
+        try:
+            Encoder.from_pretrained(folder.encoder)
+        except UserError:
+            say(f"{folder.encoder} is missing or damaged: writing it again from the checkpoint of step {self.step:,}")
+            parts = {"model": self.model.state_dict(), "targets": self.targets.state_dict()}
+            clusters = describe_clusters(self.config, self.phase, self.layer.active, self.step)
+            with folder.lock():
+                self.export(folder, parts, clusters, ended=None)
 
     def restore(self, folder: RunFolder, say: Any, step: int | None = None) -> bool:
         """Restore the newest valid checkpoint, or the one of a step. Return False if there is none.
