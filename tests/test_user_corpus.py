@@ -9,14 +9,16 @@ import pytest
 import soundfile
 from test_layouts import as_dataset, kaldi
 
+from sjepa.audio.io import BadAudioError
 from sjepa.cli import dispatch
 from sjepa.data.build import build_index
+from sjepa.data.index import open_index, read_labels
 from sjepa.errors import UserError
 from sjepa.evaluate.superb.alphabet import Alphabet, TaggedCharacters, spell
 from sjepa.evaluate.superb.metrics import character_error_rate
 from sjepa.evaluate.superb.protocol import LearningRateSearch
 from sjepa.evaluate.superb.tasks import asr, make_task
-from sjepa.evaluate.superb.user_corpus import CorpusOptions, limit_training, read_items
+from sjepa.evaluate.superb.user_corpus import CorpusOptions, limit_training, make_utterance, read_items
 from sjepa.evaluate.table import build_sections
 from sjepa.evaluate.upstream import load_upstream
 
@@ -229,3 +231,23 @@ def test_items_of_a_labels_list_have_its_columns(tmp_path: Path) -> None:
     (tmp_path / "labels.jsonl").write_text('{"path": "a.wav", "speaker": "s", "age": 30}\n')
     (item,) = read_items(tmp_path)
     assert (item.speaker, json.loads(item.labels)) == ("s", {"age": 30})
+
+
+@pytest.mark.parametrize("rate", [16_000, 22_050])
+def test_an_evaluation_and_an_index_accept_the_same_durations(rate: int, tmp_path: Path) -> None:
+    """Lists round durations: an utterance may end up to 0.1 s after its recording."""
+    soundfile.write(tmp_path / "a.wav", np.random.default_rng(0).normal(size=2 * rate) / 10, rate)
+    rows = [{"path": "a.wav", "id": f"{end}", "offset": 1.0, "duration": end - 1.0} for end in (1.9, 2.05, 2.1, 2.15)]
+    (tmp_path / "list.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    build_index([str(tmp_path / "list.jsonl")], tmp_path / "index", layout="auto", max_seconds=15, cut_transcribed=True)
+    names, lengths = read_labels(str(tmp_path / "index"))["id"].to_pylist(), open_index(str(tmp_path / "index")).length
+    indexed = dict(zip(names, lengths.tolist(), strict=True))
+    assert indexed == {"1.9": 14_400, "2.05": 16_000, "2.1": 16_000}
+    utterances = [make_utterance(item, "") for item in read_items(tmp_path / "list.jsonl")]
+    for utterance in utterances[:3]:
+        assert len(utterance.read()) == utterance.length(utterance.header().samples) == indexed[utterance.name]
+    for read in (utterances[3].read, lambda: utterances[3].length(32_000)):
+        with pytest.raises(
+            BadAudioError, match=r"a\.wav: .* ends at 2\.15 s, but the recording ends at 2\.00 s; repair"
+        ):
+            read()

@@ -16,7 +16,8 @@ LONE_SURROGATES = re.compile("[\ud800-\udc7f\udd00-\udfff]")  # surrogates that 
 EXTENSIONS = frozenset({".wav", ".flac", ".ogg", ".opus", ".mp3"})
 RATES = (1_000, 1_000_000)  # accepted rates in Hz: at a far lower rate, a few bytes would become hours at 16 kHz
 LOUDEST = 1e6  # full scale is 1; far larger samples overflow in the encoder
-ROUNDING = 16  # samples at 16 kHz that a file may lack: lists round durations to milliseconds
+ROUNDING = 16  # samples at 16 kHz that a file may lack, because resampling rounds
+OVERSHOOT = 1_600  # samples at 16 kHz that a list may claim beyond the end of a recording, because lists round
 MARGIN = 1_600  # samples at 16 kHz read around a piece before resampling, so that its edges match the whole file
 
 
@@ -68,9 +69,25 @@ def read_header(source: str | Path | BinaryIO, name: str = "") -> AudioInfo:
 
 
 def read_audio(source: str | Path | BinaryIO, start: int = 0, samples: int | None = None, name: str = "") -> np.ndarray:
-    """Read float32 samples at 16 kHz with the channels averaged. `start` and `samples` count at 16 kHz."""
+    """Read float32 samples at 16 kHz with the channels averaged. `start` and `samples` count at 16 kHz.
+
+    There are fewer samples if a stretch from a list ends a little after the recording; see `clip_stretch`.
+    """
     with open_audio(source, name) as file:
+        if samples is not None:
+            samples = clip_stretch(start, samples, resampled_length(file.frames, file.samplerate), "an utterance")
         return read_piece(file, start, samples)
+
+
+def clip_stretch(start: int, samples: int, recording: int, name: str) -> int:
+    """Return how many samples of a stretch from a list a recording of that many samples has.
+
+    Raise BadAudioError if the stretch starts after the end of the recording, or ends more than OVERSHOOT after it.
+    """
+    if start >= recording or start + samples > recording + OVERSHOOT:
+        end, there = (start + samples) / SAMPLE_RATE, recording / SAMPLE_RATE
+        raise BadAudioError(f"{name} ends at {end:.2f} s, but the recording ends at {there:.2f} s")
+    return min(samples, recording - start)
 
 
 def read_int16(source: str | Path | BinaryIO, start: int = 0, samples: int | None = None, name: str = "") -> np.ndarray:

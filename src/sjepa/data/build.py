@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from sjepa.audio.frames import RECEPTIVE_FIELD
-from sjepa.audio.io import SAMPLE_RATE, AudioInfo, BadAudioError, open_audio, read_header, show_path
+from sjepa.audio.io import SAMPLE_RATE, AudioInfo, BadAudioError, clip_stretch, open_audio, read_header, show_path
 from sjepa.data.corpus import Corpus, describe_refused, make_header_pool
 from sjepa.data.index import AUDIO, Row, import_ipc, merge_parts, report_write_errors, write_part
 from sjepa.data.index_folder import IndexFolder
@@ -28,7 +28,6 @@ from sjepa.progress import Bar, bar, track
 
 PART = 1024  # items per part; an interrupted build loses at most one part
 LONGEST = 2**31 - 1  # largest number of samples that the columns of an index can hold
-OVERSHOOT = 0.1  # seconds that a list may claim beyond the end of a file; the index stores the true end
 
 
 def build_index(
@@ -201,16 +200,13 @@ def make_rows(item: Item | str, limit: int, cut_transcribed: bool) -> list[Row] 
     """The utterances of an item, or why it is refused: a reason, or the error of reading it."""
     if isinstance(item, str):
         return item
+    name, start = show_path(item.place.path), round(item.offset * SAMPLE_RATE)
     try:
         info = read_cached_header(item.place)
+        samples = info.samples - start if item.duration is None else round(item.duration * SAMPLE_RATE)
+        samples = clip_stretch(start, samples, info.samples, f"{name}: {item.id}")
     except BadAudioError as error:
         return error
-    name, start = show_path(item.place.path), round(item.offset * SAMPLE_RATE)
-    samples = info.samples - start if item.duration is None else round(item.duration * SAMPLE_RATE)
-    if start + samples > info.samples + OVERSHOOT * SAMPLE_RATE or start >= info.samples:
-        end, there = (start + samples) / SAMPLE_RATE, info.samples / SAMPLE_RATE
-        return f"{name}: {item.id} ends at {end:.2f} s, but the recording ends at {there:.2f} s"
-    samples = min(samples, info.samples - start)
     if samples < RECEPTIVE_FIELD:
         return f"{name}: {item.id} has {samples} samples at 16 kHz, fewer than one frame ({RECEPTIVE_FIELD})"
     whole: list[Stretch] = [(start, samples)]

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, ClassVar, TypeVar
 
 import numpy as np
 
-from sjepa.audio.io import AudioInfo, BadAudioError, read_audio, read_header
+from sjepa.audio.io import AudioInfo, BadAudioError, clip_stretch, read_audio, read_header
 from sjepa.data.corpus import audio_files
 from sjepa.data.layouts.manifest import lines
 from sjepa.data.storage import ByteRange, read_bytes
@@ -81,7 +81,9 @@ class Utterance:
 
     def length(self, recording: int) -> int:
         """Return the samples of the utterance, given those of the recording."""
-        return min(self.samples, recording - self.start) if self.samples else recording - self.start
+        samples = self.samples or recording - self.start
+        with add_remedy():
+            return clip_stretch(self.start, samples, recording, f"{self.recording}: {self.name}")
 
 
 @dataclass(frozen=True)
