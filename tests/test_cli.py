@@ -345,5 +345,5 @@ def test_the_time_of_a_demo_includes_the_training_of_earlier_starts() -> None:
 
     lines = [{"event": "train", "step": step, "speed": {"seconds": 60.0}} for step in (1, 2, 3)]
     earlier = seconds_trained([*lines, {"event": "train", "step": 4}, {"event": "stopped", "step": 4}])
-    assert describe_duration(90, earlier) == "4.5 minutes, 3.0 of them in earlier starts"
+    assert describe_duration(90, earlier) == "4.5 minutes, including 3.0 minutes in earlier starts"
     assert describe_duration(90, 0.0) == "1.5 minutes"

@@ -13,7 +13,7 @@ import pytest
 from sjepa import Encoder, UserError
 from sjepa.cli import dispatch
 from sjepa.model.formats import fingerprint
-from sjepa.report.listing import describe_age, find_runs, find_state, list_runs, unusual_settings
+from sjepa.report.listing import find_runs, find_state, list_runs, unusual_settings
 from sjepa.runs.events import last_event
 from sjepa.runs.folder import RunFolder
 from sjepa.runs.history import record_start
@@ -130,7 +130,3 @@ def test_the_last_event_is_found_from_the_end(tmp_path: Path) -> None:
     log.write_text("".join(json.dumps(line) + "\n" for line in [*lines, filler]) + '{"event": "train", "st')
     assert last_event(log, "train") == lines[-1]
     assert last_event(log, "layers") is None
-
-
-def test_ages_are_short() -> None:
-    assert [describe_age(age) for age in (5, 300, 7300, 200_000)] == ["5 s ago", "5 min ago", "2 h ago", "2 d ago"]

@@ -18,6 +18,7 @@ from sjepa.audio.mfcc import MfccConfig, mfcc
 from sjepa.config import Config, differences
 from sjepa.data.layouts.manifest import LABELS_FILE
 from sjepa.data.synthetic import synthesise_corpus
+from sjepa.durations import format_duration
 from sjepa.errors import UserError
 from sjepa.evaluate.probes import (
     chance_accuracy,
@@ -107,8 +108,8 @@ def demo(out: Path) -> bool:
 
 def describe_duration(seconds: float, earlier: float) -> str:
     """Describe how long the demo took, including the training in `earlier` starts that were stopped."""
-    before = f", {earlier / 60:.1f} of them in earlier starts" if earlier else ""
-    return f"{(seconds + earlier) / 60:.1f} minutes{before}"
+    before = f", including {format_duration(earlier)} in earlier starts" if earlier else ""
+    return format_duration(seconds + earlier) + before
 
 
 def demo_config() -> Config:

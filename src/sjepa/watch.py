@@ -6,6 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from sjepa.durations import SHORT, format_duration
 from sjepa.errors import UserError
 from sjepa.fields import refuse_surprises
 from sjepa.runs.alarms import read_alarms
@@ -181,20 +182,14 @@ def progress(lines: Sequence[Event], total: int, age: float, stopped: int | None
     seconds = sum(find_metric(line, "seconds") or 0.0 for line in recent[1:])
     left = "time left not known yet"
     if interval:
-        left = f"about {format_duration(seconds / interval * (total - last['step']))} left"
+        left = f"about {format_duration(seconds / interval * (total - last['step']), SHORT)} left"
     usual = seconds / max(1, len(recent) - 1)
     quiet = "; has it stopped?" if usual and age > 60 + 10 * usual else ""
     return f"{bar} step {last['step']:,} of {total:,} ({done:.0%}), {phase}; {left}; {format_age(age)}{quiet}"
 
 
 def format_age(age: float) -> str:
-    return f"last line {format_duration(age)} ago"
-
-
-def format_duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{max(0.0, seconds):.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+    return f"last line {format_duration(age, SHORT)} ago"
 
 
 def sparkline(values: Sequence[float | None]) -> str:

@@ -91,10 +91,3 @@ def table(head: Iterable[Cell], rows: Iterable[Iterable[Cell]]) -> str:
 def table_cell(cell: Cell) -> str:
     text = escape(cell.plain)
     return f"<td><b>{text}</b></td>" if cell.bold else f"<td>{text}</td>"
-
-
-def duration(seconds: float) -> str:
-    """A duration for people: seconds, minutes or hours."""
-    if seconds < 90:
-        return f"{seconds:.0f} seconds"
-    return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:,.1f} hours"

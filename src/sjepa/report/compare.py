@@ -6,9 +6,10 @@ from typing import Any
 
 from sjepa.analysis.names import LABELS, PATHS
 from sjepa.analysis.style import INK, MASKED, PREDICTOR, RULE, SKY, TARGET, VISIBLE, WARNING
+from sjepa.durations import AUDIO, format_duration
 from sjepa.evaluate.table import build_sections
 from sjepa.evaluate.tabular import Cell
-from sjepa.report.blocks import SectionBody, card, duration, figure, note, table
+from sjepa.report.blocks import SectionBody, card, figure, note, table
 from sjepa.report.charts import Chart, base_layout, curve, vertical_line
 from sjepa.report.contents import Report
 from sjepa.report.findings import results_table
@@ -79,8 +80,8 @@ def overview(reports: Sequence[Report]) -> SectionBody:
             "K": f"{report.components:,}" if report.components else "–",
             "encoder": f"{encoder['layers']} layers, width {encoder['hidden_size']}" if encoder else "–",
             "steps": steps,
-            "audio processed": duration(report.audio_seconds),
-            "time": duration(report.seconds_trained),
+            "audio processed": format_duration(report.audio_seconds, AUDIO),
+            "time": format_duration(report.seconds_trained),
             "accuracy, masked": percent(last.get("accuracy_masked")),
             "accuracy, visible": percent(last.get("accuracy_visible")),
             "entropy of targets": bits(last.get("target_entropy")),

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sjepa.durations import SHORT, format_duration
 from sjepa.errors import UserError
 from sjepa.locks import is_locked
 from sjepa.model.encoder_folder import EncoderFolder
@@ -161,7 +162,7 @@ def as_tables(listed: Sequence[Listed]) -> list[Any]:
             f"{each.step:,} / {each.planned:,}" if each.planned else f"{each.step:,}",
             NOT_SET if each.phase is None else str(each.phase),
             NOT_SET if each.loss is None else f"{each.loss:.3f}",
-            NOT_SET if each.active is None else describe_age(time.time() - each.active),
+            NOT_SET if each.active is None else f"{format_duration(time.time() - each.active, SHORT)} ago",
         )
         for each in listed
     ]
@@ -193,13 +194,6 @@ def make_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Any:
     for row in rows:
         table.add_row(*map(Text, row))
     return table
-
-
-def describe_age(seconds: float) -> str:
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= size:
-            return f"{seconds / size:.0f} {unit} ago"
-    return f"{max(0, seconds):.0f} s ago"
 
 
 def history_table(run: RunFolder) -> Any:

@@ -2,8 +2,9 @@
 
 from html import escape
 
+from sjepa.durations import AUDIO, format_duration
 from sjepa.report import charts
-from sjepa.report.blocks import SectionBody, card, duration, figure, note, pairs
+from sjepa.report.blocks import SectionBody, card, figure, note, pairs
 from sjepa.report.contents import Report
 from sjepa.runs.alarms import read_alarms
 from sjepa.runs.events import phase_spans, select_events
@@ -46,7 +47,7 @@ def describe_run(report: Report) -> str:
     passes = f", {epochs:,} {'passes' if epochs > 1 else 'pass'} over its corpus," if epochs else ""
     return escape(
         f"An S-JEPA encoder{size} trained for {steps:,} {f'of {planned:,} ' if steps < planned else ''}steps on "
-        f"{duration(report.audio_seconds)} of audio{passes} in {duration(report.seconds_trained)}."
+        f"{format_duration(report.audio_seconds, AUDIO)} of audio{passes} in {format_duration(report.seconds_trained)}."
     )
 
 
@@ -87,7 +88,9 @@ def headline_numbers(report: Report) -> list[str]:
         done = f"of {planned:,} planned" if planned > last["step"] else f"{parts} by phase"
         cards.append(card("Steps", f"{last['step']:,}", done))
         pace = report.audio_seconds / max(report.seconds_trained, 1e-9)
-        cards.append(card("Audio processed", duration(report.audio_seconds), f"at {pace:,.0f} times real time"))
+        cards.append(
+            card("Audio processed", format_duration(report.audio_seconds, AUDIO), f"at {pace:,.0f} times real time")
+        )
         if last.get("accuracy_masked") is not None:
             among = f"phase {last['phase']}"
             if report.components and report.chance is not None:

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from sjepa.durations import format_duration
+
 GPUS_PER_NODE = 8
 NVLINK = 315e9  # bytes per second in one direction within a node: rings reach 70% of 450 GB/s
 CARD_SHARE = 0.9  # share of a network card's rate that rings reach
@@ -208,7 +210,7 @@ def summarise(work: Work, machine: Machine, shard_hours: float) -> list[str]:
         f"{work.hours:,.0f} hours on {where}",
         f"  steps     {work.steps:,}, each with {batches} s of audio",
         f"  epochs    {work.epochs:.2f}: {work.audio_seconds / 3600:,.0f} hours of audio",
-        f"  time      {format_time(work.audio_seconds / pace)} at {pace:,.0f} s of audio per second",
+        f"  time      {format_duration(work.audio_seconds / pace)} at {pace:,.0f} s of audio per second",
         f"  storage   {flac} as flac shards, {int16} as int16",
         f"  shards    {shards:,} of {shard_hours:g} hours",
         f"  network   {needed * FLAC_BYTES * 8 / 1e9:.2f} Gb/s per node keep the GPUs busy from flac shards, "
@@ -262,7 +264,7 @@ def describe_scaling(work: Work, machine: Machine) -> list[str]:
         audio = f"{work.audio_per_gpu(work.phases[0], gpus):,.1f} s"
         lines.append(
             f"{gpus:>6}{audio:>15}{steps:>17}{waiting:>11.1%}{pace:>12,.0f}{pace / gpus / alone:>9.0%}"
-            f"{format_time(work.audio_seconds / pace):>14}"
+            f"{format_duration(work.audio_seconds / pace):>14}"
         )
     smallest = min(time.audio for time in machine.times)
     if len(machine.times) > 1 and any(work.audio_per_gpu(phase, max(shown)) < smallest for phase in work.phases):
@@ -274,11 +276,6 @@ def describe_scaling(work: Work, machine: Machine) -> list[str]:
         most = work.utterances_per_batch
         lines.append(f"A batch has {most} utterances, so at most {most} GPUs share it.")
     return lines
-
-
-def format_time(seconds: float) -> str:
-    size, unit = (86400, "days") if seconds >= 86400 else (3600, "hours") if seconds >= 3600 else (60, "minutes")
-    return f"{seconds / size:,.1f} {unit}"
 
 
 def format_size(size: float) -> str:
