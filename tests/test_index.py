@@ -161,17 +161,6 @@ def test_missing_and_empty_sources_are_one_clear_line(tmp_path: Path, corpus: Pa
     assert "is a URL: write to a folder" in attempt(corpus, "--out", "s3://bucket/index")
 
 
-@pytest.mark.parametrize("name", ["labels.arrow", "refused.txt", "notes.txt", "parts/mine.arrow", "parts/0a/b.txt"])
-def test_a_folder_with_files_of_the_user_is_refused_and_left_alone(name: str, tmp_path: Path, corpus: Path) -> None:
-    file = tmp_path / "out" / name
-    file.parent.mkdir(parents=True)
-    file.write_text("words")
-    with pytest.raises(UserError, match="is not empty and is not an index"):
-        index(corpus, out=tmp_path / "out")
-    assert [path for path in (tmp_path / "out").rglob("*") if path.is_file()] == [file]
-    assert file.read_text() == "words"
-
-
 def test_an_index_that_was_interrupted_while_its_parts_were_merged_continues(
     tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

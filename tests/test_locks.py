@@ -160,7 +160,7 @@ def test_shards_begun_with_other_settings_are_refused(index: Path, tmp_path: Pat
         assert sjepa("shard", index, "--out", out, "--workers", 1)[0] == 130
     status, output, _ = sjepa("shard", index, "--out", out, "--workers", 1, "--seed", 1)
     assert status == 2
-    assert "has unfinished shards with other settings" in output
+    assert "holds an unfinished index with other settings" in output
     tar = next(out.glob("*.tar"))
     sound = tar.read_bytes()
     for damage in (sound[: len(sound) // 2], b"another shard" + sound[13:]):

@@ -21,6 +21,7 @@ from conftest import babble
 from sjepa import UserError
 from sjepa.audio.augment import AugmentConfig
 from sjepa.audio.io import BadAudioError
+from sjepa.cli import dispatch
 from sjepa.config import Config
 from sjepa.data import storage
 from sjepa.data.build import build_index
@@ -119,12 +120,41 @@ def test_interrupted_shards_continue(index: Path, flac: Path, tmp_path: Path) ->
         shards(tmp_path, tmp_path / "other")
 
 
-def test_a_users_folder_that_looks_like_unfinished_shards_is_left_alone(index: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "name",
+    ["000000.tar", "labels.arrow", "refused.txt", "notes.txt", "parts", "parts/mine.arrow", "parts/settings.json"],
+)
+@pytest.mark.parametrize("command", ["index", "shard"])
+def test_a_folder_with_files_of_the_user_is_refused_and_left_alone(
+    command: str, name: str, index: Path, corpus: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "out" / name
+    file.parent.mkdir(parents=True)
+    file.write_text("{}")
+    with pytest.raises(UserError, match="is not empty and is not an index"):
+        dispatch([command, str(corpus if command == "index" else index), "--out", str(tmp_path / "out")])
+    assert [path for path in (tmp_path / "out").rglob("*") if path.is_file()] == [file]
+    assert file.read_text() == "{}"
+
+
+def test_shards_do_not_continue_an_index_nor_an_index_shards(index: Path, corpus: Path, tmp_path: Path) -> None:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    calls = {"index": ["index", str(corpus)], "shard": ["shard", str(index), "--workers", "1"]}
+    for begun, other in (("index", "shard"), ("shard", "index")):
+        out = ["--out", str(tmp_path / begun)]
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr("sjepa.data.index.summarise_lengths", stop)
+            with pytest.raises(KeyboardInterrupt):
+                dispatch([*calls[begun], *out])
+        with pytest.raises(UserError, match="holds an unfinished index with other settings"):
+            dispatch([*calls[other], *out])
+        dispatch([*calls[begun], *out])
+
+
+def test_shards_that_were_killed_at_once_leave_an_empty_folder_and_continue(index: Path, tmp_path: Path) -> None:
     (tmp_path / "parts").mkdir()
-    (tmp_path / "parts" / "mine.txt").write_text("mine")
-    with pytest.raises(UserError, match="is not empty and has no shards"):
-        shards(index, tmp_path)
-    (tmp_path / "parts" / "mine.txt").unlink()  # a build that was killed at once leaves an empty folder
     assert shards(index, tmp_path)["utterances"] > 0
 
 

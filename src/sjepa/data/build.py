@@ -78,8 +78,7 @@ def write_index(
 
     if index.exists:
         return index.require_same(settings)
-    if index.foreign_files():
-        raise UserError(f"{out} is not empty and is not an index: choose another --out")
+    index.require_ours(settings)
     total = count_items(find(), show)
     with bar("Reading headers", total, show=show) as progress:
         parts = write_parts(find(), index, settings, progress)
@@ -99,7 +98,7 @@ def count_items(items: Found, show: bool) -> int:
 def write_parts(items: Found, index: IndexFolder, settings: dict[str, Any], progress: Bar) -> list[Path]:
     """Read the headers of all items into parts, and return these. Finished parts of an interrupted call are kept."""
     with report_write_errors(index.path):
-        index.parts.mkdir(exist_ok=True)
+        index.begin(settings)
     parts = []
     pool = make_header_pool()
     try:

@@ -6,13 +6,12 @@
     labels.arrow    id, speaker, sex, chapter, text; split and labels (a JSON object of further columns) if any has them
     refused.txt     the files that were left out, with reasons
     unpacked/       audio that was compressed in Parquet files, if there is any
-    parts/          only during the build: finished pieces, from which an interrupted build continues
+    parts/          only during the build: its settings, and finished pieces from which an interrupted build continues
 
 Shards are an index whose files are tars in the same folder. No other module knows these names.
 """
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +19,11 @@ from sjepa.audio.io import BadAudioError, one_line
 from sjepa.data.storage import ByteRange, is_url, read_bytes
 from sjepa.errors import UserError
 from sjepa.fields import NUMBER, TEXT, WHOLE, check_fields, one_of, require, table_of
-from sjepa.files import contents
+from sjepa.files import contents, read_json, write_whole
 from sjepa.progress import say
 
 FORMAT = "sjepa index 1"
 FACTS_FILE = "index.json"
-PART_NAME = re.compile(r"[0-9a-f]{24}\.arrow")
 FACTS = {
     "fingerprint": TEXT,
     "root": TEXT,
@@ -86,17 +84,33 @@ class IndexFolder:
         return facts
 
     def part(self, key: str) -> Path:
-        """A piece of an unfinished index. The key is 24 hexadecimal digits."""
+        """A finished piece of an unfinished index."""
         return self.parts / f"{key}.arrow"
 
-    def foreign_files(self) -> list[Path]:
-        """Return the files that no interrupted build wrote. The columns are merged from parts, so they need parts."""
-        parts = contents(self.parts) if self.parts.is_dir() else []
-        own = {self.unpacked}
-        if self.parts.is_dir() and all(PART_NAME.fullmatch(path.name) for path in parts):
-            own |= {self.parts}
-            own |= {self.audio, self.files, self.labels, self.refused} if parts else set()
-        return [path for path in contents(self.path) if path not in own]
+    @property
+    def settings_file(self) -> Path:
+        """The settings of an unfinished index. This file marks the folder as ours until index.json does."""
+        return self.parts / "settings.json"
+
+    def require_ours(self, settings: dict[str, Any]) -> None:
+        """Raise UserError unless a build with these settings may write to the folder: it is empty, or continues one."""
+        past = read_json(self.settings_file) if self.settings_file.is_file() else {}
+        if past.get("format") != FORMAT:
+            own = {self.unpacked}
+            if self.parts.is_dir() and not contents(self.parts):  # left by a build that was killed at once
+                own.add(self.parts)
+            if set(contents(self.path)) - own:
+                raise UserError(f"{self.where} is not empty and is not an index: choose another --out")
+        # The pieces of an index are named by its settings, so pieces of other settings do no harm. Shards are not.
+        elif "shards" in (past | settings) and past != {"format": FORMAT} | settings:
+            raise UserError(
+                f"{self.where} holds an unfinished index with other settings: delete it, or choose another --out"
+            )
+
+    def begin(self, settings: dict[str, Any]) -> None:
+        """Start a build, or continue one."""
+        self.parts.mkdir(exist_ok=True)
+        write_whole(self.settings_file, json.dumps({"format": FORMAT} | settings) + "\n")
 
     @property
     def exists(self) -> bool:

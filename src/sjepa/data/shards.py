@@ -24,7 +24,7 @@ from sjepa.data.index import Row, merge_parts, open_index, read_labels, read_tab
 from sjepa.data.index_folder import IndexFolder
 from sjepa.data.outages import collect
 from sjepa.errors import UserError
-from sjepa.files import atomic_file, contents, is_used, read_json, write_whole
+from sjepa.files import atomic_file
 from sjepa.locks import lock_folder
 from sjepa.progress import Bar, bar
 
@@ -51,19 +51,13 @@ def pack(source: str, out: Path, settings: dict[str, Any], workers: int, show: b
     index = IndexFolder(out)
     if index.exists:
         return index.require_same(settings)
-    begun = index.parts / "settings.json"
-    killed_early = contents(out) == [index.parts] and not contents(index.parts)
-    if is_used(out) and not begun.is_file() and not killed_early:
-        raise UserError(f"{out} is not empty and has no shards: choose another --out")
-    if begun.is_file() and read_json(begun) != settings:
-        raise UserError(f"{out} has unfinished shards with other settings: delete it, or choose another --out")
+    index.require_ours(settings)
     corpus, labels = open_index(source), read_labels(source)
     encoding: Encoding = settings["shards"]
     key = hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:12]
     parts = []
     with report_write_errors(out):
-        index.parts.mkdir(exist_ok=True)
-        write_whole(begun, json.dumps(settings) + "\n")
+        index.begin(settings)
         with (
             ProcessPoolExecutor(workers, initializer=open_source, initargs=(source,)) as pool,
             bar("Writing shards", len(corpus), show=show) as progress,
@@ -71,7 +65,7 @@ def pack(source: str, out: Path, settings: dict[str, Any], workers: int, show: b
             for number, utterances in enumerate(
                 assign_shards(corpus.length, settings["shard_hours"], settings["seed"])
             ):
-                path, part = out / f"{number:06d}.tar", index.parts / f"{key}-{number:06d}.arrow"
+                path, part = out / f"{number:06d}.tar", index.part(f"{key}-{number:06d}")
                 if path.exists() and part.exists():
                     progress.advance(len(utterances))
                 else:
