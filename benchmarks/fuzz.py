@@ -61,10 +61,10 @@ def work(kind: str, seed: int, attempts: int, source: Path, journal: Path) -> No
     from hostile import ATTACKS, Workspace, attempt
     from hypothesis import strategies as st
 
-    from sjepa.data import storage
+    from sjepa.data import waiting
 
     torch.set_num_threads(1)
-    storage.FIRST_WAIT = 0.0
+    waiting.FIRST_WAIT = 0.0
     with tempfile.TemporaryDirectory() as folder, journal.open("a") as file:
         workspace = Workspace(Path(folder) / "work", source)
 

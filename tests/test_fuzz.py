@@ -12,7 +12,7 @@ from hostile import ATTACKS, TooLongError, Workspace, attempt, time_limit
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from sjepa.data import storage
+from sjepa.data import waiting
 
 EXAMPLES = {"audio": 25, "lists": 30, "files": 40, "weights": 20, "commands": 40}
 
@@ -24,7 +24,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
 
 @pytest.mark.parametrize("kind", ATTACKS)
 def test_attacks_end_in_one_line(kind: str, workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storage, "FIRST_WAIT", 0.0)
+    monkeypatch.setattr(waiting, "FIRST_WAIT", 0.0)
 
     @settings(
         max_examples=EXAMPLES[kind],

@@ -21,7 +21,7 @@ from conftest import babble
 from sjepa.audio.io import BadAudioError, read_audio, read_header, read_int16
 from sjepa.audio.stream import stream_audio
 from sjepa.config import Config
-from sjepa.data import storage
+from sjepa.data import storage, waiting
 from sjepa.data.build import build_index
 from sjepa.data.layouts.hugging_face import class_names
 from sjepa.errors import UserError
@@ -291,7 +291,7 @@ class Redirect(http.server.BaseHTTPRequestHandler):
 
 @pytest.mark.parametrize("where", ["file:///etc/passwd", "ftp://localhost/x"])
 def test_redirects_stay_on_http(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storage, "FIRST_WAIT", 0.0)
+    monkeypatch.setattr(waiting, "FIRST_WAIT", 0.0)
     monkeypatch.setattr(Redirect, "where", where)
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Redirect) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -1,7 +1,6 @@
 """Storage that fails while audio is indexed, packed or decoded: an outage leaves out no audio, single files may be."""
 
 import json
-import time
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from conftest import babble
 from test_shards import Handler, Serve, serve  # noqa: F401
 
 from sjepa import cli
-from sjepa.data import build, outages, shards, storage
+from sjepa.data import build, outages, shards, storage, waiting
 from sjepa.data.build import build_index
 from sjepa.data.index import read_labels
 from sjepa.data.opening import open_corpus
@@ -33,7 +32,7 @@ def remote(tmp_path: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> Rem
     lines = [json.dumps({"id": f"{number:02d}", "path": f"{url}/{number:02d}.wav"}) for number in range(FILES)]
     (tmp_path / "list.jsonl").write_text("\n".join(lines))
     monkeypatch.setattr(build, "PART", 4)
-    monkeypatch.setattr(outages, "PAUSE", 0.05)
+    monkeypatch.setattr(waiting, "LONGEST_WAIT", 0.05)
     monkeypatch.setattr(outages, "OUTAGE", 0.2)
     build.read_cached_header.cache_clear()
     return tmp_path / "list.jsonl", handler
@@ -91,14 +90,13 @@ def test_an_outage_is_waited_out(
     source, handler = remote
     monkeypatch.setattr(outages, "OUTAGE", 60.0)
     handler.refuse = 503
-    sleep = time.sleep
+    say = outages.say
 
-    def recover(seconds: float) -> None:
-        if seconds == outages.PAUSE:
-            handler.refuse = 0
-        sleep(seconds)
+    def recover(*arguments: Any, **options: Any) -> None:
+        say(*arguments, **options)
+        handler.refuse = 0
 
-    monkeypatch.setattr(time, "sleep", recover)
+    monkeypatch.setattr(outages, "say", recover)
     assert index(source, tmp_path / "index")["refused"] == 0
     assert len(ids(tmp_path / "index")) == FILES
     assert capsys.readouterr().err.count("no answer (") == 1
@@ -139,5 +137,5 @@ def test_audio_is_not_decoded_in_part_during_an_outage(remote: Remote, tmp_path:
     assert [line.partition(": ")[0].rpartition("/")[2] for line in corpus.refused] == ["03.wav"]
     handler.refuse = 503
     storage.failing_urls.clear()
-    with pytest.raises(OutageError, match=r"cannot be read, tried 5 times"):
+    with pytest.raises(OutageError, match=r"cannot be read after several tries"):
         open_corpus(tmp_path / "index", 15.0, "memory", 1.0, show=False)

@@ -21,7 +21,7 @@ from test_shards import Handler, Serve, flac, index, reader_of, serve  # noqa: F
 
 from sjepa import UserError, cli
 from sjepa.audio.io import BadAudioError
-from sjepa.data import prefetch, shard_cache, storage
+from sjepa.data import prefetch, shard_cache, storage, waiting
 from sjepa.data.index import open_index, read_labels
 from sjepa.data.loader import load
 from sjepa.data.opening import open_corpus
@@ -77,7 +77,7 @@ def test_a_server_that_stalls_costs_seconds(tmp_path: Path, serve: Serve, monkey
     handler.latency = 2.0
     monkeypatch.setattr(storage, "STALL", 0.1)
     began = time.monotonic()
-    with pytest.raises(UnreachableError, match="tried 5 times"):
+    with pytest.raises(UnreachableError, match="cannot be read after several tries"):
         fetch(ByteRange(f"{url}/a.bin", 2, 3))
     assert time.monotonic() - began < 5 * 2.0
     handler.latency = 0.0
@@ -103,7 +103,7 @@ def test_an_outage_is_waited_out_and_reported_once(
 ) -> None:
     (tmp_path / "a.bin").write_bytes(b"0123456789")
     url, handler = serve(tmp_path)
-    monkeypatch.setattr(storage, "LONGEST_WAIT", 0.02)
+    monkeypatch.setattr(waiting, "LONGEST_WAIT", 0.02)
     handler.break_next = 3 * storage.TRIES
     stream = prefetch.Prefetch(reports=True)
     with stream.hold(0, [ByteRange(f"{url}/a.bin")]):
@@ -370,8 +370,8 @@ def test_an_outage_that_lasts_saves_the_run_and_ends_it_with_its_own_code(
             handler.refuse = 503
 
     monkeypatch.setattr(loop, "train_step", break_later)
-    monkeypatch.setattr(storage, "LONGEST_WAIT", 0.02)
-    monkeypatch.setattr(storage, "FIRST_WAIT", 0.02)
+    monkeypatch.setattr(waiting, "LONGEST_WAIT", 0.02)
+    monkeypatch.setattr(waiting, "FIRST_WAIT", 0.02)
     monkeypatch.setattr(prefetch, "OUTAGE", 0.3)
     with pytest.raises(SystemExit) as ended:
         cli.main(call)

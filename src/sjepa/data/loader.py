@@ -24,7 +24,8 @@ from sjepa.data.masking import MaskConfig, draw_views
 from sjepa.data.outages import make_outage_error
 from sjepa.data.prefetch import Order, Prefetch, place_orders
 from sjepa.data.sampler import BatchPlan, BatchSpec, split_evenly
-from sjepa.data.storage import ByteRange, UnreachableError, never_stopped
+from sjepa.data.storage import ByteRange, UnreachableError
+from sjepa.data.waiting import never_stopped
 from sjepa.data.workers import choose_workers, describe_end, find_ended, ignore_stop_signals, record_processes
 from sjepa.errors import UserError
 from sjepa.stopping import StoppedError

@@ -1,6 +1,5 @@
 """Read audio for an index, for shards or into memory, so that an outage of the storage leaves nothing out."""
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from typing import TypeVar
@@ -8,13 +7,13 @@ from typing import TypeVar
 import numpy as np
 
 from sjepa.audio.io import BadAudioError
-from sjepa.data.storage import OUTAGE, ByteRange, DeniedError, UnreachableError, fetch
+from sjepa.data.storage import ByteRange, DeniedError, UnreachableError, fetch
+from sjepa.data.waiting import OUTAGE, Wait
 from sjepa.errors import OutageError
 from sjepa.progress import say
 from sjepa.stopping import nothing_unsaved
 
 OTHERS = 8  # other files that are tried before a server counts as out of order
-PAUSE = 10.0  # seconds before they are tried again
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -63,7 +62,7 @@ def server(url: str) -> str:
 
 def wait_for_server(places: list[ByteRange]) -> None:
     """Wait until a server serves one of the places. Raise OutageError after a long time, or if it denies access."""
-    until, reported = time.monotonic() + OUTAGE, False
+    wait = Wait(server(places[0].path), 1, OUTAGE, report=lambda line: say(f"sjepa: {line}", aside=True))
     while True:
         for place in places:
             try:
@@ -74,13 +73,9 @@ def wait_for_server(places: list[ByteRange]) -> None:
                 return
             else:
                 return
-        if isinstance(reason, DeniedError) or time.monotonic() > until:
-            raise make_outage_error(str(reason))
-        if not reported:
-            say(f"sjepa: no answer ({reason}); trying for {OUTAGE / 60:g} minutes", aside=True)
-            reported = True
         with nothing_unsaved():  # a signal ends the wait
-            time.sleep(PAUSE)
+            if isinstance(reason, DeniedError) or not wait.try_again(str(reason)):
+                raise make_outage_error(str(reason))
 
 
 def make_outage_error(reason: str) -> OutageError:

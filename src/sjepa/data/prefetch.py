@@ -14,7 +14,8 @@ from torch import Tensor
 
 from sjepa.audio.io import BadAudioError
 from sjepa.data.sampler import BatchSpec
-from sjepa.data.storage import OUTAGE, ByteRange, CutShortError, fetch, fetched_ahead, is_url
+from sjepa.data.storage import ByteRange, CutShortError, fetch, fetched_ahead, is_url
+from sjepa.data.waiting import OUTAGE
 
 GAP = 65_536  # bytes: a smaller gap between two stretches is cheaper to fetch than a second request
 REQUESTS = 16  # concurrent requests per reading process

@@ -3,7 +3,6 @@
 import importlib
 import os
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,12 +10,10 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from sjepa.audio.io import BadAudioError, one_line, show_path
+from sjepa.data.waiting import Wait, never_stopped
 from sjepa.errors import UserError
 
 TRIES = 5
-FIRST_WAIT = 0.5  # seconds before the second try; each further wait is twice as long, up to the longest
-LONGEST_WAIT = 10.0
-OUTAGE = 1200.0  # seconds to wait for a server that does not answer: less than ranks wait for each other
 CONNECT, STALL = 5.0, 10.0  # seconds that a server may take to accept a connection, and to send its next bytes
 PART = 8 * 2**20  # bytes per request when a whole file is downloaded
 DOWNLOADS = 4  # concurrent requests of a download
@@ -108,10 +105,6 @@ def read_local(place: ByteRange) -> bytes:
         raise BadAudioError(f"{show_path(place.path)}: cannot be read ({reason})") from error
 
 
-def never_stopped() -> bool:
-    return False
-
-
 def fetch(
     place: ByteRange,
     patience: float = 0.0,
@@ -125,19 +118,19 @@ def fetch(
     """
     url, offset, size = place
     filesystem, path = open_filesystem(url)
-    began = time.monotonic()
-    tries, short = 1 if url in failing_urls else TRIES, False
-    for attempt in range(1, 1_000_000):
+    name = show_path(url)
+    wait = Wait(name, 1) if url in failing_urls else Wait(name, TRIES, patience, is_stopped, report)
+    while True:
         try:
             # By keyword, because protocols order these arguments differently.
             stretch = {"start": offset, "end": offset + size} if size else {}
             content: bytes = filesystem.cat_file(path, **stretch)
         except FileNotFoundError:
-            raise BadAudioError(f"{show_path(url)}: there is no such file") from None
+            raise BadAudioError(f"{name}: there is no such file") from None
         except Exception as error:  # every protocol has its own exceptions
             reason, short = one_line(error) or type(error).__name__, False
             if isinstance(error, PermissionError) or getattr(error, "status", None) in FINAL:
-                raise DeniedError(f"{show_path(url)}: cannot be read ({reason})") from None
+                raise DeniedError(f"{name}: cannot be read ({reason})") from None
         else:
             if not size or len(content) == size:
                 failing_urls.discard(url)
@@ -145,22 +138,12 @@ def fetch(
             if len(content) > size:
                 raise UserError(f"{url}: the server does not serve parts of files (HTTP ranges): download the folder")
             reason, short = f"{len(content)} of {size} bytes came", True
-        lasting = tries > 1 and not short and time.monotonic() - began < patience
-        if is_stopped() or (attempt >= tries and not lasting):
+        if not wait.try_again(reason, answered=short):
             break
-        if attempt == TRIES and report is not None:
-            report(f"{show_path(url)}: no answer ({reason}); trying for {patience / 60:g} minutes")
-        pause(min(LONGEST_WAIT, FIRST_WAIT * 2 ** (attempt - 1)), is_stopped)
     failing_urls.add(url)
     refusal = CutShortError if short else UnreachableError
-    raise refusal(f"{show_path(url)}: cannot be read, tried {max(attempt, TRIES)} times ({reason})")
-
-
-def pause(seconds: float, is_stopped: Callable[[], bool]) -> None:
-    """Sleep, but wake up when the work is stopped."""
-    until = time.monotonic() + seconds
-    while (left := until - time.monotonic()) > 0 and not is_stopped():
-        time.sleep(min(0.1, left))
+    # No number in the message, so that a URL has the same reason whenever it fails.
+    raise refusal(f"{name}: cannot be read after several tries ({reason})")
 
 
 def file_size(url: str) -> int | None:
