@@ -1,6 +1,6 @@
-"""Numbers of the Iban study: collect the results of recipes/iban.sh, and make the table of docs/study.md.
+"""Numbers of the Iban study: collect the results of recipes/iban.sh, and make the tables of docs/study.md.
 
-python benchmarks/iban.py runs/iban    # -> benchmarks/results/iban.json, and prints the table
+python benchmarks/iban.py runs/iban    # -> benchmarks/results/iban.json and iban-runs.json, and prints the tables
 """
 
 import sys
@@ -10,8 +10,11 @@ from typing import Any
 from output import merge_entries, to_markdown
 
 from sjepa.files import read_json
+from sjepa.runs.events import select_events
+from sjepa.runs.folder import RunFolder
 
 RESULTS = Path(__file__).parent / "results" / "iban.json"
+RUNS = RESULTS.with_name("iban-runs.json")
 AMOUNTS = {"all": "all transcripts", "60": "1 hour", "10": "10 minutes"}
 ROWS = {
     "logmel": "log-mel",
@@ -35,6 +38,21 @@ def collect(out: Path) -> None:
     if not found:
         raise SystemExit(f"there are no results in {out}: run recipes/iban.sh first")
     merge_entries(RESULTS, {name: {key: results[key] for key in KEPT} for name, results in found.items()})
+    runs = [run for run in map(RunFolder, sorted(out.iterdir())) if run.exists]
+    merge_entries(RUNS, {run.path.name: summarize_run(run) for run in runs})
+
+
+def summarize_run(run: RunFolder) -> dict[str, Any]:
+    """Return the amount of training, and the accuracies at the end."""
+    lines = select_events(run.events(), "train")
+    last = lines[-1]
+    return {
+        "steps": last["step"],
+        "audio_hours": round(last["step"] * run.config().batches.seconds / 3600, 1),
+        "seconds": round(sum(line["speed"]["seconds"] for line in lines)),
+        "accuracy_masked": round(last["accuracy_masked"], 4),
+        "accuracy_visible": round(last["accuracy_visible"], 4),
+    }
 
 
 def load_rates(measure: str) -> dict[str, dict[str, float]]:
@@ -61,8 +79,25 @@ def make_table() -> str:
     )
 
 
+def make_runs_table() -> str:
+    """Make the table of how long the encoders were trained, and how often they are right in the end."""
+    kept: dict[str, Any] = read_json(RUNS)
+    rows = [
+        [
+            ROWS[row],
+            f"{run['steps']:,}",
+            f"{run['audio_hours']:,.0f}",
+            f"{run['accuracy_masked']:.0%}",
+            f"{run['accuracy_visible']:.0%}",
+        ]
+        for row, run in ((row, kept[row]) for row in ROWS if row in kept)
+    ]
+    columns = ["steps", "hours of audio", "right at masked frames", "at visible frames"]
+    return to_markdown(["pre-trained on", *columns], rows)
+
+
 if __name__ == "__main__":
     if len(sys.argv) != 2:
         raise SystemExit(__doc__)
     collect(Path(sys.argv[1]))
-    print(make_table())
+    print(make_table(), make_runs_table(), sep="\n\n")
