@@ -262,3 +262,19 @@ def test_a_silent_crop_of_an_utterance_with_sound_is_no_damage(tmp_path: Path, c
     if cached:  # a recording without any sound is named once
         (reason,) = decode(scan_folder(tmp_path, 2.0, show=False), show=False).refused
         assert reason.endswith("silent.wav: silence, every sample is zero")
+
+
+def test_a_batch_of_silent_files_is_filled_from_shorter_speech(tmp_path: Path) -> None:
+    """The silent files alone have the length of the longer bucket, so nothing else of that length can replace them."""
+    speech = babble(1.0, seed=1)
+    soundfile.write(tmp_path / "speech.wav", speech, 16_000)
+    for number in range(3):
+        soundfile.write(tmp_path / f"silent-{number}.wav", np.zeros(2 * 16_000), 16_000)
+    reader = reader_of(tmp_path)
+    plan = BatchPlan(reader.corpus.length, seconds=6.0, buckets=(1.0, 2.0), seed=0)
+    epoch = plan.epoch(0)
+    longer = next(spec for spec in (epoch[i] for i in range(len(epoch))) if spec.samples == 32_000)
+    batch = reader[longer]
+    once = reader.corpus.read(reader.corpus.paths.index(str(tmp_path / "speech.wav")))
+    assert len(batch.bad) == 3
+    np.testing.assert_array_equal(batch.waveforms[0].numpy(), np.concatenate([once, once]))

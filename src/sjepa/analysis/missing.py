@@ -23,7 +23,10 @@ def analyse_missing(
     """Compute utterances, entropies and the clusters' phones, except those already in RUN/analysis."""
     out, restored = RunFolder(run).analysis, None
     if utterance_files(out):
-        say(f"Keeping the utterances in {out}; delete the folder to compute everything again")
+        say(
+            f"The utterances in {out} are kept, also if they are not from {data}; "
+            "delete the folder to compute everything again"
+        )
     else:
         restored = RestoredRun(run, device)
         chosen = find_utterances(data, [], utterances, subset)

@@ -32,7 +32,7 @@ from sjepa.stopping import StoppedError
 from sjepa.torch_private import end_workers
 
 WAIT = 0.2  # seconds between two looks at a request to stop while no batch is ready
-OTHERS = 20  # substitutes to try if every utterance of a batch is damaged
+OTHERS = 20  # substitutes to try, long enough ones and then shorter ones, if every utterance of a batch is damaged
 
 
 @dataclass(frozen=True)
@@ -179,18 +179,25 @@ class BatchReader(torch.utils.data.Dataset):
         return whole[start : start + samples]
 
     def find_substitute(self, spec: BatchSpec, bad: list[str]) -> np.ndarray:
-        """Read a stretch from another batch, because a missing shard may have held this whole batch."""
+        """Read a stretch from another batch, because a missing shard may have held this whole batch.
+
+        Only if no utterance that is long enough can be read, a shorter one is repeated.
+        """
         generator = np.random.default_rng((self.seed, spec.epoch, spec.index, len(spec.utterances), self.rank))
+        enough = self.corpus.length >= spec.samples
+        candidates = [np.flatnonzero(fitting) for fitting in (enough, ~enough)]
+        chosen = [generator.permutation(numbers)[:OTHERS] for numbers in candidates]
         unreachable = False
-        for utterance in generator.choice(np.flatnonzero(self.corpus.length >= spec.samples), OTHERS).tolist():
+        for utterance in np.concatenate(chosen).tolist():
+            samples = min(spec.samples, int(self.corpus.length[utterance]))
             try:
-                return self.crop(utterance, spec.samples, generator)
+                return np.resize(self.crop(utterance, samples, generator), spec.samples)
             except BadAudioError as error:
                 unreachable = isinstance(error, UnreachableError)
         if unreachable and bad:
             raise make_outage_error(bad[0])
         first = bad[0] if bad else f"{self.corpus.name(int(spec.utterances[0]))} and others are silent"
-        raise UserError(f"every file of a batch is damaged, and so are {OTHERS} others: {first}")
+        raise UserError(f"every file of a batch is damaged, and so are {sum(map(len, chosen))} others: {first}")
 
     def last_read(self, dead: Sequence[BaseProcess]) -> str:
         """What these worker processes were reading."""
