@@ -46,6 +46,8 @@ from sjepa.train.run import Run
 from sjepa.train.step import train_step
 from sjepa.version import __version__
 
+LARGEST_ON_CPU = 256  # width of the largest encoder that a CPU trains in reasonable time; `tiny` has 128
+
 
 @dataclass
 class Training:
@@ -118,7 +120,7 @@ def run_to_end(job: Job, request: StopRequest, show: bool) -> bool:
     distributed.run_on_main_rank(lambda: prepare(folder, config, job.branch_from))
     check_shared_disk(folder)
     stop_if_asked(request)
-    if device.type == "cpu" and config.encoder.hidden_size >= 512:
+    if device.type == "cpu" and config.encoder.hidden_size > LARGEST_ON_CPU:
         say("There is no GPU: an encoder of this size trains very slowly on a CPU. --preset tiny is made for CPUs")
     run = Run.start(config, device)
     with checkpoint.refuse_unfit(folder):
