@@ -44,6 +44,7 @@ INPUTS: dict[str, list[tuple[str, ...]]] = {
     "whisper/config.json": [("cost", "--encoder", "{scratch}/whisper", *COST)],
     "hubert/config.json": [("cost", "--encoder", "{scratch}/hubert", *COST)],
     "hubert/preprocessor_config.json": [("cost", "--encoder", "{scratch}/hubert", *COST)],
+    "exported/card.json": [("export", "{scratch}/exported", "{scratch}/out", "--to", "hf")],
     "exported/training.json": [("export", "{scratch}/exported", "{scratch}/out", "--to", "hf")],
     "grids/0.TextGrid": [
         (

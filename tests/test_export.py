@@ -26,8 +26,10 @@ from sjepa.evaluate.upstream import load_upstream
 from sjepa.export import graphs
 from sjepa.export.int8 import relative_error
 from sjepa.export.plain import PlainEncoder
+from sjepa.model.card_facts import CardFacts
 from sjepa.model.formats import fingerprint
 from sjepa.train.branch import branch
+from sjepa.train.loop import pretrain
 
 
 def export(*arguments: object) -> None:
@@ -118,7 +120,7 @@ def test_a_release_has_checksums_that_sha256sum_accepts(finished_run: Path, tmp_
     export(finished_run / "encoder-phase1", tmp_path / "release", "--to", "release", "--licence", "cc-by-4.0")
     names = {path.name for path in (tmp_path / "release").iterdir()}
     weights = {"model.safetensors", "clusters.safetensors", "config.json", "preprocessor_config.json"}
-    assert names == weights | {"training.json", "README.md", "SHA256SUMS"}
+    assert names == weights | {"training.json", "card.json", "README.md", "SHA256SUMS"}
     checked = subprocess.run(
         ["sha256sum", "-c", "SHA256SUMS"], cwd=tmp_path / "release", capture_output=True, text=True
     )
@@ -287,6 +289,50 @@ def test_a_run_that_lacks_a_file_is_refused_with_the_command_that_writes_it(fini
         (run / name).write_bytes((finished_run / name).read_bytes())
     refused(r"has no encoder/model\.safetensors: .*`sjepa pretrain --out .* continues", run, "--to", "hf", target)
     assert not target.exists()
+
+
+def front_and_body(folder: Path) -> tuple[str, str]:
+    card = huggingface_hub.ModelCard.load(folder / "README.md")
+    return card.data.license, card.text
+
+
+def test_licence_credit_and_results_travel_with_an_encoder(tmp_path: Path) -> None:
+    export("english-compact", tmp_path / "first", "--to", "hf")
+    export(tmp_path / "first", tmp_path / "second", "--to", "torch")
+    for folder in (tmp_path / "first", tmp_path / "second"):
+        licence, text = front_and_body(folder)
+        assert licence == "cc-by-4.0"
+        assert "These weights: cc-by-4.0." in text
+        assert "LibriSpeech dev-clean and parts of train-clean-100" in text
+        assert "| speaker ↑ | 99.70 ± 0.17 |" in text
+    export(tmp_path / "first", tmp_path / "other", "--to", "hf", "--licence", "mit", "--about", "Mine.")
+    licence, text = front_and_body(tmp_path / "other")
+    assert licence == "mit"
+    assert "Mine." in text
+    assert "train-clean-100" not in text
+
+
+def test_results_from_before_rounding_say_so_in_later_exports(finished_run: Path, tmp_path: Path) -> None:
+    export(finished_run, tmp_path / "full", "--to", "hf")
+    CardFacts(results="| phones | 70 |").save(tmp_path / "full" / "card.json")
+    export(tmp_path / "full", tmp_path / "half", "--to", "release")
+    export(tmp_path / "half", tmp_path / "again", "--to", "hf")
+    _, text = front_and_body(tmp_path / "again")
+    assert "| phones | 70 |\n\nThe weights were rounded to fp16 after these measurements." in text
+
+
+def test_the_card_names_the_licence_of_the_encoder_that_a_run_started_from(
+    finished_run: Path, corpus: Path, tmp_path: Path, micro: Callable[..., Config]
+) -> None:
+    export(finished_run, tmp_path / "start", "--to", "hf", "--licence", "cc-by-nc-4.0")
+    for start, run in (("start", "first"), ("first", "second")):
+        config = micro(phase1={"steps": 1}, phase2={"steps": 1}, init_from=str(tmp_path / start))
+        assert pretrain(config, corpus, tmp_path / run, show=False)
+    shutil.rmtree(tmp_path / "start")
+    export(tmp_path / "second", tmp_path / "out", "--to", "hf")
+    licence, text = front_and_body(tmp_path / "out")
+    assert licence == "unknown"
+    assert "The encoder that training started from: cc-by-nc-4.0." in text
 
 
 def test_the_card_of_an_unfinished_run_states_its_step(

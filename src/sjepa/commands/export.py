@@ -1,6 +1,6 @@
 """`sjepa export`: write an encoder in a format that other programs load."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -11,6 +11,7 @@ from sjepa.errors import UserError
 from sjepa.subcommands import parse
 
 if TYPE_CHECKING:
+    from sjepa.model.card_facts import CardFacts
     from sjepa.runs.encoder import Encoder
 
 
@@ -33,16 +34,19 @@ class Export:
     """With `--to hf`: store the weights in fp16, at half the size."""
     ema: bool = False
     """Export the target encoder of a run (the moving average that the mixture reads) instead of the encoder."""
-    licence: str = "unknown"
-    """Licence of the weights in the model card, as an identifier of the Hugging Face Hub such as apache-2.0."""
+    licence: str = ""
+    """Licence of the weights in the model card, as an identifier of the Hugging Face Hub such as apache-2.0. Default:
+    the licence of an exported or shipped encoder, or unknown."""
     step: Annotated[int | None, INDEX] = None
     """Use the checkpoint at this step instead of the newest encoder of a run; see train.keep_every."""
     name: str = ""
     """Name in the model card. Default: the name of the folder."""
     about: str = ""
-    """A paragraph for the model card, in Markdown: for example the audio, its licences, and whom to credit."""
+    """A paragraph for the model card, in Markdown: for example the audio, its licences, and whom to credit.
+    Default: the paragraph of an exported or shipped encoder."""
     results: tuple[Path, ...] = ()
-    """Folders to search for results of this encoder, for the model card. Default: its run, and `runs`."""
+    """Folders to search for results of this encoder, for the model card. Default: its run, and `runs`, or else
+    the results of an exported or shipped encoder."""
     int8: bool = False
     """With `--to onnx`: store 8-bit weights, at a quarter of the size. The outputs differ slightly."""
     force: bool = False
@@ -72,13 +76,14 @@ def run(arguments: list[str]) -> None:
         if facts is not None and encoder.held_clusters:
             facts = facts.until(encoder.clusters.info.phase, encoder.clusters.info.step)
         measured = fingerprint(encoder)
-        results = results_tables(source, measured, command.results)
+        card = card_facts(source, measured, command)
         notes: list[str] = []
         if command.to in ("hf", "release"):
             half = command.half or command.to == "release"
             encoder = write_hugging_face(encoder, partial, facts, half)
+            rounded = fingerprint(encoder) != measured
+            write_card_facts(card, partial, rounded)
             if half:
-                rounded = fingerprint(encoder) != measured
                 notes.append(
                     "Weights are in fp16"
                     + (", rounded from fp32. Results were measured before rounding." if rounded else ".")
@@ -89,17 +94,8 @@ def run(arguments: list[str]) -> None:
             notes.append("These are the weights of the target encoder, an average over training steps.")
         name = command.name or command.folder.absolute().name
         with refuse_surprises(command.source):
-            card = model_card(
-                name,
-                facts,
-                encoder,
-                to=command.to,
-                licence=command.licence,
-                about=command.about,
-                results=results,
-                notes="\n\n".join(notes),
-            )
-        write_whole(partial / "README.md", card)
+            text = model_card(name, facts, encoder, to=command.to, card=card, notes="\n\n".join(notes))
+        write_whole(partial / "README.md", text)
         if command.to == "release":
             write_checksums(partial)
         files = sorted(partial.iterdir(), key=lambda file: file.name)
@@ -107,9 +103,9 @@ def run(arguments: list[str]) -> None:
     print(f"{command.folder}: {', '.join(file.name for file in files)} ({size:,.1f} MB)")
     if notes:
         print(" ".join(notes))
-    if command.licence == "unknown":
+    if not card.known_licence:
         print("The model card states no licence; set one with --licence, for example --licence apache-2.0")
-    if not results:
+    if not card.results:
         print(f"The model card has no results; `sjepa probe --encoder {command.source} --data CORPUS` measures some")
 
 
@@ -124,6 +120,25 @@ def write_graph(encoder: "Encoder", folder: Path, command: Export) -> str:
 
     error = write_int8(encoder, folder)
     return f"With 8-bit weights, the relative error of the last hidden state is {error:.1%} (root mean square)."
+
+
+def card_facts(source: Path, weights: str, command: Export) -> "CardFacts":
+    """Return licence, credit and results: of the command, or else of the folder that the encoder comes from."""
+    from sjepa.model.card_facts import CardFacts, read_card_facts
+    from sjepa.model.encoder_folder import find_encoder_files
+
+    known = read_card_facts(find_encoder_files(source).card)
+    results = results_tables(source, weights, command.results) or known.results
+    return CardFacts(command.licence or known.licence, command.about or known.about, results)
+
+
+def write_card_facts(card: "CardFacts", folder: Path, rounded: bool) -> None:
+    """Write licence, credit and results with the encoder. Results of other weights say that these were rounded."""
+    from sjepa.model.encoder_folder import EncoderFolder
+
+    if rounded and card.results:
+        card = replace(card, results=f"{card.results}\n\nThe weights were rounded to fp16 after these measurements.")
+    card.save(EncoderFolder(folder).card)
 
 
 def results_tables(source: Path, weights: str, folders: tuple[Path, ...]) -> str:

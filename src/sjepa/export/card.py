@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 from sjepa.evaluate.tabular import escape_markdown
 from sjepa.export.facts import TrainingFacts
+from sjepa.model.card_facts import UNKNOWN, CardFacts
 from sjepa.phases import PhaseConfig
 from sjepa.runs.encoder import Encoder
 
@@ -12,7 +13,6 @@ Format = Literal["hf", "release", "onnx", "torch"]
 FOLDERS = ("hf", "release")
 """Formats that `Encoder.from_pretrained` loads."""
 LIBRARIES = {"hf": "transformers", "release": "transformers", "onnx": "onnx", "torch": "pytorch"}
-UNKNOWN = "unknown"
 NO_RESULTS = "None were available when this card was written."
 CITATION = """@article{ioannides-sjepa,
   title  = {{S-JEPA}: Soft Clustering Anchors for Self-Supervised Speech Representation Learning},
@@ -59,25 +59,20 @@ def model_card(
     encoder: Encoder,
     *,
     to: Format,
-    licence: str,
-    about: str,
-    results: str,
+    card: CardFacts,
     notes: str,
 ) -> str:
     """Return a model card in Markdown, with the front matter that model hubs read.
 
-    `about` is the user's own paragraph. `results` are tables, or empty. `notes` are remarks on the exported weights.
+    `notes` are remarks on the exported weights.
     """
     size = encoder.config
     parameters = sum(p.numel() for p in encoder.parameters())
     normalizes = encoder.feature_extractor.normalizes_waveforms
     scaled = "with zero mean and unit variance" if normalizes else "without normalisation"
-    licensed = f"These weights: {table_cell(licence)}."
-    if licence == UNKNOWN:
-        licensed = "No licence is stated for these weights yet. It depends on the audio they were trained on."
     trained_with = "" if facts is None else f"sjepa {table_cell(facts.run.get('sjepa', UNKNOWN))}, "
     return f"""---
-license: {json.dumps(licence)}
+license: {json.dumps(card.licence)}
 library_name: {LIBRARIES[to]}
 pipeline_tag: feature-extraction
 tags: [speech, audio, self-supervised, s-jepa, hubert]
@@ -88,7 +83,7 @@ tags: [speech, audio, self-supervised, s-jepa, hubert]
 A speech encoder pre-trained with S-JEPA: HuBERT's architecture, {size.layers} transformer layers of width
 {size.hidden_size}, {parameters:,} parameters. It takes 16 kHz mono waveforms {scaled}, and returns
 {size.layers + 1} hidden states with one frame per 320 samples (20 ms). Frame t is centred on sample
-320 t + 200.{prepend_blank_line(about)}
+320 t + 200.{prepend_blank_line(card.about)}
 
 ## Use it
 
@@ -100,11 +95,11 @@ A speech encoder pre-trained with S-JEPA: HuBERT's architecture, {size.layers} t
 
 ## Results
 
-{results or NO_RESULTS}
+{card.results or NO_RESULTS}
 
 ## Licence
 
-{licensed}
+{describe_licence(facts, card)}
 
 ## How to cite
 
@@ -121,6 +116,17 @@ The encoder was trained with {trained_with}an independent implementation.
 def prepend_blank_line(paragraph: str) -> str:
     """Return a paragraph after an empty line, or an empty string."""
     return f"\n\n{paragraph.strip()}" if paragraph.strip() else ""
+
+
+def describe_licence(facts: TrainingFacts | None, card: CardFacts) -> str:
+    """State the licence of the weights, and that of the encoder that training started from."""
+    if card.known_licence:
+        licensed = f"These weights: {table_cell(card.known_licence)}."
+    else:
+        licensed = "No licence is stated for these weights yet. It depends on the audio they were trained on."
+    if facts is not None and facts.initial_licence:
+        licensed += f"\nThe encoder that training started from: {table_cell(facts.initial_licence)}."
+    return licensed
 
 
 def describe_clusters(encoder: Encoder) -> str:

@@ -13,12 +13,12 @@ from sjepa.files import read_json, write_whole
 from sjepa.model.encoder_folder import EncoderFolder
 from sjepa.runs.audio import FIELDS, AudioSection, audio_sections
 from sjepa.runs.events import select_events
-from sjepa.runs.folder import RunFolder
+from sjepa.runs.folder import INITIAL_LICENCE, RunFolder
 from sjepa.runs.locate import find_run
 from sjepa.settings_file import from_toml, to_toml
 
 FACTS_FILE = "training.json"
-KEPT = (*FIELDS, "sjepa", "torch", "started", "world_size")
+KEPT = (*FIELDS, "sjepa", "torch", "started", "world_size", INITIAL_LICENCE)
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,11 @@ class TrainingFacts:
         """
         logged = {event.get("step", 0): event for event in self.data}
         return [(each, logged.get(each.since, {})) for each in audio_sections(self.run, before=self.step)]
+
+    @property
+    def initial_licence(self) -> str:
+        """Licence of the encoder that training started from. Empty if it is not known."""
+        return str(self.run.get(INITIAL_LICENCE, ""))
 
     def until(self, phase: int, step: int) -> "TrainingFacts":
         """Return the facts of an encoder that a step of this phase left."""

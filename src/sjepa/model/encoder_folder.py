@@ -4,6 +4,7 @@
     config.json               sizes and architecture, as Hugging Face stores them
     preprocessor_config.json  what the encoder expects of waveforms
     clusters.safetensors      the mixture and the cluster head; only in folders that sjepa wrote
+    card.json                 licence, credit and results, for the model card; only in folders of `sjepa export`
 
 No other module knows these names. `runs.locate` finds the encoder folder of a run.
 """
@@ -43,6 +44,11 @@ class EncoderFolder:
     def clusters(self) -> Path:
         """The mixture and the cluster head."""
         return self.path / CLUSTERS_FILE
+
+    @property
+    def card(self) -> Path:
+        """Licence, credit and results; see card_facts.py."""
+        return self.path / "card.json"
 
     @property
     def exists(self) -> bool:

@@ -40,6 +40,7 @@ encoder-phaseN/        the encoder at the end of phase N, for every phase but th
 before-step-N/         a copy of the run at step N, before it was extended or got other audio
 """
 README_NAME = "README.txt"
+INITIAL_LICENCE = "initial_licence"  # in run.json: licence of the encoder that training started from, if known
 HISTORY, PENDING = "history", "pending"  # keys of run.json that are not facts; see history.py
 STEP = re.compile(r"step-(\d{8,15})")
 EARLIER = re.compile(r"before-step-(\d{1,15})")
@@ -295,8 +296,11 @@ class RunFolder:
 
     # Writing
 
-    def create(self, config: "Config", data: str, corpus: str) -> None:
-        """Create the directory of a new run. `corpus` is the fingerprint of the audio."""
+    def create(self, config: "Config", data: str, corpus: str, initial_licence: str = "") -> None:
+        """Create the directory of a new run. `corpus` is the fingerprint of the audio.
+
+        `initial_licence` is the licence of the encoder that training starts from, if it is known.
+        """
         import torch
 
         from sjepa import distributed
@@ -305,6 +309,8 @@ class RunFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         versions = {"sjepa": __version__, "torch": torch.__version__, "python": platform.python_version()}
         facts = {"data": data, "corpus": corpus} | versions | describe_process()
+        if initial_licence:
+            facts[INITIAL_LICENCE] = initial_licence
         self.write_start(config, facts | {"world_size": distributed.world_size()})
 
     def write_start(self, config: "Config", facts: dict[str, Any]) -> None:

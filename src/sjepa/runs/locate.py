@@ -5,9 +5,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from sjepa.errors import UserError
-from sjepa.model.encoder_folder import CONFIG_FILE
+from sjepa.model.card_facts import read_card_facts
+from sjepa.model.encoder_folder import CONFIG_FILE, find_encoder_files
 from sjepa.model.named import resolve_encoder
-from sjepa.runs.folder import RunFolder
+from sjepa.runs.folder import INITIAL_LICENCE, RunFolder
 
 
 def find_run(path: Path) -> RunFolder | None:
@@ -40,6 +41,14 @@ def find_encoder_folder(path: Path, *other_files: str) -> Path | None:
     names = (CONFIG_FILE, *other_files)
     folders = (path, RunFolder(path).encoder)
     return next((folder for folder in folders if any((folder / name).is_file() for name in names)), None)
+
+
+def find_licence(source: str | Path) -> str:
+    """Return the licence of an encoder, or of the weights that a run started from. Empty if it is not recorded."""
+    run = find_run(resolve_encoder(source))
+    if run is not None:
+        return str(run.facts.get(INITIAL_LICENCE, ""))
+    return read_card_facts(find_encoder_files(find_encoder(source)).card).known_licence
 
 
 @contextmanager

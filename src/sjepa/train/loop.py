@@ -27,6 +27,7 @@ from sjepa.runs import checkpoint
 from sjepa.runs.audio import audio_sections, replace_audio
 from sjepa.runs.folder import RunFolder
 from sjepa.runs.history import finish_change, record_start, record_stop
+from sjepa.runs.locate import find_licence
 from sjepa.seeds import seed_from
 from sjepa.settings_file import to_toml
 from sjepa.stopping import StoppedError, StopRequest, stop_requests
@@ -288,7 +289,7 @@ def open_folder(job: Job, corpus: str, run: Run) -> None:
     config, folder, step = job.config, job.folder, run.step
     past, changed, facts, messages = config, [], {}, []
     if not folder.exists:
-        folder.create(config, job.data, corpus)
+        folder.create(config, job.data, corpus, find_licence(config.init_from) if config.init_from else "")
     else:
         finish_change(folder)
         past = folder.config()
