@@ -201,6 +201,15 @@ def test_embed_live_takes_a_file_as_if_it_were_live(
         dispatch([*call, "--stream.chunk", "0"])
 
 
+def test_standard_output_without_live_is_refused(
+    finished_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match="--out - needs --live"):
+        dispatch(["embed", "talk.wav", "--encoder", str(finished_run), "--out", "-"])
+    assert not list(tmp_path.iterdir())
+
+
 def test_embed_live_answers_before_the_stream_ends(finished_run: Path, recording: np.ndarray) -> None:
     call = [sys.executable, "-m", "sjepa", "embed", "-", "--live", "--encoder", str(finished_run), "--out", "-"]
     with subprocess.Popen(call, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:

@@ -88,10 +88,13 @@ def run(arguments: list[str]) -> None:
 def run_files(command: Embed) -> None:
     from sjepa import distributed
     from sjepa.data.corpus import describe_refused
+    from sjepa.embed.live import STDIN
     from sjepa.embed.recordings import Embedding, Outcome, Recording, embed, find_recordings
     from sjepa.files import write_whole
     from sjepa.locks import lock_folder
 
+    if command.out == STDIN:
+        raise UserError("--out - needs --live: otherwise, give a folder")
     readout, network = load_network(command)
     settings = describe_settings(command, network) | {"window": asdict(command.window)}
 
