@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -94,6 +95,34 @@ def test_an_utterance_in_a_padded_batch_has_the_posteriors_it_has_alone(
         torch.testing.assert_close(together[1, : alone.shape[1]], alone[0], atol=1e-4, rtol=1e-3)
         assert not together[1, alone.shape[1] :].any()
     assert (encoder.units(waveforms, lengths)[1, 27:] == -1).all()
+
+
+@pytest.mark.parametrize(
+    ("lengths", "words"),
+    [
+        (torch.tensor([32_000, 9_000]), "length 32000: lengths should be from 400 to 16000"),
+        (torch.tensor([16_000, 10]), "length 10: lengths should be from 400"),
+        (torch.tensor([-5, 9_000]), "length -5: lengths should be from 400"),
+        (torch.tensor([0.5, 1.0]), "whole numbers of samples, not a tensor of torch.float32"),
+        (torch.tensor([9_000]), r"lengths should have shape \(2,\), one per waveform, not \(1,\)"),
+        ([16_000, 9_000], "lengths should be a tensor .* not builtins.list"),
+    ],
+)
+def test_lengths_that_cannot_be_right_are_refused(exported: Path, lengths: Any, words: str) -> None:
+    encoder = Encoder.from_pretrained(exported)
+    for method in (encoder, encoder.posteriors, encoder.head_posteriors, encoder.units):
+        with pytest.raises(UserError, match=words):
+            method(torch.zeros(2, 16_000), lengths)
+
+
+def test_other_arguments_that_cannot_be_right_are_refused(exported: Path) -> None:
+    encoder = Encoder.from_pretrained(exported)
+    with pytest.raises(UserError, match=r"tensor of floats, not numpy\.ndarray: torch\.from_numpy"):
+        encoder(np.zeros((1, 16_000), np.float32))
+    with pytest.raises(UserError, match=r"tensor of floats, not a tensor of torch\.int16"):
+        encoder(torch.zeros(1, 16_000, dtype=torch.int16))
+    with pytest.raises(UserError, match="units come from mixture or head, not from 'mix'"):
+        encoder.units(torch.zeros(1, 16_000), source="mix")  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")

@@ -103,10 +103,7 @@ class EncoderNetwork(nn.Module):
 
         With `moments`, waveforms are normalised as parts of a recording with these statistics.
         """
-        if waveforms.dim() != 2:
-            raise UserError(f"waveforms should have shape (batch, samples), not {tuple(waveforms.shape)}")
-        if waveforms.shape[1] < RECEPTIVE_FIELD:
-            raise UserError(f"{waveforms.shape[1]} samples are too few: the encoder needs {RECEPTIVE_FIELD} (25 ms)")
+        check_shape(waveforms)
         features: Tensor = self.feature_extractor(waveforms, lengths, moments)
         if self.training and features.requires_grad:
             features = ScaleGradient.apply(features, self.config.feature_gradient_scale)
@@ -137,6 +134,14 @@ class EncoderNetwork(nn.Module):
                 x = layer(x, key_mask)
             hidden_states.append(x)
         return EncoderOutput(hidden_states, frames)
+
+
+def check_shape(waveforms: Tensor) -> None:
+    """Raise UserError unless waveforms have shape (B, N) with at least one frame."""
+    if waveforms.dim() != 2:
+        raise UserError(f"waveforms should have shape (batch, samples), not {tuple(waveforms.shape)}")
+    if waveforms.shape[1] < RECEPTIVE_FIELD:
+        raise UserError(f"{waveforms.shape[1]} samples are too few: the encoder needs {RECEPTIVE_FIELD} (25 ms)")
 
 
 def init_linear(module: nn.Module) -> None:

@@ -1,17 +1,19 @@
 """The public encoder: load it from a run, a folder, a file or a name, with its mixture and cluster head."""
 
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self, get_args
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from sjepa.audio.frames import frame_count
+from sjepa.audio.frames import RECEPTIVE_FIELD, frame_count
 from sjepa.errors import UserError
+from sjepa.fields import shorten
 from sjepa.model import formats
-from sjepa.model.encoder import EncoderNetwork
+from sjepa.model.encoder import EncoderNetwork, EncoderOutput, check_shape
 from sjepa.model.encoder_config import EncoderConfig
 from sjepa.model.encoder_folder import EncoderFolder, find_encoder_files
 from sjepa.model.named import resolve_encoder
@@ -39,6 +41,23 @@ class Encoder(EncoderNetwork):
         self.source: Path | None = None
         # In a list, so that torch does not register the clusters as a submodule.
         self.held_clusters: list[Clusters] = []
+
+    def forward(
+        self,
+        waveforms: Tensor,
+        lengths: Tensor | None = None,
+        *,
+        mask: Tensor | None = None,
+        keep: Sequence[bool] | None = None,
+        until: int | None = None,
+    ) -> EncoderOutput:
+        """Return the hidden states of 16 kHz waveforms (B, N). Raise UserError for arguments that cannot be right.
+
+        `lengths` are the samples per utterance of a padded batch. `mask` (B, T) is True at frames to hide from the
+        transformer. `keep` selects the layers to run (LayerDrop). `until` is the last layer that is needed.
+        """
+        check_waveforms(waveforms, lengths)
+        return super().forward(waveforms, lengths, mask=mask, keep=keep, until=until)
 
     def stream(
         self, chunk: float = 1.28, look_ahead: float = 0.64, context: float = 2.0, layer: int | None = None
@@ -95,6 +114,8 @@ class Encoder(EncoderNetwork):
         >>> Encoder.from_pretrained("runs/mine").units(torch.zeros(1, 16_000), source="mixture").shape
         torch.Size([1, 49])
         """
+        if source not in get_args(UnitsFrom):
+            raise UserError(f"units come from {' or '.join(get_args(UnitsFrom))}, not from {shorten(source)}")
         clusters = self.clusters
         if source == "mixture":
             return pad([clusters.mixture_units(x) for x in self.mixture_features(waveforms, lengths)], -1)
@@ -103,6 +124,7 @@ class Encoder(EncoderNetwork):
 
     def mixture_features(self, waveforms: Tensor, lengths: Tensor | None) -> list[Tensor]:
         """Return the features (T, D) of each utterance that the mixture reads."""
+        check_waveforms(waveforms, lengths)
         clusters = self.clusters
         counts = [waveforms.shape[1]] * len(waveforms) if lengths is None else lengths.tolist()
         utterances = [samples[:count] for samples, count in zip(waveforms, counts, strict=True)]
@@ -155,6 +177,29 @@ class Encoder(EncoderNetwork):
         if file.is_file():
             with suppress(UserError):
                 self.held_clusters = [read_own_clusters(file, self)]
+
+
+def check_waveforms(waveforms: Any, lengths: Any) -> None:
+    """Raise UserError unless these are waveforms (B, N) and, if given, the samples of each one."""
+    if not isinstance(waveforms, Tensor) or not waveforms.is_floating_point():
+        hint = "torch.from_numpy and float() convert arrays"
+        raise UserError(f"waveforms should be a tensor of floats, not {describe_type(waveforms)}: {hint}")
+    check_shape(waveforms)
+    if lengths is None:
+        return
+    if not isinstance(lengths, Tensor) or lengths.is_floating_point() or lengths.dtype == torch.bool:
+        raise UserError(f"lengths should be a tensor of whole numbers of samples, not {describe_type(lengths)}")
+    count, samples = waveforms.shape
+    if lengths.shape != (count,):
+        raise UserError(f"lengths should have shape ({count},), one per waveform, not {tuple(lengths.shape)}")
+    wrong = [length for length in lengths.tolist() if not RECEPTIVE_FIELD <= length <= samples]
+    if wrong:
+        raise UserError(f"length {wrong[0]}: lengths should be from {RECEPTIVE_FIELD} to {samples}, the samples given")
+
+
+def describe_type(value: Any) -> str:
+    kind = type(value)
+    return f"a tensor of {value.dtype}" if isinstance(value, Tensor) else f"{kind.__module__}.{kind.__name__}"
 
 
 def pad(utterances: list[Tensor], value: float = 0.0) -> Tensor:
