@@ -1,5 +1,6 @@
 """The command line: `sjepa COMMAND ...`."""
 
+import io
 import os
 import sys
 from contextlib import nullcontext
@@ -88,6 +89,8 @@ def main(arguments: list[str] | None = None) -> None:
     # of 58 seconds of audio per second). OpenMP reads this when torch is loaded.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     keep_freed_memory()
+    if isinstance(sys.stdout, io.TextIOWrapper):  # names of files need not be UTF-8; the standard error escapes them
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         with stop_requests("before the next step", until_exit=True) if arguments[:1] == ["pretrain"] else nullcontext():
             dispatch(arguments)

@@ -1,4 +1,4 @@
-"""Write files and folders atomically, read text and JSON, and check output paths."""
+"""Write files and folders atomically, escape names, read text and JSON, and check output paths."""
 
 import errno
 import json
@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # commands that need no torch do without it
 
 
 LOCK = ".sjepa.lock"  # in a folder that a process writes to; see locks.py
+LONE_SURROGATES = re.compile("[\ud800-\udc7f\udd00-\udfff]")  # surrogates that do not encode a byte of a file name
 PARTIAL = re.compile(r"\.(.+)\.[0-9a-f]{8}\.partial", re.DOTALL)
 
 
@@ -102,10 +103,21 @@ def flush(path: Path) -> None:
         os.close(handle)
 
 
+def escape_text(text: str) -> str:
+    """Return text that UTF-8 can encode: anything else, such as half a surrogate pair in JSON, is escaped."""
+    encoded = text.encode(errors="backslashreplace" if LONE_SURROGATES.search(text) else "surrogateescape")
+    return encoded.decode(errors="backslashreplace")
+
+
+def dump_json(value: Any, **options: Any) -> str:
+    """Return JSON with readable letters. A byte of a file name that is not UTF-8 is escaped; reading restores it."""
+    return json.dumps(value, ensure_ascii=False, **options).encode(errors="backslashreplace").decode()
+
+
 def write_whole(path: Path, text: str) -> None:
-    """Write a text file atomically: a kill or a full disk never leaves half a file."""
+    """Write a text file atomically: a kill or a full disk never leaves half a file. See `escape_text`."""
     with atomic_file(path) as partial:
-        partial.write_text(text, encoding="utf-8")
+        partial.write_text(escape_text(text), encoding="utf-8")
 
 
 def read_text(path: Path) -> str:
@@ -141,6 +153,13 @@ def save_tensors(path: Path, tensors: Mapping[str, "Tensor"], metadata: dict[str
         except safetensors.SafetensorError as error:  # for example a full disk; the library does not name the file
             raise OSError(errno.EIO, str(error), str(path)) from error
         partial.chmod(mode)
+
+
+def refuse_unreadable_weights(folder: Path) -> None:
+    """Raise UserError for a folder of weights whose path is not UTF-8. safetensors would write it, but not read it."""
+    path = str(folder.absolute())
+    if escape_text(path) != path:
+        raise UserError(f"{escape_text(path)} is not a name in UTF-8: weights in it could not be read; choose another")
 
 
 def refuse_below_file(path: Path) -> None:

@@ -15,7 +15,7 @@ import tomli_w
 
 from sjepa.config import Config, Settings, tables
 from sjepa.errors import UserError, suggestion
-from sjepa.files import read_text
+from sjepa.files import escape_text, read_text
 from sjepa.phase_names import phase_name, phase_number
 from sjepa.phases import PhaseConfig
 
@@ -157,4 +157,13 @@ def to_toml(config: Config) -> str:
         section: {name: list(v) if isinstance(v, tuple) else v for name, v in values.items() if v is not None}
         for section, values in tables(config).items()
     }
+    for section, values in plain.items():
+        for name, value in values.items():
+            refuse_other_text(f"{section}.{name}".lstrip("."), value)
     return tomli_w.dumps(plain.pop("") | plain)
+
+
+def refuse_other_text(name: str, value: Any) -> None:
+    """Raise UserError for text that is not UTF-8, such as some names of files. TOML cannot store it."""
+    if isinstance(value, str) and escape_text(value) != value:
+        raise UserError(f"{name} {escape_text(value)} is not UTF-8 text: rename the file or folder")

@@ -10,7 +10,7 @@ from typing import Any
 
 from sjepa.errors import UserError
 from sjepa.fields import refuse_surprises
-from sjepa.files import read_json, write_whole
+from sjepa.files import dump_json, read_json, write_whole
 from sjepa.progress import say
 
 Findings = dict[str, Any]
@@ -117,7 +117,7 @@ def save_findings(found: Findings, out: Path, name: str, draw: Callable[[Finding
     """Write `name.json` to a folder, and draw it if `draw` is given."""
     out.mkdir(parents=True, exist_ok=True)
     path = findings_file(out, name)
-    write_whole(path, json.dumps(found, allow_nan=False, ensure_ascii=False) + "\n")
+    write_whole(path, dump_json(found, allow_nan=False) + "\n")
     if draw is not None:
         draw(found, out / name)
     return path

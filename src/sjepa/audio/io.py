@@ -1,7 +1,6 @@
 """Read audio files of any rate and channel count as mono at 16 kHz."""
 
 import os
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,9 +9,9 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from sjepa.errors import UserError
+from sjepa.files import escape_text
 
 SAMPLE_RATE = 16_000
-LONE_SURROGATES = re.compile("[\ud800-\udc7f\udd00-\udfff]")  # surrogates that do not encode a byte of a file name
 EXTENSIONS = frozenset({".wav", ".flac", ".ogg", ".opus", ".mp3"})
 RATES = (1_000, 1_000_000)  # accepted rates in Hz: at a far lower rate, a few bytes would become hours at 16 kHz
 LOUDEST = 1e6  # full scale is 1; far larger samples overflow in the encoder
@@ -38,12 +37,6 @@ class AudioInfo(NamedTuple):
 def show_path(path: str | Path) -> str:
     """Return a path as printable text: bytes that are not UTF-8 are escaped."""
     return escape_text(str(path))
-
-
-def escape_text(text: str) -> str:
-    """Return text that UTF-8 can encode: anything else, such as half a surrogate pair in JSON, is escaped."""
-    encoded = text.encode(errors="backslashreplace" if LONE_SURROGATES.search(text) else "surrogateescape")
-    return encoded.decode(errors="backslashreplace")
 
 
 def open_sound(source: str | Path | BinaryIO) -> Any:

@@ -13,7 +13,7 @@ from sjepa.data.arrow import import_arrow
 from sjepa.device import Device
 from sjepa.embed.windows import WindowConfig
 from sjepa.errors import UserError
-from sjepa.files import is_used, read_json
+from sjepa.files import escape_text, is_used, read_json
 from sjepa.model.stream import StreamConfig
 from sjepa.subcommands import option, parse
 
@@ -146,7 +146,7 @@ def run_live(command: Embed) -> None:
         print_lines(pieces)
         return
     name = "stdin" if source == STDIN else source.name
-    about = describe_output(describe_settings(command, network)) | {"file": name}
+    about = describe_output(describe_settings(command, network)) | {"file": escape_text(name)}
     about |= {f"stream.{key}": str(value) for key, value in asdict(command.stream).items()}
     target = command.out / f"{name}.{command.format}"
     if target.exists() and not command.force:
@@ -169,7 +169,7 @@ def describe_settings(command: Embed, network: "Network") -> dict[str, Any]:
 
 def describe_output(settings: dict[str, Any]) -> dict[str, str]:
     """Return the metadata of every file with these settings."""
-    return {name: str(settings.get(name)) for name in METADATA}
+    return {name: escape_text(str(settings.get(name))) for name in METADATA}
 
 
 def load_network(command: Embed) -> tuple["Readout", "Network"]:

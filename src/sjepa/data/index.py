@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sjepa.audio.io import SAMPLE_RATE, BadAudioError, escape_text, one_line, show_path
+from sjepa.audio.io import SAMPLE_RATE, BadAudioError, one_line, show_path
 from sjepa.data.arrow import import_arrow
 from sjepa.data.corpus import Corpus
 from sjepa.data.index_folder import FORMAT, IndexFolder
 from sjepa.data.layouts import cache_folder
 from sjepa.data.storage import download, file_size, is_url
 from sjepa.errors import UserError
-from sjepa.files import atomic_file, write_whole
+from sjepa.files import atomic_file, escape_text, write_whole
 from sjepa.locks import hold_lock
 
 AUDIO = {"file": "int32", "byte_offset": "int64", "byte_size": "int64", "start": "int64", "length": "int32"}
@@ -70,7 +70,7 @@ def write_part(path: Path, rows: list[Row], refused: list[str]) -> None:
     table = pa.table(columns).replace_schema_metadata({"refused": json.dumps(refused)})
     with (
         atomic_file(path) as partial,
-        pa.OSFile(str(partial), "wb") as sink,
+        pa.OSFile(os.fsencode(partial), "wb") as sink,
         pa.ipc.new_file(sink, table.schema) as writer,
     ):
         writer.write_table(table)
@@ -85,7 +85,7 @@ def read_table(path: Path) -> Any:
     """A memory-mapped table."""
     pa = import_ipc()
     try:
-        return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+        return pa.ipc.open_file(pa.memory_map(os.fsencode(path))).read_all()
     except (pa.ArrowException, OSError, ValueError) as error:
         raise UserError(f"{path} is missing or damaged ({one_line(error)}): rebuild the index") from None
 
@@ -108,8 +108,8 @@ def merge_parts(index: IndexFolder, parts: list[Path], facts: dict[str, Any]) ->
     numbers: dict[str, list[np.ndarray]] = {name: [] for name in AUDIO}
     files = rows = 0
     with (
-        pa.OSFile(str(index.labels), "wb") as labels_sink,
-        pa.OSFile(str(index.files), "wb") as files_sink,
+        pa.OSFile(os.fsencode(index.labels), "wb") as labels_sink,
+        pa.OSFile(os.fsencode(index.files), "wb") as files_sink,
         pa.ipc.new_file(labels_sink, pa.schema([(name, pa.string()) for name in named])) as labels,
         pa.ipc.new_file(files_sink, pa.schema([("path", pa.binary())])) as paths,
     ):
@@ -131,7 +131,7 @@ def merge_parts(index: IndexFolder, parts: list[Path], facts: dict[str, Any]) ->
             labels.write_table(table.select(named).filter(pa.array(keep)).replace_schema_metadata(None))
     columns = {name: np.concatenate(arrays) for name, arrays in numbers.items()}
     batch = pa.record_batch({name: pa.array(column, AUDIO[name]) for name, column in columns.items()})
-    with pa.OSFile(str(index.audio), "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
+    with pa.OSFile(os.fsencode(index.audio), "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
         writer.write_batch(batch)
     for column in columns.values():
         digest.update(np.ascontiguousarray(column).data)

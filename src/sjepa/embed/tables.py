@@ -5,6 +5,7 @@ import shutil
 import struct
 import zipfile
 from collections.abc import Iterable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -36,19 +37,19 @@ def write_parquet(path: Path, pieces: Iterable[dict[str, np.ndarray]], about: di
     import pyarrow.parquet
 
     writer, rows = None, 0
-    try:
+    with ExitStack() as opened:
         for piece in pieces:
             count = len(next(iter(piece.values())))
             columns = {name: to_arrow(values) for name, values in piece.items()}
             columns["file"] = pyarrow.array([about["file"]] * count).dictionary_encode()
             table = pyarrow.table(columns).replace_schema_metadata(about)
             # Features hardly ever repeat, so a dictionary of them would only make the file larger.
-            writer = writer or pyarrow.parquet.ParquetWriter(path, table.schema, use_dictionary=["file"])
+            if writer is None:
+                file = opened.enter_context(path.open("wb"))  # pyarrow opens only paths in UTF-8
+                chosen = pyarrow.parquet.ParquetWriter(file, table.schema, use_dictionary=["file"])
+                writer = opened.enter_context(chosen)
             writer.write_table(table)
             rows += count
-    finally:
-        if writer is not None:
-            writer.close()
     return rows
 
 
@@ -152,5 +153,6 @@ def read_safetensors_metadata(path: Path) -> Any:
 def read_parquet_metadata(path: Path) -> Any:
     import pyarrow.parquet
 
-    found = pyarrow.parquet.read_schema(path).metadata or {}
+    with path.open("rb") as file:
+        found = pyarrow.parquet.read_schema(file).metadata or {}
     return {name.decode(): value.decode() for name, value in found.items()}

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from sjepa.errors import UserError
-from sjepa.files import atomic_folder, is_used
+from sjepa.files import atomic_folder, is_used, refuse_unreadable_weights
 from sjepa.locks import lock_new_folder
 
 
@@ -15,6 +15,7 @@ def new_folder(folder: Path, force: bool) -> Iterator[Path]:
 
     A folder that is not empty is refused. With `force`, files of the same name are replaced and others stay.
     """
+    refuse_unreadable_weights(folder)
     if is_used(folder) and not force:
         raise UserError(f"{folder} exists and is not empty: choose another folder, or replace its files with --force")
     try:

@@ -1,11 +1,10 @@
 """What a model card states and no run records: licence, credit and results. card.json keeps it with the encoder."""
 
-import json
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from sjepa.fields import TEXT, check_fields
-from sjepa.files import read_json, write_whole
+from sjepa.files import dump_json, read_json, write_whole
 
 UNKNOWN = "unknown"
 
@@ -27,7 +26,7 @@ class CardFacts:
         return "" if self.licence == UNKNOWN else self.licence
 
     def save(self, file: Path) -> None:
-        write_whole(file, json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n")
+        write_whole(file, dump_json(asdict(self), indent=1) + "\n")
 
 
 def read_card_facts(file: Path) -> CardFacts:

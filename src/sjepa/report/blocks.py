@@ -1,12 +1,12 @@
 """Parts of a page: sections, figures, cards, tables. All outside text is escaped here."""
 
-import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from html import escape
 from typing import Any, Generic, TypeVar
 
 from sjepa.evaluate.tabular import Cell
+from sjepa.files import dump_json
 from sjepa.report.charts import Chart
 
 Subject = TypeVar("Subject")
@@ -60,7 +60,7 @@ def figure(name: str, title: str, chart: Chart, caption: str) -> str:
 
 def as_script(value: Any) -> str:
     """JSON for a script element. No text in it can close the element."""
-    return json.dumps(value, allow_nan=False, ensure_ascii=False).replace("<", "\\u003c")
+    return dump_json(value, allow_nan=False).replace("<", "\\u003c")
 
 
 def card(label: str, value: str, remark: str, kind: str = "plain") -> str:

@@ -21,6 +21,7 @@ from sjepa.data.opening import concatenate_audio, open_corpus
 from sjepa.data.sampler import BatchPlan
 from sjepa.data.shard_cache import ShardCache
 from sjepa.errors import UserError
+from sjepa.files import refuse_unreadable_weights
 from sjepa.phases import Phase
 from sjepa.progress import Bar, bar, say
 from sjepa.runs import checkpoint
@@ -278,6 +279,7 @@ def check_components(config: Config, hours: float) -> None:
 
 def prepare(folder: RunFolder, config: Config, branch_from: Path | None) -> None:
     """Branch if requested and not done yet. Raise UserError if the directory does not belong to this run."""
+    refuse_unreadable_weights(folder.path)
     if branch_from is not None and not folder.exists:
         phases = branch(branch_from, folder.path, config)
         say(f"{folder} branches from {branch_from} at the end of {name_first_phases(phases)}")

@@ -4,7 +4,7 @@ import json
 from contextlib import suppress
 from typing import Any
 
-from sjepa.audio.io import escape_text
+from sjepa.files import escape_text
 
 LABELS = ("speaker", "sex", "chapter", "text", "split")
 # The first name that is present counts.

@@ -12,13 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from sjepa.audio.io import escape_text, one_line, show_path
+from sjepa.audio.io import one_line, show_path
 from sjepa.data.arrow import import_arrow
 from sjepa.data.layouts import Found, Item, Source, find_file
 from sjepa.data.layouts.fields import NAMES, other_labels, text_field
 from sjepa.data.storage import ByteRange
 from sjepa.fields import SURPRISES
-from sjepa.files import atomic_file
+from sjepa.files import atomic_file, escape_text
 
 DISK, DICTIONARY, PARQUET = "dataset_info.json", "dataset_dict.json", ".parquet"
 SHARD = re.compile(r"(.+?)-\d{5}-of-\d{5}")

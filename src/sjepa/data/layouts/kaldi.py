@@ -10,9 +10,10 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from sjepa.audio.io import escape_text, show_path
+from sjepa.audio.io import show_path
 from sjepa.data.layouts import Found, Item, Source, find_file
 from sjepa.data.storage import ByteRange, is_url
+from sjepa.files import escape_text
 
 WAVES = "wav.scp"
 # utt2* files that Kaldi makes of the others; the rest are labels: utt2lang, utt2emotion.

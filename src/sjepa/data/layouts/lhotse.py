@@ -7,12 +7,13 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from sjepa.audio.io import escape_text, show_path
+from sjepa.audio.io import show_path
 from sjepa.data.layouts import Found, Item, Source, find_file
 from sjepa.data.layouts.manifest import lines
 from sjepa.data.storage import ByteRange
 from sjepa.errors import UserError
 from sjepa.fields import SURPRISES, shorten
+from sjepa.files import escape_text
 
 ROUNDING = 0.1  # seconds by which a supervision may be shorter than the cut that it spans
 ENDINGS = (".jsonl", ".jsonl.gz")

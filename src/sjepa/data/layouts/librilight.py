@@ -7,10 +7,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from sjepa.audio.io import escape_text, show_path
+from sjepa.audio.io import show_path
 from sjepa.data.corpus import audio_files
 from sjepa.data.layouts import Found, Item, Source, identifier
 from sjepa.data.storage import ByteRange
+from sjepa.files import escape_text
 
 
 def recognises(source: str) -> bool:

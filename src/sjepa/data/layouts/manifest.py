@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any, cast
 
-from sjepa.audio.io import escape_text, one_line, show_path
+from sjepa.audio.io import one_line, show_path
 from sjepa.data.arrow import import_arrow
 from sjepa.data.corpus import audio_files
 from sjepa.data.layouts import LATEST, Found, Item, Source
@@ -19,6 +19,7 @@ from sjepa.data.layouts.fields import LABELS, NAMES, field, other_labels, text_f
 from sjepa.data.layouts.tars import members
 from sjepa.data.storage import ByteRange, is_url
 from sjepa.errors import UserError
+from sjepa.files import escape_text
 
 NAME = "manifest.jsonl"  # a list in the folder of its audio
 LABELS_FILE = "labels.jsonl"  # such a list with labels for evaluation: `evaluate/labelled.py` describes its fields

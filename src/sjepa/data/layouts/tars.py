@@ -6,10 +6,11 @@ import tarfile
 from collections.abc import Iterator
 from typing import Any
 
-from sjepa.audio.io import EXTENSIONS, escape_text, one_line, show_path
+from sjepa.audio.io import EXTENSIONS, one_line, show_path
 from sjepa.data.layouts import Found, Item, Source, identifier
 from sjepa.data.layouts.fields import LABELS, other_labels, text_field
 from sjepa.data.storage import ByteRange
+from sjepa.files import escape_text
 
 
 def recognises(path: str) -> bool:
