@@ -26,7 +26,5 @@ def encode(
     counts = [len(samples) for samples in utterances]
     # Equal lengths need no mask. The result then equals that of the plain encoder exactly.
     lengths = None if len(set(counts)) == 1 else torch.tensor(counts, device=device)
-    # Not `encoder(...)`, because a public encoder checks the lengths, and the host would wait for the device.
-    output = encoder.transform(encoder.convolve(padded, lengths), lengths, until=until)
-    batch = take(output.hidden_states)
+    batch = take(encoder(padded, lengths, until=until).hidden_states)
     return [x[..., : frame_count(count), :] for x, count in zip(batch, counts, strict=True)]

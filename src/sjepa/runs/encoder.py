@@ -180,7 +180,10 @@ class Encoder(EncoderNetwork):
 
 
 def check_waveforms(waveforms: Any, lengths: Any) -> None:
-    """Raise UserError unless these are waveforms (B, N) and, if given, the samples of each one."""
+    """Raise UserError unless these are waveforms (B, N) and, if given, the samples of each one.
+
+    Lengths on a GPU are not read, because the host would wait for it.
+    """
     if not isinstance(waveforms, Tensor) or not waveforms.is_floating_point():
         hint = "torch.from_numpy and float() convert arrays"
         raise UserError(f"waveforms should be a tensor of floats, not {describe_type(waveforms)}: {hint}")
@@ -192,6 +195,8 @@ def check_waveforms(waveforms: Any, lengths: Any) -> None:
     count, samples = waveforms.shape
     if lengths.shape != (count,):
         raise UserError(f"lengths should have shape ({count},), one per waveform, not {tuple(lengths.shape)}")
+    if lengths.is_cuda:
+        return
     wrong = [length for length in lengths.tolist() if not RECEPTIVE_FIELD <= length <= samples]
     if wrong:
         raise UserError(f"length {wrong[0]}: lengths should be from {RECEPTIVE_FIELD} to {samples}, the samples given")
