@@ -17,7 +17,7 @@ from sjepa.errors import UserError
 from sjepa.evaluate.superb.alphabet import Alphabet, TaggedCharacters, spell
 from sjepa.evaluate.superb.metrics import character_error_rate
 from sjepa.evaluate.superb.protocol import LearningRateSearch
-from sjepa.evaluate.superb.tasks import asr, make_task
+from sjepa.evaluate.superb.tasks import asr, classify, make_task
 from sjepa.evaluate.superb.user_corpus import CorpusOptions, limit_training, make_utterance, read_items
 from sjepa.evaluate.table import build_sections
 from sjepa.evaluate.upstream import load_upstream
@@ -125,6 +125,16 @@ def test_classes_are_columns_of_any_corpus(tmp_path: Path) -> None:
         make_task("classify", data, options=CorpusOptions(("age",)))
     with pytest.raises(UserError, match="no class of speaker is in both the training and the test part"):
         make_task("classify", data, lite=True, options=CorpusOptions(("speaker",)))
+
+
+def test_each_label_has_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = ["superb", "classify", "--encoder", "logmel", "--data", str(spoken(tmp_path / "tones")), "--lite"]
+    for labels in (["--label", "mood"], ["--label", "text"], ["--label", "mood", "--label", "text"]):
+        dispatch([*command, "--steps", "1", "--device", "cpu", *labels])
+    folders = {path.parent.name for path in tmp_path.glob("runs/superb/*/*/results.json")}
+    assert folders == {"classify-tones-mood-lite", "classify-tones-text-lite", "classify-tones-mood+text-lite"}
+    assert classify.ENTRY.rename_for_corpus(Path("a.csv"), ["who / when"]).name == "classify-a-who_when"
 
 
 def test_classes_inside_a_dataset_are_read_from_its_bytes(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Task entries: everything that distinguishes one task from another."""
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -88,9 +89,10 @@ class Entry:
     label_columns: LabelColumns = LabelColumns.NONE
     """The labels that the user names with `--label`."""
 
-    def rename_for_corpus(self, data: Path) -> "Entry":
-        """Return the task for a user's corpus, with its own name and without published results."""
-        name = f"{self.name}-{corpus_label(data)}"
+    def rename_for_corpus(self, data: Path, columns: Sequence[str] = ()) -> "Entry":
+        """Return the task for a user's corpus and columns of labels, with its own name and no published results."""
+        labels = "+".join(re.sub(r"[^\w.]+", "_", column) for column in columns)  # a part of a folder's name
+        name = "-".join(filter(None, (self.name, corpus_label(data), labels)))
         section, recipe, steps = SectionKind.OTHER, self.recipe, self.lite_steps
         return Entry(name, self.title, section, recipe, steps, self.metrics, self.build, self.selects, self.search)
 

@@ -25,7 +25,7 @@ def build(entry: Entry, request: Request) -> ClassTask:
     labelled = label_items(request.data, items, label, f"a value of {', '.join(columns)} (--label COLUMN)")
     fold = split_corpus(request.data, labelled, by_speaker="speaker" not in columns)
     check_classes(fold, ", ".join(columns))
-    return make_class_task(entry.rename_for_corpus(request.data), request, [fold], choose=sample_each_label)
+    return make_class_task(entry.rename_for_corpus(request.data, columns), request, [fold], choose=sample_each_label)
 
 
 def check_classes(fold: Fold, columns: str) -> None:

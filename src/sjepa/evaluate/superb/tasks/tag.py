@@ -31,7 +31,7 @@ def build(entry: Entry, request: Request) -> SequenceTask:
     symbols = TaggedCharacters(find_slot_names(fold), collect_letters(remove_marks(str(u.label)) for u in fold.train))
     width = LITE_WIDTH if request.lite else WIDTH
     augment = SpecAugment()
-    renamed = entry.rename_for_corpus(request.data)
+    renamed = entry.rename_for_corpus(request.data, (column,))
     return renamed.task(SequenceTask, request, [fold], symbols=symbols, recurrent=width, augment=augment)
 
 
