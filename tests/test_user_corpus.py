@@ -217,6 +217,29 @@ def test_splits_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
         make_task("asr", tmp_path / "empty", lite=True)
 
 
+def write_calls(folder: Path, header: str, rows: list[str]) -> Path:
+    """A CSV file of short recordings: a path, and further columns."""
+    folder.mkdir()
+    for number in range(len(rows)):
+        soundfile.write(folder / f"{number}.wav", say_words(["ä", "bé"][: 1 + number % 2], number), 16_000)
+    lines = [f"path{header}", *(f"{number}.wav{row}" for number, row in enumerate(rows))]
+    (folder / "calls.csv").write_text("\n".join(lines) + "\n")
+    return folder / "calls.csv"
+
+
+def test_a_corpus_without_speakers_is_split_by_utterance(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = write_calls(tmp_path / "a", ",intent", [",pay", ",ask"] * 10)
+    command = ["superb", "classify", "--encoder", "logmel", "--data", str(data), "--label", "intent", "--lite"]
+    dispatch([*command, "--steps", "1", "--device", "cpu", "--out", str(tmp_path / "out")])
+    assert "has no speakers and no splits: split by utterance" in capsys.readouterr().out
+    (about,) = json.loads((tmp_path / "out" / "results.json").read_text())["data"]
+    sizes = [about[f"{part}_utterances"] for part in ("train", "dev", "test")]
+    assert (about["fold"], sizes) == ("calls split by utterance", [14, 2, 4])
+    few = write_calls(tmp_path / "b", ",intent,speaker", [",pay,one", ",ask,two", ",pay,", ",ask,"])
+    with pytest.raises(UserError, match=r"has 2 speaker\(s\) and no splits"):
+        make_task("classify", few, options=CorpusOptions(("intent",)))
+
+
 def test_utterances_without_a_split_are_reported_if_others_have_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

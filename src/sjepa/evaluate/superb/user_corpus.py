@@ -121,7 +121,7 @@ def split_corpus(data: Path, labelled: Sequence[tuple[Item, Label]], *, by_speak
     """Split a corpus by its own splits, or into 70, 10 and 20% of its speakers.
 
     Without a dev part, a tenth of the training speakers becomes dev. If `by_speaker` is False, random utterances are
-    drawn instead of speakers, for tasks that recognise the speaker.
+    drawn instead of speakers, for tasks that recognise the speaker. The same happens if no speakers are known.
     """
     utterances = [make_utterance(item, label) for item, label in labelled]
     parts: dict[str, list[Utterance]] = {name: [] for name in PREFIXES}
@@ -134,6 +134,9 @@ def split_corpus(data: Path, labelled: Sequence[tuple[Item, Label]], *, by_speak
             others[item.split] = others.get(item.split, 0) + 1
     name = corpus_label(data)
     if not parts["test"] and not parts["dev"] and not others:
+        if by_speaker and not any(u.speaker for u in utterances):
+            say(f"{data} has no speakers and no splits: split by utterance, so test speakers may be in training too")
+            by_speaker = False
         return Fold(
             f"{name} split by {'speaker' if by_speaker else 'utterance'}",
             *split_by_shares(data, utterances, by_speaker),
