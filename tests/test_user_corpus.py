@@ -240,6 +240,13 @@ def test_a_corpus_without_speakers_is_split_by_utterance(tmp_path: Path, capsys:
         make_task("classify", few, options=CorpusOptions(("intent",)))
 
 
+@pytest.mark.parametrize("lite", [True, False])
+def test_a_folder_of_audio_without_transcripts_is_refused(lite: bool, tmp_path: Path) -> None:
+    soundfile.write(tmp_path / "a.wav", say_words(["ä"], 0), 16_000)
+    with pytest.raises(UserError, match=r"no transcripts found for .*: give LibriSpeech .* with a text column, or Kaldi"):
+        make_task("asr", tmp_path, lite=lite)
+
+
 def test_utterances_without_a_split_are_reported_if_others_have_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,6 +1,8 @@
 """Automatic speech recognition: characters of LibriSpeech, or of your own corpus."""
 
+from sjepa.data.layouts import detect_layout
 from sjepa.data.layouts.manifest import LABELS_FILE
+from sjepa.errors import UserError
 from sjepa.evaluate.labelled import LabelledUtterance, read_labelled_fold
 from sjepa.evaluate.metric import SectionKind
 from sjepa.evaluate.superb import librispeech
@@ -15,14 +17,30 @@ from sjepa.evaluate.superb.task import Recipe
 from sjepa.evaluate.superb.text import Characters
 from sjepa.evaluate.superb.user_corpus import is_user_corpus, label_items, read_items, split_corpus
 
+UNTRANSCRIBED = ("librilight", "folder")  # layouts without transcripts
+
 
 def build(entry: Entry, request: Request) -> SequenceTask:
     listed = request.lite and (request.data / LABELS_FILE).is_file()
     if not listed and is_user_corpus(request.data, request.subset, *librispeech.STANDARD, "LibriSpeech"):
         return build_user_task(entry.rename_for_corpus(request.data), request)
+    if not listed:
+        refuse_untranscribed(request)
     fold = read_lite_fold(request) if request.lite else librispeech.read_standard_fold(request.data)
     width = LITE_WIDTH if request.lite else WIDTH
     return entry.task(SequenceTask, request, [fold], symbols=Characters(), recurrent=width, augment=SpecAugment())
+
+
+def refuse_untranscribed(request: Request) -> None:
+    """Raise UserError for a folder of audio that is neither LibriSpeech nor another corpus with transcripts."""
+    data, subsets = request.data, (request.subset, *librispeech.STANDARD)
+    if data.name in subsets or any((data / place).is_dir() for place in ("LibriSpeech", *subsets)):
+        return
+    if detect_layout(str(data)) in UNTRANSCRIBED:
+        raise UserError(
+            f"no transcripts found for {data}: give LibriSpeech ({request.subset}/SPEAKER/CHAPTER/*.trans.txt), an "
+            f"index or a list (.csv, .tsv, .jsonl, {LABELS_FILE}) with a text column, or Kaldi folders with a file text"
+        )
 
 
 def build_user_task(entry: Entry, request: Request) -> SequenceTask:
