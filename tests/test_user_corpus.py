@@ -240,6 +240,15 @@ def test_a_corpus_without_speakers_is_split_by_utterance(tmp_path: Path, capsys:
         make_task("classify", few, options=CorpusOptions(("intent",)))
 
 
+def test_a_test_part_with_one_class_is_mentioned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, last in (("one", "pay"), ("both", "ask")):
+        rows = [",pay,train", ",ask,train", ",pay,train", ",ask,train", ",pay,test", f",{last},test"]
+        data = write_calls(tmp_path / name, ",intent,split", rows)
+        make_task("classify", data, lite=True, options=CorpusOptions(("intent",)))
+        warned = "Warning: calls: all test utterances have the class pay" in capsys.readouterr().out
+        assert warned == (name == "one")
+
+
 @pytest.mark.parametrize("lite", [True, False])
 def test_a_folder_of_audio_without_transcripts_is_refused(lite: bool, tmp_path: Path) -> None:
     soundfile.write(tmp_path / "a.wav", say_words(["ä"], 0), 16_000)

@@ -29,7 +29,7 @@ def build(entry: Entry, request: Request) -> ClassTask:
 
 
 def check_classes(fold: Fold, columns: str) -> None:
-    """Refuse a test part without any class of training. Mention test utterances whose class training lacks."""
+    """Refuse a test part without any class of training. Warn of a test part with one class or with unknown classes."""
     known = {u.label for u in fold.train}
     unknown = sum(u.label not in known for u in fold.test)
     if unknown == len(fold.test):
@@ -37,6 +37,10 @@ def check_classes(fold: Fold, columns: str) -> None:
             f"{fold.name}: no class of {columns} is in both the training and the test part, so nothing can be tested: "
             "give another --label, or a corpus without splits"
         )
+    tested = {u.label for u in fold.test}
+    if len(tested) == 1:
+        only = " and ".join(tested.pop())
+        say(f"Warning: {fold.name}: all test utterances have the class {only}, so the accuracy says little")
     if unknown:
         say(
             f"{fold.name}: training lacks the class of {unknown:,} of {len(fold.test):,} test utterances, "
