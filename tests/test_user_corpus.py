@@ -121,7 +121,7 @@ def test_classes_are_columns_of_any_corpus(tmp_path: Path) -> None:
     assert len(both.folds[0].train[0].label) == 2
     speakers = make_task("classify", data / "train", lite=True, options=CorpusOptions(("speaker",)))
     assert speakers.folds[0].name == "train split by utterance"
-    with pytest.raises(UserError, match=r"no utterance has a value of age .*; its columns are mood, speaker, text"):
+    with pytest.raises(UserError, match="a value in the column age; its columns are mood, speaker, text; choose"):
         make_task("classify", data, options=CorpusOptions(("age",)))
     with pytest.raises(UserError, match="no class of speaker is in both the training and the test part"):
         make_task("classify", data, lite=True, options=CorpusOptions(("speaker",)))
@@ -249,10 +249,26 @@ def test_a_test_part_with_one_class_is_mentioned(tmp_path: Path, capsys: pytest.
         assert warned == (name == "one")
 
 
+def test_missing_columns_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = write_calls(tmp_path / "a", ",intent", [",pay", ",ask"])
+    wanted = "no utterance has a value in the column label; its columns are intent; choose a column .* with --label"
+    with pytest.raises(UserError, match=wanted):
+        make_task("classify", data)
+    with pytest.raises(UserError, match=r"no utterance has text; its columns are intent$"):
+        make_task("asr", data)
+    with pytest.raises(UserError, match=r"no utterance has text; it has no columns of labels, only audio$"):
+        make_task("asr", write_calls(tmp_path / "b", "", ["", ""]))
+    some = write_calls(tmp_path / "c", ",intent", [",pay", ",ask"] * 5 + [","])
+    make_task("classify", some, options=CorpusOptions(("intent",)))
+    assert "1 of 11 utterances lack a value in the column intent, first 10" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("lite", [True, False])
 def test_a_folder_of_audio_without_transcripts_is_refused(lite: bool, tmp_path: Path) -> None:
     soundfile.write(tmp_path / "a.wav", say_words(["ä"], 0), 16_000)
-    with pytest.raises(UserError, match=r"no transcripts found for .*: give LibriSpeech .* with a text column, or Kaldi"):
+    with pytest.raises(
+        UserError, match=r"no transcripts found for .*: give LibriSpeech .* with a text column, or Kaldi"
+    ):
         make_task("asr", tmp_path, lite=lite)
 
 

@@ -104,16 +104,17 @@ def list_columns(items: Sequence[Item]) -> list[str]:
 
 
 def label_items(
-    data: Path, items: Sequence[Item], label: Callable[[Item], Label | None], what: str
+    data: Path, items: Sequence[Item], label: Callable[[Item], Label | None], what: str, hint: str = ""
 ) -> list[tuple[Item, Label]]:
-    """Pair items with their labels. Report how many have none."""
+    """Pair items with their labels. Report how many have none. `hint` ends the error if no item has a label."""
     found = [(item, wanted) for item in items if (wanted := label(item))]
     if not found:
-        known = ", ".join(list_columns(items)) or "none"
-        raise UserError(f"{data}: no utterance has {what}; its columns are {known}")
+        known = ", ".join(list_columns(items))
+        columns = f"its columns are {known}" if known else "it has no columns of labels, only audio"
+        raise UserError(f"{data}: no utterance has {what}; {columns}{hint}")
     if len(found) < len(items):
         without = next(item.id for item in items if not label(item))
-        say(f"{data}: {len(items) - len(found):,} of {len(items):,} utterances have no {what}, first {without}")
+        say(f"{data}: {len(items) - len(found):,} of {len(items):,} utterances lack {what}, first {without}")
     return found
 
 

@@ -22,7 +22,8 @@ def build(entry: Entry, request: Request) -> ClassTask:
             raise UserError(f"{request.data}: {item.id} has {values} for {', '.join(columns)}: a class is one value")
         return None if any(value is None for value in values) else tuple(str(value) for value in values)
 
-    labelled = label_items(request.data, items, label, f"a value of {', '.join(columns)} (--label COLUMN)")
+    wanted = f"a value in the column{'s' * (len(columns) > 1)} {' and '.join(columns)}"
+    labelled = label_items(request.data, items, label, wanted, "; choose a column of classes with --label COLUMN")
     fold = split_corpus(request.data, labelled, by_speaker="speaker" not in columns)
     check_classes(fold, ", ".join(columns))
     return make_class_task(entry.rename_for_corpus(request.data, columns), request, [fold], choose=sample_each_label)

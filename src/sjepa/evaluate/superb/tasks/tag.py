@@ -25,7 +25,8 @@ def build(entry: Entry, request: Request) -> SequenceTask:
         request.data,
         read_items(request.data),
         lambda item: make_tagged_sentence(request.data, item, column),
-        f"text and a tag for each word in {column} (--label COLUMN)",
+        f"text and a tag for each word in the column {column}",
+        "; choose a column of tags with --label COLUMN",
     )
     fold = split_corpus(request.data, labelled)
     symbols = TaggedCharacters(find_slot_names(fold), collect_letters(remove_marks(str(u.label)) for u in fold.train))
