@@ -60,7 +60,7 @@ def test_the_columns_are_mapped_not_loaded(corpus: Path, tmp_path: Path) -> None
 
 def test_sources_without_audio_leave_nothing_behind(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
-    with pytest.raises(UserError, match="no usable audio: the sources hold none"):
+    with pytest.raises(UserError, match=r"no usable audio: .*: no audio in it; looked for \.flac, \.mp3"):
         index(tmp_path / "in", out=tmp_path / "index")
     assert not (tmp_path / "index").exists()
 
@@ -152,7 +152,8 @@ def test_missing_and_empty_sources_are_one_clear_line(tmp_path: Path, corpus: Pa
     assert "sjepa: there is no " in attempt(tmp_path / "missing", "--out", tmp_path / "index")
     assert not (tmp_path / "index").exists()
     (tmp_path / "empty").mkdir()
-    assert "the sources hold none" in attempt(tmp_path / "empty", "--out", tmp_path / "index")
+    assert "no audio in it; looked for .flac" in attempt(tmp_path / "empty", "--out", tmp_path / "index")
+    assert "no wav.scp in it" in attempt(corpus, "--layout", "kaldi", "--out", tmp_path / "index")
     (tmp_path / "notes.doc").write_text("words")
     assert "is not a list: use" in attempt(tmp_path / "notes.doc", "--out", tmp_path / "index2")
     (tmp_path / "mine").mkdir()

@@ -116,8 +116,11 @@ def test_interrupted_shards_continue(index: Path, flac: Path, tmp_path: Path) ->
     assert (out / "index.json").read_bytes() == facts
     with pytest.raises(UserError, match="already holds another index"):
         shards(index, out, "int16")
-    with pytest.raises(UserError, match="is not an index: make one"):
-        shards(tmp_path, tmp_path / "other")
+    with pytest.raises(UserError, match=r"there is no .*nope$"):
+        shards(tmp_path / "nope", tmp_path / "other")
+    (tmp_path / "corpus").mkdir()
+    with pytest.raises(UserError, match=r"is not an index: make one with `sjepa index .*/corpus --out corpus-index`"):
+        shards(tmp_path / "corpus", tmp_path / "other")
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ from sjepa.data.storage import ByteRange, is_url, read_bytes
 from sjepa.errors import UserError
 from sjepa.progress import track
 
+LOOKED_FOR = f"looked for {', '.join(sorted(EXTENSIONS))}"
 REQUESTS = 32  # concurrent requests while a corpus behind URLs is decoded into memory: most of them wait
 
 
@@ -169,8 +170,7 @@ def scan_folder(folder: str | Path, max_seconds: float, show: bool = True) -> Co
             if any(folder.glob("*.tar"))
             else ""
         )
-        looked = f"looked for {', '.join(sorted(EXTENSIONS))}"
-        raise UserError(f"no audio in {folder}: {refused[0] if refused else looked}{tars}")
+        raise UserError(f"no audio in {folder}: {refused[0] if refused else LOOKED_FOR}{tars}")
     limit = round(max_seconds * SAMPLE_RATE)
     kept: list[str] = []
     pieces_of_files: list[tuple[int, int, int]] = []  # file, start, length

@@ -40,7 +40,10 @@ def write_shards(
     """Pack an index into shards, or continue after an interruption. Returns the contents of index.json."""
     index = IndexFolder(source)
     if not index.exists:
-        raise UserError(f"{source} is not an index: make one with `sjepa index {source} --out corpus`")
+        if not Path(source).exists():
+            raise UserError(f"there is no {source}")
+        name = f"{Path(source).resolve().name}-index"
+        raise UserError(f"{source} is not an index: make one with `sjepa index {source} --out {name}`")
     settings = {"shards": encoding, "shard_hours": shard_hours, "seed": seed, "of": index.facts()["fingerprint"]}
     with lock_folder(out):
         return pack(source, out, settings, workers, show)

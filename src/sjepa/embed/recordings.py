@@ -13,9 +13,10 @@ from torch import Tensor
 
 from sjepa import distributed
 from sjepa.audio.frames import STRIDE, frame_count
-from sjepa.audio.io import EXTENSIONS, SAMPLE_RATE, BadAudioError, read_audio, show_path
+from sjepa.audio.io import SAMPLE_RATE, BadAudioError, read_audio, show_path
 from sjepa.audio.stream import stream_audio
-from sjepa.data.corpus import audio_files, check_header, describe_refused
+from sjepa.data.corpus import LOOKED_FOR, audio_files, check_header, describe_refused
+from sjepa.data.index_folder import IndexFolder
 from sjepa.embed.network import Network
 from sjepa.embed.readout import NotFiniteError, Readout
 from sjepa.embed.tables import Format, write_table
@@ -92,7 +93,9 @@ def find_recordings(given: Sequence[Path], show: bool = True) -> tuple[list[Reco
     for place in given:
         if not place.exists():
             raise UserError(f"there is no file or folder {show_path(place)}")
-        found = audio_files(place, refused) if place.is_dir() else [str(place)]
+        found = list(audio_files(place, refused)) if place.is_dir() else [str(place)]
+        if not found and IndexFolder(place).exists:
+            raise UserError(f"{show_path(place)} is an index: embed takes audio files, or folders of them")
         for path in found:
             name = os.path.relpath(path, place) if place.is_dir() else place.name
             if paths.setdefault(name, path) != path:
@@ -109,7 +112,7 @@ def find_recordings(given: Sequence[Path], show: bool = True) -> tuple[list[Reco
         raise UserError(
             f"no usable audio: {describe_refused(refused)}"
             if refused
-            else f"no audio in {' and '.join(map(show_path, given))}: looked for {', '.join(sorted(EXTENSIONS))}"
+            else f"no audio in {' and '.join(map(show_path, given))}: {LOOKED_FOR}"
         )
     return recordings, refused
 

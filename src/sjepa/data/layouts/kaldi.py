@@ -36,7 +36,10 @@ def data_folders(path: str) -> list[Path]:
 
 
 def items(source: Source) -> Found:
-    for folder in data_folders(source.path):
+    folders = data_folders(source.path)
+    if not folders:
+        yield f"{show_path(source.path)}: no {WAVES} in it or in a folder directly below it"
+    for folder in folders:
         yield from read_folder(folder)
 
 
