@@ -269,6 +269,17 @@ def test_a_directory_of_another_run_is_refused_and_untouched(
     assert (tmp_path / "full" / "diary.txt").read_text() == "mine"
 
 
+def test_a_run_that_stops_after_a_phase_names_what_remains(tmp_path: Path, corpus: Path, preset: Path) -> None:
+    run = tmp_path / "run"
+    first = sjepa("pretrain", "--preset", preset, "--data", corpus, "--out", run, "--stop-after-phase", 1)
+    assert first.returncode == 0, first.stderr
+    assert f"Phase 2 remains: sjepa pretrain --out {run} continues\n" in first.stdout
+    second = sjepa("pretrain", "--out", run)
+    assert second.returncode == 0, second.stderr
+    assert "remains" not in second.stdout
+    assert "remains" not in sjepa("pretrain", "--out", run, "--stop-after-phase", 1).stdout
+
+
 def test_the_directory_alone_is_enough_to_continue_past_a_damaged_checkpoint(
     tmp_path: Path, corpus: Path, micro: Callable[..., Config]
 ) -> None:

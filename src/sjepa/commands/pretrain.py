@@ -78,3 +78,7 @@ def run(arguments: list[str]) -> None:
         return
     if distributed.is_main():
         print(f"The encoder is in {folder.encoder}: sjepa.Encoder.from_pretrained loads it")
+        left = [str(phase.number) for phase in config.schedule() if phase.end > folder.step]
+        if left:
+            remain = f"Phase {left[0]} remains" if len(left) == 1 else f"Phases {' and '.join(left)} remain"
+            print(f"{remain}: sjepa pretrain --out {command.out} continues")
