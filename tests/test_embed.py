@@ -265,6 +265,11 @@ def test_bad_recordings_are_named_and_the_others_embedded(finished_run: Path, co
     done = sjepa("embed", folder, "--encoder", finished_run, "--out", tmp_path / "out", *window)
     assert done.returncode == 0, done.stderr
     assert "silent.wav: silence" in done.stderr + done.stdout
+    assert "4 left out" in done.stdout
+    assert "(and 3 more)" in done.stdout  # for other reasons
+    assert "\n1 recording (" in done.stdout
+    again = sjepa("embed", folder, "--encoder", finished_run, "--out", tmp_path / "out", *window)
+    assert "the output of 1 recording is already in" in again.stdout
     assert np.isfinite(np.load(tmp_path / "out" / "silent.wav.npz")["features"]).all()
     assert sorted(f.name for f in (tmp_path / "out").iterdir() if f.name[0] != "_") == ["silent.wav.npz"]
     reasons = (tmp_path / "out" / "_refused.txt").read_text()

@@ -65,12 +65,20 @@ def test_sources_without_audio_leave_nothing_behind(tmp_path: Path) -> None:
     assert not (tmp_path / "index").exists()
 
 
+def test_the_summary_of_one_file_is_in_the_singular(tmp_path: Path) -> None:
+    write(tmp_path / "in" / "a.wav")
+    lines = summarise_index(index(tmp_path / "in", out=tmp_path / "index"))
+    assert lines[0].endswith(" hours in 1 utterance of 1 file")
+    done = sjepa("shard", tmp_path / "index", "--out", tmp_path / "shards", "--workers", 1)
+    assert "1 utterance, 1 shard, " in done.stdout
+
+
 def test_audio_that_was_moved_is_reported_as_missing(tmp_path: Path) -> None:
     for name in ("a", "b"):
         write(tmp_path / "in" / f"{name}.wav")
     index(tmp_path / "in", out=tmp_path / "index")
     (tmp_path / "in").rename(tmp_path / "elsewhere")
-    with pytest.raises(UserError, match=r"a\.wav: there is no such file; was it moved\? \(and 1 more like it\)"):
+    with pytest.raises(UserError, match=r"a\.wav: there is no such file; was it moved\? \(and 1 more\)"):
         open_corpus(tmp_path / "index", 15.0, "memory", 1.0, show=False)
 
 

@@ -30,7 +30,7 @@ LAYERS = (
     {"model"},
     {"audio"},
     {"cuda_graphs", "device", "distributed", "locks", "memory", "progress", "stopping", "subcommands", "torch_private"},
-    {"bounds", "durations", "errors", "fields", "files", "lookahead", "phase_names", "seeds", "version"},
+    {"bounds", "counts", "durations", "errors", "fields", "files", "lookahead", "phase_names", "seeds", "version"},
 )
 
 

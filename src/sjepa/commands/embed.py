@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 import tyro
 
 from sjepa.bounds import AMOUNT, INDEX
+from sjepa.counts import format_count
 from sjepa.data.arrow import import_arrow
 from sjepa.device import Device
 from sjepa.embed.windows import WindowConfig
@@ -122,13 +123,13 @@ def run_files(command: Embed) -> None:
         if not outcome.recordings and not kept:
             raise UserError(f"nothing could be embedded: {describe_refused(refused)}")
         if not outcome.recordings:
-            existing = f"the output of {kept:,} recordings is already in {command.out}"
+            existing = f"the output of {format_count(kept, 'recording')} is already in {command.out}"
             print(f"Nothing to do: {existing}; --force computes it again")
             return
         skipped = f"; {kept:,} existed already" if kept else ""
         length = f"{outcome.seconds / 3600:,.2f} h" if outcome.seconds >= 3600 else f"{outcome.seconds:.1f} s"
-        written = f"{outcome.recordings:,} recording{'' if outcome.recordings == 1 else 's'} ({length})"
-        print(f"{written} to {outcome.rows:,} rows of {command.what} in {command.out}{skipped}")
+        written = f"{format_count(outcome.recordings, 'recording')} ({length})"
+        print(f"{written} to {format_count(outcome.rows, 'row')} of {command.what} in {command.out}{skipped}")
 
 
 def run_live(command: Embed) -> None:

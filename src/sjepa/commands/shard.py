@@ -8,6 +8,7 @@ from typing import Annotated
 import tyro
 
 from sjepa.bounds import PROCESSES, SEED, SHARD_HOURS
+from sjepa.counts import format_count
 from sjepa.data.shards import Encoding
 from sjepa.subcommands import parse
 
@@ -48,8 +49,8 @@ def run(arguments: list[str]) -> None:
         workers=command.workers,
     )
     size = sum(path.stat().st_size for path in command.out.glob("*.tar"))
-    amount = f"{facts['hours']:,.2f} hours, {facts['utterances']:,} utterances"
-    print(f"{amount}, {facts['files']:,} shards, {size / 1e9:.2f} GB")
+    amount = f"{facts['hours']:,.2f} hours, {format_count(facts['utterances'], 'utterance')}"
+    print(f"{amount}, {format_count(facts['files'], 'shard')}, {size / 1e9:.2f} GB")
     if facts["refused"]:
         print(f"{facts['refused']:,} left out, listed in {IndexFolder(command.out).refused}")
     print(f"The shards are in {command.out}: sjepa pretrain --data {command.out}")

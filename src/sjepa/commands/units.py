@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from sjepa.bounds import INDEX, SEED, SIZE
+from sjepa.counts import format_count
 from sjepa.device import Device
 from sjepa.errors import UserError
 from sjepa.subcommands import parse
@@ -206,4 +207,5 @@ def run_items(command: Units) -> None:
     with lock_folder(out):
         write_results(out, results)
     values = ", ".join(f"{name} {value:.2f}" for name, value in scores.items())
-    print(f"{upstream.name}, {layer}, {len(names):,} files of {command.items.name}: {values}; results in {out}")
+    files = f"{format_count(len(names), 'file')} of {command.items.name}"
+    print(f"{upstream.name}, {layer}, {files}: {values}; results in {out}")

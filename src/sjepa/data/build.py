@@ -14,6 +14,7 @@ import numpy as np
 
 from sjepa.audio.frames import RECEPTIVE_FIELD
 from sjepa.audio.io import SAMPLE_RATE, AudioInfo, BadAudioError, clip_stretch, open_audio, read_header, show_path
+from sjepa.counts import format_count
 from sjepa.data.corpus import Corpus, describe_refused, make_header_pool
 from sjepa.data.index import AUDIO, Row, import_ipc, merge_parts, report_write_errors, write_part
 from sjepa.data.index_folder import IndexFolder
@@ -249,12 +250,13 @@ def cut_pieces(place: ByteRange, stretch: Stretch, limit: int) -> list[Stretch]:
 def summarise_index(facts: dict[str, Any]) -> list[str]:
     """Describe an index in a few lines: hours, speakers, durations."""
     sexes = ", ".join(f"{count:,} {sex}" for sex, count in facts["sexes"].items())
-    lines = [f"{facts['hours']:,.2f} hours in {facts['utterances']:,} utterances of {facts['files']:,} files"]
+    amount = f"{format_count(facts['utterances'], 'utterance')} of {format_count(facts['files'], 'file')}"
+    lines = [f"{facts['hours']:,.2f} hours in {amount}"]
     if facts["speakers"]:
-        chapters = f", {facts['chapters']:,} chapters" if facts["chapters"] else ""
-        lines.append(f"{facts['speakers']:,} speakers{f' ({sexes})' if sexes else ''}{chapters}")
+        chapters = f", {format_count(facts['chapters'], 'chapter')}" if facts["chapters"] else ""
+        lines.append(f"{format_count(facts['speakers'], 'speaker')}{f' ({sexes})' if sexes else ''}{chapters}")
     if facts["transcripts"]:
-        lines.append(f"{facts['transcripts']:,} transcripts")
+        lines.append(format_count(facts["transcripts"], "transcript"))
     most = max(facts["durations"].values(), default=0)
     edges = [*facts["durations"], "∞"]
     for index, count in enumerate(facts["durations"].values()):

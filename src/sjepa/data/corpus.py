@@ -191,7 +191,7 @@ def scan_folder(folder: str | Path, max_seconds: float, show: bool = True) -> Co
 
 
 def describe_refused(reasons: list[str]) -> str:
-    return reasons[0] + (f" (and {len(reasons) - 1} more like it)" if len(reasons) > 1 else "")
+    return reasons[0] + (f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else "")
 
 
 def check_header(path: str) -> AudioInfo | str:

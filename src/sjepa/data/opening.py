@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from sjepa.counts import format_count
 from sjepa.data.corpus import Corpus, decode, scan_folder
 from sjepa.data.corpus_mix import CorpusMix
 from sjepa.data.index_folder import IndexFolder
@@ -54,9 +55,9 @@ def open_corpus(
 
 def describe_amount(corpus: Corpus, max_seconds: float) -> str:
     """The amount of audio, with the number of files if some files of a plain folder were cut."""
-    held = f"{len(corpus):,} utterances"
+    held = format_count(len(corpus), "utterance")
     if not corpus.is_cut and len(corpus) > len(corpus.paths):
-        held = f"{len(corpus.paths):,} files, {held} of at most {max_seconds:g} s"
+        held = f"{format_count(len(corpus.paths), 'file')}, {held} of at most {max_seconds:g} s"
     return f"{held}, {corpus.hours:.2f} hours"
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from sjepa.audio.augment import AugmentConfig
 from sjepa.audio.io import SAMPLE_RATE, read_int16, to_int16
 from sjepa.bounds import LENGTH, PROCESSES
+from sjepa.counts import format_count
 from sjepa.data.build import build_index
 from sjepa.data.corpus import Corpus
 from sjepa.data.corpus_mix import CorpusMix
@@ -59,7 +60,7 @@ def measure(data: str, seconds: float, workers: int) -> dict[str, Any]:
     recordings = sample_recordings(given) if given is not None else [synthesize(seed) for seed in range(24)]
     results: dict[str, Any] = {"machine": {"processor": processor_name(), "cores": os.cpu_count(), "workers": workers}}
     name = os.path.basename(data.rstrip("/"))
-    results["sound"] = f"{len(recordings)} recordings of {name or 'speech-like sound'}"
+    results["sound"] = f"{format_count(len(recordings), 'recording')} of {name or 'speech-like sound'}"
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         announce(f"Timing the decoding of {', '.join(FORMATS)}")

@@ -14,6 +14,7 @@ import torch
 
 from sjepa import distributed
 from sjepa.audio.io import SAMPLE_RATE
+from sjepa.counts import format_count
 from sjepa.evaluate.results import RESULTS, write_results
 from sjepa.evaluate.superb.decode import BeamDecoder
 from sjepa.evaluate.superb.feature_files import FeatureFiles
@@ -150,7 +151,7 @@ class Search(ABC):
         ordered = [recordings[name] for name in sorted(recordings)]
         infos = track(self.store.pool.map(Utterance.header, ordered), "Reading headers", len(ordered))
         self.lengths = {u.recording: info.samples for u, info in zip(ordered, infos, strict=True)}
-        say(f"{len(ordered):,} files, {sum(self.lengths.values()) / SAMPLE_RATE / 3600:.2f} hours")
+        say(f"{format_count(len(ordered), 'file')}, {sum(self.lengths.values()) / SAMPLE_RATE / 3600:.2f} hours")
 
     def hours(self, utterances: Sequence[Utterance]) -> float:
         return float(self.samples(utterances).sum()) / SAMPLE_RATE / 3600
