@@ -22,6 +22,7 @@ from sjepa.bounds import SEED
 from sjepa.config import Config
 from sjepa.device import choose_device
 from sjepa.errors import UserError
+from sjepa.files import write_whole
 from sjepa.runs.events import seconds_trained
 from sjepa.runs.folder import RunFolder
 from sjepa.settings_file import from_toml, load_preset, to_toml
@@ -150,6 +151,19 @@ def test_errors_of_the_file_system_are_one_line(
 
     assert ending(fails, "report run", monkeypatch) == 2
     assert capsys.readouterr().err == f"sjepa: {line}\n"
+
+
+def test_a_file_that_cannot_be_written_is_named_as_the_user_named_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "nowhere" / "report.html"
+    assert ending(lambda _: write_whole(page, "text"), "report run", monkeypatch) == 2
+    assert capsys.readouterr().err == f"sjepa: {page}: No such file or directory\n"
+    page = tmp_path / "report.html"
+    page.mkdir()  # the temporary file is written, but cannot be moved
+    assert ending(lambda _: write_whole(page, "text"), "report run", monkeypatch) == 2
+    assert capsys.readouterr().err == f"sjepa: {page}: Is a directory\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
 
 
 def test_a_lack_of_memory_names_the_options_that_need_less(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -341,6 +355,15 @@ def test_a_demo_with_other_settings_is_not_gone_on_with(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="holds a demo with other settings: remove it, or choose another --out"):
         cli.dispatch(["demo", "--out", str(tmp_path)])
     assert not (tmp_path / "corpus").exists()
+
+
+def test_a_demo_is_not_written_into_a_folder_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sjepa.demo.synthesise_corpus", lambda folder: folder)
+    monkeypatch.setattr("sjepa.demo.pretrain", lambda *_: False)
+    (tmp_path / "diary.txt").write_text("mine")
+    with pytest.raises(UserError, match="is not empty and is not a demo: choose another --out"):
+        cli.dispatch(["demo", "--out", str(tmp_path)])
+    assert [path.name for path in tmp_path.iterdir()] == ["diary.txt"]
 
 
 def test_a_demo_that_was_stopped_ends_like_a_training_that_was(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from sjepa.evaluate.probes import (
     phone_probe,
     utterance_probe,
 )
+from sjepa.files import contents
 from sjepa.model.encoder import EncoderNetwork
 from sjepa.progress import track
 from sjepa.report.demo_comparison import DemoComparison, ProbedSystem, ProbedTask, Role
@@ -84,6 +85,9 @@ def demo(out: Path) -> bool:
     config, run = demo_config(), RunFolder(out / "run")
     if run.exists and differences(run.config(), config):
         raise UserError(f"{out} holds a demo with other settings: remove it, or choose another --out")
+    # What a demo writes before its run exists. Later, users may keep further files next to the run.
+    if not run.exists and {path.name for path in contents(out)} - {"corpus", "run"}:
+        raise UserError(f"{out} is not empty and is not a demo: choose another --out")
     earlier = seconds_trained(run.events()) if run.log.is_file() else 0.0
     corpus = synthesise_corpus(out / "corpus")
     if not pretrain(config, corpus, run.path):

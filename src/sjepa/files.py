@@ -7,7 +7,7 @@ import re
 import secrets
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -40,13 +40,21 @@ def is_partial(name: str) -> bool:
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
-    """Yield a temporary path to write to. It becomes `path` when the block ends; an error removes it."""
+    """Yield a temporary path to write to. It becomes `path` when the block ends; an error removes it.
+
+    An error about the temporary path names `path` instead, which is the file that the user knows.
+    """
     partial = path.with_name(partial_name(path.name[:40]))  # short: names have at most 255 bytes
     try:
         yield partial
         os.replace(partial, path)
+    except OSError as error:
+        if str(error.filename) == str(partial):
+            error.filename = str(path)
+        raise
     finally:
-        partial.unlink(missing_ok=True)
+        with suppress(PermissionError):  # then it could not be written either
+            partial.unlink(missing_ok=True)
 
 
 @contextmanager
