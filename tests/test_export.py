@@ -298,7 +298,7 @@ def front_and_body(folder: Path) -> tuple[str, str]:
 
 def test_licence_credit_and_results_travel_with_an_encoder(tmp_path: Path) -> None:
     export("english-compact", tmp_path / "first", "--to", "hf")
-    export(tmp_path / "first", tmp_path / "second", "--to", "torch")
+    export(tmp_path / "first", tmp_path / "second", "--to", "hf")
     for folder in (tmp_path / "first", tmp_path / "second"):
         licence, text = front_and_body(folder)
         assert licence == "cc-by-4.0"
