@@ -1,4 +1,4 @@
-"""Durations for people. A duration is given in the largest unit of which it has at least one and a half."""
+"""Durations for people. Up to 1.5 minutes they are in seconds, up to 1.5 hours in minutes, and so on."""
 
 from collections.abc import Sequence
 

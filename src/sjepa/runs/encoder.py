@@ -1,6 +1,5 @@
 """The public encoder: load it from a run, a folder, a file or a name, with its mixture and cluster head."""
 
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
@@ -13,9 +12,10 @@ from sjepa.audio.frames import RECEPTIVE_FIELD, frame_count
 from sjepa.errors import UserError
 from sjepa.fields import shorten
 from sjepa.model import formats
-from sjepa.model.encoder import EncoderNetwork, EncoderOutput, check_shape
+from sjepa.model.encoder import EncoderNetwork, check_shape
 from sjepa.model.encoder_config import EncoderConfig
 from sjepa.model.encoder_folder import EncoderFolder, find_encoder_files
+from sjepa.model.frontend import Moments
 from sjepa.model.named import resolve_encoder
 from sjepa.model.position import HALVES
 from sjepa.model.stream import FeatureStream, StreamConfig
@@ -42,22 +42,10 @@ class Encoder(EncoderNetwork):
         # In a list, so that torch does not register the clusters as a submodule.
         self.held_clusters: list[Clusters] = []
 
-    def forward(
-        self,
-        waveforms: Tensor,
-        lengths: Tensor | None = None,
-        *,
-        mask: Tensor | None = None,
-        keep: Sequence[bool] | None = None,
-        until: int | None = None,
-    ) -> EncoderOutput:
-        """Return the hidden states of 16 kHz waveforms (B, N). Raise UserError for arguments that cannot be right.
-
-        `lengths` are the samples per utterance of a padded batch. `mask` (B, T) is True at frames to hide from the
-        transformer. `keep` selects the layers to run (LayerDrop). `until` is the last layer that is needed.
-        """
+    def convolve(self, waveforms: Tensor, lengths: Tensor | None = None, moments: Moments | None = None) -> Tensor:
+        """Return the features of the feature extractor. Raise UserError for arguments that cannot be right."""
         check_waveforms(waveforms, lengths)
-        return super().forward(waveforms, lengths, mask=mask, keep=keep, until=until)
+        return super().convolve(waveforms, lengths, moments)
 
     def stream(
         self, chunk: float = 1.28, look_ahead: float = 0.64, context: float = 2.0, layer: int | None = None
