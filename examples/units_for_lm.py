@@ -1,6 +1,6 @@
 """Discrete units for a speech language model: one line of tokens per recording, and a small model of them.
 
-    sjepa embed CORPUS --encoder RUN --what units --from mixture --deduplicate --out UNITS
+    sjepa embed CORPUS --encoder RUN --what units --deduplicate --out UNITS
     python examples/units_for_lm.py UNITS units.txt [STEPS]
 
 `units.txt` is what text tools expect: one recording per line, units as words (u17 u3 ...). Any trainer of language

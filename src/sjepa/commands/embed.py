@@ -46,8 +46,7 @@ class Embed:
     """What to write: features of a layer, posteriors of the mixture, posteriors of the cluster head, or units, the most
     likely component of each frame."""
     source: Annotated[Literal["mixture", "head"], tyro.conf.arg(name="from")] = "head"
-    """For units: take them from the cluster head on the last layer, or from the mixture on its own layer. Prefer the
-    mixture for encoders of half-hour and compact, whose heads are not trained on visible frames in phase 2."""
+    """For units: take them from the cluster head on the last layer, or from the mixture on its own layer."""
     layer: str = "last"
     """For features: a layer number from 0, last, input (the input of layer 0), or all, with one column per layer."""
     pool: Literal["none", "mean"] = "none"
