@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+import shutil
 import struct
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import torch
 from analysed import corpus, findings, trained
 
 from sjepa.analysis.calibration import split_corpus
+from sjepa.analysis.missing import analyse_missing
 from sjepa.analysis.restored_run import RestoredRun
 from sjepa.analysis.speech import excerpt_segments, find_utterances, label_file, merge_labels, read_speech
 from sjepa.analysis.style import file_name, load_findings
@@ -133,6 +135,27 @@ def test_what_cannot_be_looked_at_is_refused(tmp_path: Path) -> None:
     file.unlink()
     with pytest.raises(UserError, match="no audio in"):
         find_utterances(tmp_path / "empty", [], 3, "")
+
+
+def test_a_damaged_file_of_a_sample_is_left_out_and_a_named_one_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib")
+    run, data = shutil.copytree(trained(), tmp_path / "run"), shutil.copytree(corpus(), tmp_path / "corpus")
+    shutil.rmtree(run / "analysis", ignore_errors=True)
+    damaged = data / "speaker0-00.flac"  # the first of every sample
+    damaged.write_bytes(damaged.read_bytes()[:2000])
+    analyse_missing(run, data, "", utterances=4, sampled=8)
+    assert len(list((run / "analysis").glob("utterance-*.json"))) == 3
+    assert load_findings(run / "analysis" / "clusters.json")["phones"]["utterances"] == 7
+    assert f"left out: {damaged}: " in capsys.readouterr().out
+    call = ["analyze", "utterance", str(run), "--out", str(tmp_path / "out"), "--count", "2"]
+    dispatch([*call, "--data", str(data)])
+    assert len(list((tmp_path / "out").glob("*.json"))) == 1
+    with pytest.raises(UserError, match=r"speaker0-00\.flac: .*repair this file"):
+        dispatch([*call, str(damaged)])
+    with pytest.raises(UserError, match="no utterance of the sample could be used"):
+        dispatch([*call, "--data", str(data), "--start", "5", "--force"])
 
 
 def test_words_of_the_figure_come_from_alignments(tmp_path: Path) -> None:

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from sjepa.analysis.restored_run import RestoredRun
+from sjepa.analysis.speech import read_usable
 from sjepa.analysis.style import GRID, MUTED, TARGET, WARNING, Findings, absolute_path, figure
 from sjepa.evaluate.agreement import measure_agreement
 from sjepa.evaluate.labelled import LabelledUtterance
 from sjepa.evaluate.superb.records import sample_evenly
-from sjepa.progress import bar
 from sjepa.runs.events import DEAD_SHARE, Event, phase_start, select_events
 from sjepa.runs.folder import RunFolder
 
@@ -64,20 +64,18 @@ def analyse_phones(run: RestoredRun, corpus: Sequence[LabelledUtterance], uttera
     number = {name: index for index, name in enumerate(names)}
     joint = np.zeros((run.components, len(names)))
     best, spoken = [], []
-    with bar("Phones of clusters", len(chosen)) as progress:
-        for item in chosen:
-            target = run.targets(item.utterance.read()).cpu().numpy()
-            labels = item.frame_phones(len(target))
-            order = np.array([number[label] for label in labels])
-            np.add.at(joint.T, order, target)
-            best.append(target.argmax(1))
-            spoken.append(labels)
-            progress.advance()
+    for item, samples in read_usable(chosen, lambda item: item.utterance.read(), "Phones of clusters"):
+        target = run.targets(samples).cpu().numpy()
+        labels = item.frame_phones(len(target))
+        order = np.array([number[label] for label in labels])
+        np.add.at(joint.T, order, target)
+        best.append(target.argmax(1))
+        spoken.append(labels)
     return (
         run.about
         | summarise_phones(joint, names)
         | {
-            "utterances": len(chosen),
+            "utterances": len(best),
             "frames": int(sum(map(len, best))),
             "agreement": {
                 k: round(v, 4) for k, v in measure_agreement(np.concatenate(best), np.concatenate(spoken)).items()

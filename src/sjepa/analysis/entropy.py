@@ -10,11 +10,9 @@ import numpy as np
 from sjepa.analysis.modes import Grid, count_modes, make_grid
 from sjepa.analysis.names import LABELS, PATHS
 from sjepa.analysis.restored_run import RestoredRun, entropy_bits
+from sjepa.analysis.speech import read_usable
 from sjepa.analysis.style import GRID, INK, MUTED, PREDICTOR, RULE, TARGET, VISIBLE, Findings, absolute_path, figure
-from sjepa.audio.io import BadAudioError
 from sjepa.data.opening import open_corpus
-from sjepa.errors import UserError
-from sjepa.progress import bar, say
 
 MARKS = (0.5, 1.0, 2.0)  # bits: 1 is an even tie of two components, 2 of four
 CONFIDENT = 0.3
@@ -32,25 +30,14 @@ def analyse_entropy(run: RestoredRun, data: str, utterances: int = 500, seed: in
     corpus = open_corpus(data, WHOLE, "none", 0.0)
     order = np.random.default_rng(seed).permutation(len(corpus))[:utterances]
     parts: dict[str, list[np.ndarray]] = {name: [] for name in LABELS}
-    refused: list[str] = []
-    with bar("Entropy of frames", len(order)) as progress:
-        for index in order:
-            progress.advance()
-            try:
-                samples = corpus.read(int(index)).astype(np.float32) / 32768.0
-            except BadAudioError as error:
-                refused.append(str(error))
-                continue
-            pieces = list(run(samples))
-            for name in LABELS:
-                kept = [part for piece in pieces if (part := getattr(piece, name)) is not None]
-                if kept:
-                    parts[name].append(np.concatenate([entropy_bits(part) for part in kept]))
-    if not parts["target"]:
-        raise UserError(f"no utterance of {data} could be used: {refused[0] if refused else 'it has none'}")
-    for line in refused[:5]:
-        say(f"  left out: {line}")
-    facts = {"data": data, "utterances": len(parts["target"]), "left_out": len(refused), "seed": seed}
+    for _, samples in read_usable(order.tolist(), corpus.read, "Entropy of frames"):
+        pieces = list(run(samples.astype(np.float32) / 32768.0))
+        for name in LABELS:
+            kept = [part for piece in pieces if (part := getattr(piece, name)) is not None]
+            if kept:
+                parts[name].append(np.concatenate([entropy_bits(part) for part in kept]))
+    used = len(parts["target"])
+    facts = {"data": data, "utterances": used, "left_out": len(order) - used, "seed": seed}
     made_from = {"data": absolute_path(data), "utterances": utterances, "seed": seed}
     return {"subject": "entropy", "run": run.about | facts, "made_from": made_from} | describe_entropies(
         parts, run.components, seed

@@ -5,12 +5,12 @@ from pathlib import Path
 from sjepa.analysis.clusters import analyse_clusters, analyse_phones, corpus_inputs
 from sjepa.analysis.entropy import analyse_entropy
 from sjepa.analysis.restored_run import RestoredRun
-from sjepa.analysis.speech import find_utterances, read_labels, read_speech
+from sjepa.analysis.speech import find_utterances, read_labels, read_speech, read_usable
 from sjepa.analysis.style import MADE_BY_REPORT, findings_file, save_findings, utterance_files
 from sjepa.analysis.utterance import analyse_utterance, file_stem
 from sjepa.device import Device
 from sjepa.evaluate.labelled import drop_without_phones
-from sjepa.progress import say, track
+from sjepa.progress import say
 from sjepa.runs.folder import RunFolder
 
 SECONDS = 20.0  # longest utterance in the explorer
@@ -31,8 +31,8 @@ def analyse_missing(
         restored = RestoredRun(run, device)
         chosen = find_utterances(data, [], utterances, subset)
         analysed = {
-            file_stem(item.utterance): analyse_utterance(restored, read_speech(item, 0.0, SECONDS))
-            for item in track(chosen, "Utterances", len(chosen))
+            file_stem(item.utterance): analyse_utterance(restored, speech)
+            for item, speech in read_usable(chosen, lambda item: read_speech(item, 0.0, SECONDS), "Utterances")
         }
         for name, found in analysed.items():  # save them at the end: one saved utterance means that all are there
             save_findings(found, out, name)

@@ -1,20 +1,25 @@
 """Choose and read the utterances to analyse: files, or a part of a corpus, with their labels."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
 from sjepa.audio.frames import RECEPTIVE_FIELD
-from sjepa.audio.io import SAMPLE_RATE, show_path
+from sjepa.audio.io import SAMPLE_RATE, BadAudioError, show_path
 from sjepa.data.corpus import audio_files
 from sjepa.errors import UserError
 from sjepa.evaluate.alignments import Segment, cut_segments
 from sjepa.evaluate.labelled import LabelledUtterance, read_labelled
 from sjepa.evaluate.superb.records import Utterance, sample_evenly
-from sjepa.progress import say
+from sjepa.progress import say, track
+
+T = TypeVar("T")
+R = TypeVar("R")
+NAMED = 5  # unusable utterances that are reported one by one
 
 
 @dataclass(frozen=True)
@@ -78,16 +83,34 @@ def label_file(path: Path, known: list[LabelledUtterance]) -> LabelledUtterance:
     return LabelledUtterance(Utterance(show_path(path.name), path, ""))
 
 
+def read_usable(sample: Sequence[T], read: Callable[[T], R], description: str) -> Iterator[tuple[T, R]]:
+    """Read the utterances of a sample. Unusable audio is left out and reported; UserError if nothing is left."""
+    refused: list[str] = []
+    for item in track(sample, description, len(sample)):
+        try:
+            found = read(item)
+        except BadAudioError as error:
+            refused.append(str(error))
+            if len(refused) <= NAMED:
+                say(f"left out: {error}")
+            continue
+        yield item, found
+    if len(refused) == len(sample):
+        raise UserError(f"no utterance of the sample could be used: {refused[0] if refused else 'it is empty'}")
+    if len(refused) > NAMED:
+        say(f"left out: {len(refused) - NAMED} more")
+
+
 def read_speech(item: LabelledUtterance, start: float, seconds: float) -> Speech:
     """Read a stretch of at most `seconds` of an utterance, and print a note if the utterance is longer."""
     utterance = item.utterance
     whole = utterance.length(utterance.header().samples)
     name, duration = show_path(utterance.path), whole / SAMPLE_RATE
     if start >= duration:
-        raise UserError(f"--start {start:g}: {name} is {duration:.2f} seconds long")
+        raise BadAudioError(f"--start {start:g}: {name} is {duration:.2f} seconds long")
     wanted = min(seconds, duration - start)
     if wanted * SAMPLE_RATE < RECEPTIVE_FIELD:
-        raise UserError(f"{name}: {wanted * 1000:.0f} ms from {start:g} s are too short for a frame (25 ms)")
+        raise BadAudioError(f"{name}: {wanted * 1000:.0f} ms from {start:g} s are too short for a frame (25 ms)")
     if wanted < duration - start:
         say(
             f"{name} is {duration:,.0f} seconds long: using {start:g} to {start + wanted:g} s; "

@@ -166,8 +166,9 @@ def run_entropy(command: Entropy, out: Path) -> None:
 def run_utterance(command: Utterance, out: Path) -> None:
     from sjepa.analysis import style
     from sjepa.analysis.restored_run import RestoredRun
-    from sjepa.analysis.speech import find_utterances, read_speech
+    from sjepa.analysis.speech import Speech, find_utterances, read_speech, read_usable
     from sjepa.analysis.utterance import analyse_utterance, draw_utterance, file_stem, utterance_inputs
+    from sjepa.evaluate.labelled import LabelledUtterance
     from sjepa.progress import track
 
     if command.redraw:
@@ -184,8 +185,14 @@ def run_utterance(command: Utterance, out: Path) -> None:
         made_from = utterance_inputs(item.utterance, command.start, command.seconds, command.seed)
         style.refuse_replacing(style.findings_file(out, file_stem(item.utterance)), made_from, command.force)
     run = RestoredRun(command.run, command.device, command.step, command.seed)
-    for item in track(chosen, "Utterances", len(chosen)):
-        found = analyse_utterance(run, read_speech(item, command.start, command.seconds), command.seconds)
+
+    def read(item: LabelledUtterance) -> Speech:
+        return read_speech(item, command.start, command.seconds)
+
+    # A file that the user names must be usable. Of a sample, damaged files are left out.
+    strict = ((item, read(item)) for item in track(chosen, "Utterances", len(chosen)))
+    for item, speech in strict if command.files else read_usable(chosen, read, "Utterances"):
+        found = analyse_utterance(run, speech, command.seconds)
         style.save_findings(found, out, file_stem(item.utterance), draw_utterance)
 
 

@@ -22,7 +22,7 @@ from sjepa.progress import say
 T = TypeVar("T")
 LITE_UTTERANCES = (2000, 400, 800)  # train, dev, test; LibriSpeech uses all of dev-clean instead
 SHARES = (0.7, 0.1, 0.2)  # of the speakers in train, dev and test, if a corpus has no splits
-REMEDY = "repair this file or remove it from the corpus (it is not skipped, because that would change the results)"
+REMEDY = "repair this file or remove it from the corpus"
 Label = str | tuple[str, ...]
 """Text for a sequence task; one class for each slot of a classification task."""
 
