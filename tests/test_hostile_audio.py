@@ -1,6 +1,7 @@
 """Untrusted audio: a bad file is refused by name, and the job continues with the others."""
 
 import http.server
+import io
 import json
 import os
 import re
@@ -77,6 +78,40 @@ def test_a_damaged_mp3_ends_neither_an_index_nor_a_training(
     run = tmp_path / "run"
     assert pretrain(micro(phase1={"steps": 1}, phase2={"steps": 1}), one_damaged, run, show=False)
     assert "damaged.mp3: cannot be decoded" in (run / "refused.txt").read_text()
+
+
+@pytest.mark.parametrize(("suffix", "subtype"), [("wav", "PCM_16"), ("wav", "FLOAT"), ("flac", None), ("mp3", None)])
+def test_a_file_that_was_cut_is_refused(tmp_path: Path, suffix: str, subtype: str | None) -> None:
+    whole, cut = tmp_path / f"whole.{suffix}", tmp_path / f"cut.{suffix}"
+    soundfile.write(whole, babble(3.0, 0), 16_000, subtype=subtype)
+    content = whole.read_bytes()
+    cut.write_bytes(content[: len(content) * 9 // 10])
+    assert read_header(whole).samples == 48_000
+    for source in (cut, io.BytesIO(cut.read_bytes())):
+        with pytest.raises(BadAudioError, match=r"cut short|cannot be decoded"):
+            read_header(source, "cut")
+
+
+def test_a_wav_that_was_cut_is_not_embedded(tmp_path: Path) -> None:
+    path = write_float(tmp_path / "cut.wav", babble(3.0, 0))
+    path.write_bytes(path.read_bytes()[:-1000])
+    with pytest.raises(BadAudioError, match=r"cut\.wav: the file is cut short: its header promises 1,000 more bytes"):
+        list(stream_audio(path))
+
+
+def test_files_that_do_not_state_their_length_are_read_as_far_as_they_go(tmp_path: Path) -> None:
+    pipe, ogg = tmp_path / "pipe.wav", tmp_path / "cut.ogg"
+    for path in (pipe, ogg):
+        soundfile.write(path, babble(3.0, 0), 16_000)
+    content = bytearray(pipe.read_bytes())
+    content[40:44] = b"\xff\xff\xff\xff"  # the size of the samples
+    pipe.write_bytes(content)
+    assert read_header(pipe).samples == 48_000
+    content[40:44] = len(content).to_bytes(4, "little")  # the header counted too
+    pipe.write_bytes(content)
+    assert read_header(pipe).samples == 48_000
+    ogg.write_bytes(ogg.read_bytes()[:-100])
+    assert 0 < read_header(ogg).samples < 48_000
 
 
 @pytest.mark.parametrize("rate", [16_000, 48_000])

@@ -8,6 +8,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
+from sjepa.audio.wav import missing_bytes
 from sjepa.errors import UserError
 from sjepa.files import escape_text
 
@@ -17,6 +18,7 @@ RATES = (1_000, 1_000_000)  # accepted rates in Hz: at a far lower rate, a few b
 LOUDEST = 1e6  # full scale is 1; far larger samples overflow in the encoder
 ROUNDING = 16  # samples at 16 kHz that a file may lack, because resampling rounds
 OVERSHOOT = 1_600  # samples at 16 kHz that a list may claim beyond the end of a recording, because lists round
+HEADER_BYTES = 128  # bytes that a WAV header may state in excess, because some programs count the header itself
 MARGIN = 1_600  # samples at 16 kHz read around a piece before resampling, so that its edges match the whole file
 
 
@@ -55,10 +57,24 @@ def read_header(source: str | Path | BinaryIO, name: str = "") -> AudioInfo:
     with open_audio(source, name) as file:
         if file.frames <= 0:
             raise BadAudioError("the file holds no samples")
+        refuse_cut_wav(source)
         file.seek(file.frames - 1)
         if not len(file.read(1, dtype="float32", always_2d=True)):
             raise BadAudioError(f"the file is cut short: its header promises {file.frames} samples")
         return AudioInfo(resampled_length(file.frames, file.samplerate), file.samplerate, file.channels)
+
+
+def refuse_cut_wav(source: str | Path | BinaryIO) -> None:
+    """Raise BadAudioError if a WAV file ends before the samples that its header states."""
+    if isinstance(source, str | Path):
+        with open(source, "rb") as file:
+            missing = missing_bytes(file)
+    else:
+        position = source.tell()  # libsndfile reads the same bytes
+        missing = missing_bytes(source)
+        source.seek(position)
+    if missing > HEADER_BYTES:
+        raise BadAudioError(f"the file is cut short: its header promises {missing:,} more bytes of samples")
 
 
 def read_audio(source: str | Path | BinaryIO, start: int = 0, samples: int | None = None, name: str = "") -> np.ndarray:

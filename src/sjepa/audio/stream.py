@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sjepa.audio.io import SAMPLE_RATE, check_samples, open_audio
+from sjepa.audio.io import SAMPLE_RATE, check_samples, open_audio, refuse_cut_wav
 
 BLOCK_SECONDS = 10
 
@@ -13,6 +13,7 @@ BLOCK_SECONDS = 10
 def stream_audio(path: str | Path) -> Iterator[np.ndarray]:
     """Yield float32 samples at 16 kHz with the channels averaged, in blocks. `read_audio` returns the same samples."""
     with open_audio(path, "") as file:
+        refuse_cut_wav(path)
         rate, resampler = file.samplerate, None
         if rate != SAMPLE_RATE:
             import soxr
