@@ -192,3 +192,18 @@ def test_a_kill_before_the_config_is_written_leaves_a_folder_that_the_same_comma
     (tmp_path / "other" / "notes.txt").write_text("mine")
     with pytest.raises(UserError, match="is not empty and is not a run"):
         pretrain(config, corpus, tmp_path / "other", show=False)
+
+
+@pytest.mark.parametrize("out", ["held", "/proc/run"])
+def test_a_busy_or_unwritable_run_folder_is_refused_before_audio_is_read(
+    out: str, tmp_path: Path, corpus: Path, micro: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise AssertionError("the audio was read")
+
+    monkeypatch.setattr("sjepa.train.loop.open_corpus", fail)
+    with (
+        lock_folder(tmp_path / "held"),
+        pytest.raises(UserError, match=r"another process is training|cannot write to"),
+    ):
+        pretrain(micro(), corpus, tmp_path / out, show=False)

@@ -335,6 +335,11 @@ class RunFolder:
         with lock_folder(self.path, f"another process is training {self}: wait for it, or choose another --out"):
             yield
 
+    def check_lock(self) -> None:
+        """Raise UserError if another process trains the run or its folder cannot be written. Keep no new folder."""
+        with self.lock():
+            pass
+
 
 def planned_steps(settings: dict[str, Any]) -> int:
     """Return the steps of all phases in plain settings, or 0 if not known."""

@@ -127,8 +127,10 @@ def run_to_end(job: Job, request: StopRequest, show: bool) -> bool:
     run = Run.start(config, device)
     with checkpoint.refuse_unfit(folder):
         restored = run.restore(folder, say)
+    done = restored and run.step >= job.phases[-1].end
+    if not done:
+        distributed.run_on_main_rank(folder.check_lock)  # now, because decoding the audio may take long
     if restored:
-        done = run.step >= job.phases[-1].end
         ended = "is complete" if run.step >= config.steps else f"has ended phase {job.last_phase}"
         say(f"{folder} {ended}" if done else f"Continuing {folder} at step {run.step:,}")
         if done:
