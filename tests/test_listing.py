@@ -13,7 +13,7 @@ import pytest
 from sjepa import Encoder, UserError
 from sjepa.cli import dispatch
 from sjepa.model.formats import fingerprint
-from sjepa.report.listing import find_runs, find_state, list_runs, unusual_settings
+from sjepa.report.listing import Listed, as_tables, find_runs, find_state, list_runs, unusual_settings
 from sjepa.runs.events import last_event
 from sjepa.runs.folder import RunFolder
 from sjepa.runs.history import record_start
@@ -102,6 +102,17 @@ def test_a_narrow_terminal_shows_each_run_on_one_line(
     assert "deeper/hard phase1.steps = 60" in lines
     assert "phase1.hard = True" in lines
     assert "deeper/hard phoneme linear 71.25" in lines
+    dispatch(["runs", str(study / "deeper" / "hard")])
+    assert "train.device: cpu -> cuda" in capsys.readouterr().out
+
+
+def test_many_settings_and_results_are_counted() -> None:
+    many = {f"setting{number}": number for number in range(20)}
+    listed = [Listed("a", "a", "new", settings=many, results=dict.fromkeys("abcdef", 1.0))]
+    listed.append(Listed("b", "b", "new", settings=dict.fromkeys(many)))
+    _, settings, results = (list(table.columns[1].cells) for table in as_tables(listed))
+    assert str(settings[0]).splitlines()[-2:] == ["setting7 = 7", "and 12 more"]
+    assert str(results[0]).splitlines() == ["a 1", "b 1", "c 1", "d 1", "and 2 more"]
 
 
 def test_a_run_that_is_locked_is_running(study: Path) -> None:

@@ -46,4 +46,5 @@ def run(arguments: list[str]) -> None:
             console.print(table)
         only = RunFolder(folders[0])
         if len(folders) == 1 and only.exists and only.history:
-            console.print(listing.history_table(only))
+            for table in listing.history_tables(only):
+                console.print(table)

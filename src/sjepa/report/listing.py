@@ -23,7 +23,8 @@ from sjepa.runs.folder import RunFolder
 from sjepa.runs.history import describe_stop
 
 DEPTH = 3  # levels of folders to search for runs
-SHOWN = 4  # results of a run in the table
+RESULTS_SHOWN = 4  # of a run in the table
+SETTINGS_SHOWN = 8
 NOT_SET = "–"
 NUMBERS = ("step", "phase", "loss")  # columns that are aligned to the right
 
@@ -166,21 +167,24 @@ def as_tables(listed: Sequence[Listed]) -> list[Any]:
         )
         for each in listed
     ]
-    differences = [
-        (each.name, "\n".join(f"{name} = {NOT_SET if value is None else value}" for name, value in settings.items()))
-        for each, settings in zip(listed, unusual_settings(listed), strict=True)
-        if settings
-    ]
-    results = []
-    for each in listed:
+    differences, results = [], []
+    for each, settings in zip(listed, unusual_settings(listed), strict=True):
+        changes = [f"{name} = {NOT_SET if value is None else value}" for name, value in settings.items()]
         scores = [f"{name} {value:.4g}" for name, value in each.results.items()]
-        more = [f"and {len(scores) - SHOWN} more"] if len(scores) > SHOWN else []
+        if changes:
+            differences.append((each.name, first_lines(changes, SETTINGS_SHOWN)))
         if scores:
-            results.append((each.name, "\n".join(scores[:SHOWN] + more)))
+            results.append((each.name, first_lines(scores, RESULTS_SHOWN)))
     tables = [make_table(("run", "state", "step", "phase", "loss", "last activity"), progress)]
     tables += [make_table(("run", "settings that differ"), differences)] if differences else []
     tables += [make_table(("run", "results"), results)] if results else []
     return tables
+
+
+def first_lines(lines: Sequence[str], shown: int) -> str:
+    """Join lines. If there are more than `shown` of them, the rest is counted."""
+    more = [f"and {len(lines) - shown} more"] if len(lines) > shown else []
+    return "\n".join([*lines[:shown], *more])
 
 
 def make_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Any:
@@ -196,26 +200,29 @@ def make_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Any:
     return table
 
 
-def history_table(run: RunFolder) -> Any:
-    """Every start of a run, for the terminal."""
+def history_tables(run: RunFolder) -> list[Any]:
+    """Tables for the terminal: every start of a run, and what each start changed."""
     history, running = run.history, is_locked(run.path)
-    rows = []
+    starts, changes = [], []
     for entry in history:
         stop, changed = entry.get("stopped"), entry.get("changed")
         stop = stop if isinstance(stop, dict) else {}
         changed = [change for change in changed if isinstance(change, dict)] if isinstance(changed, list) else []
         how = describe_stop(entry, running and entry is history[-1])
+        started = str(entry.get("started"))
         cells = (
-            entry.get("started"),
             entry.get("step"),
             stop.get("step", NOT_SET),
             f"{how}: {stop['message']}" if stop.get("message") else how,
             f"{entry.get('host')}: {entry.get('world_size')} × {entry.get('device')}",
             f"{entry.get('sjepa')}, {entry.get('torch')}",
-            "\n".join(f"{c.get('name')}: {c.get('old')} -> {c.get('new')}" for c in changed),
         )
-        rows.append([str(cell) for cell in cells])
-    return make_table(("started", "from step", "to step", "ended", "on", "sjepa, torch", "changed"), rows)
+        starts.append([started, *map(str, cells)])
+        if changed:
+            lines = [f"{change.get('name')}: {change.get('old')} -> {change.get('new')}" for change in changed]
+            changes.append((started, "\n".join(lines)))
+    tables = [make_table(("started", "from step", "to step", "ended", "on", "sjepa, torch"), starts)]
+    return tables + ([make_table(("started", "changed"), changes)] if changes else [])
 
 
 def as_json(listed: Sequence[Listed]) -> str:
