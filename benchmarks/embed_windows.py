@@ -16,7 +16,8 @@ import torch
 from sjepa import Encoder
 from sjepa.audio.io import read_audio
 from sjepa.embed.network import Network
-from sjepa.embed.windows import MARGIN, WindowConfig, cut_windows, join_windows
+from sjepa.embed.window_config import MARGIN, WindowConfig
+from sjepa.embed.windows import cut_windows, join_windows
 from sjepa.model.moments import measure_moments
 
 run, audio = Path(sys.argv[1]), Path(sys.argv[2])

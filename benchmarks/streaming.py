@@ -22,7 +22,8 @@ import torch
 
 from sjepa import Encoder, load_preset
 from sjepa.audio.io import SAMPLE_RATE, read_audio
-from sjepa.model.stream import FeatureStream, StreamConfig
+from sjepa.model.stream import FeatureStream
+from sjepa.model.stream_config import StreamConfig
 from sjepa.progress import track
 
 USUAL = StreamConfig()

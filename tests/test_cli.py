@@ -73,6 +73,22 @@ def test_config_prints_what_a_run_would_use_with_overrides() -> None:
     assert config.encoder == load_preset("tiny").encoder
 
 
+def test_help_imports_no_torch() -> None:
+    """Except for commands whose options are the settings of a run, which live next to the code that they configure."""
+    code = """
+import sys
+from sjepa.cli import main
+from sjepa.commands import COMMANDS
+for command in COMMANDS.keys() - {"config", "pretrain"}:
+    try:
+        main([command, "--help"])
+    except SystemExit:
+        pass
+    assert "torch" not in sys.modules, command
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
+
+
 def test_help_explains_every_field() -> None:
     text = " ".join(sjepa("pretrain", "--help").stdout.replace("│", " ").split())
     for name in (

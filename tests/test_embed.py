@@ -345,7 +345,7 @@ torch.set_num_threads(1)
 from sjepa.embed.network import Network
 from sjepa.embed.readout import Readout
 from sjepa.embed.recordings import Embedding, embed, find_recordings
-from sjepa.embed.windows import WindowConfig
+from sjepa.embed.window_config import WindowConfig
 from sjepa.runs.encoder import Encoder
 network = Network(Encoder.from_pretrained(sys.argv[1]), (2,), torch.device("cpu"))
 plan = Embedding(network, Readout("features", False, False), WindowConfig(), "npz", 60.0, {})

@@ -17,7 +17,8 @@ from sjepa.audio.io import read_audio
 from sjepa.audio.stream import stream_audio
 from sjepa.embed.network import Network
 from sjepa.embed.recordings import Recording, batches_by_length
-from sjepa.embed.windows import MARGIN, WindowConfig, cut_windows, join_windows
+from sjepa.embed.window_config import MARGIN, WindowConfig
+from sjepa.embed.windows import cut_windows, join_windows
 from sjepa.model.moments import measure_moments
 
 SHORT = WindowConfig(seconds=8.0, overlap=4.0)

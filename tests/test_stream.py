@@ -21,7 +21,7 @@ from sjepa.audio.frames import frame_count, sample_count
 from sjepa.cli import dispatch
 from sjepa.embed.live import read_pcm
 from sjepa.model.frontend import STRIDES
-from sjepa.model.stream import StreamConfig
+from sjepa.model.stream_config import StreamConfig
 
 
 @pytest.fixture(scope="module")

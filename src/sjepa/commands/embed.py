@@ -12,10 +12,10 @@ from sjepa.bounds import AMOUNT, INDEX
 from sjepa.counts import format_count
 from sjepa.data.arrow import import_arrow
 from sjepa.device import Device
-from sjepa.embed.windows import WindowConfig
+from sjepa.embed.window_config import WindowConfig
 from sjepa.errors import UserError
 from sjepa.files import escape_text, is_used, read_json
-from sjepa.model.stream import StreamConfig
+from sjepa.model.stream_config import StreamConfig
 from sjepa.subcommands import option, parse
 
 if TYPE_CHECKING:

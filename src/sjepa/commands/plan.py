@@ -5,17 +5,18 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from sjepa.bounds import AMOUNT, SHARD_HOURS
-from sjepa.config import Config
 from sjepa.errors import UserError
 from sjepa.fields import TABLE, Kind, require
 from sjepa.files import read_json
 from sjepa.model.encoder_config import EncoderConfig
-from sjepa.settings_file import load_preset
 from sjepa.subcommands import parse
 from sjepa.train.estimate import H200, Machine, PhaseWork, StepTime, Work, describe_plan
+
+if TYPE_CHECKING:
+    from sjepa.config import Config
 
 ANY_SIZE = 360.0  # seconds of audio per step that stand for "any size" if only one rate is given
 MEASURED = Kind("a number above 0", lambda value: type(value) in (int, float) and AMOUNT.accepts(value))
@@ -56,6 +57,8 @@ class Plan:
 
 def run(arguments: list[str]) -> None:
     command = parse(Plan, "sjepa plan", arguments)
+    from sjepa.settings_file import load_preset
+
     config = load_preset(command.preset)
     times = read_times(command.throughput) if command.throughput else scale_times(H200, config.encoder)
     decode_rate = read_rate(command.decode, "--decode", ("decode", "flac", "audio_per_second"))
@@ -77,7 +80,7 @@ def run(arguments: list[str]) -> None:
     print("\n".join(describe_plan(work, machine, command.shard_hours)))
 
 
-def planned_work(config: Config, hours: float) -> Work:
+def planned_work(config: "Config", hours: float) -> Work:
     """Count the work of a run on the model itself. Gradients are reduced in fp32."""
     import torch
 

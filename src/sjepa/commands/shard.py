@@ -3,13 +3,12 @@
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 
 from sjepa.bounds import PROCESSES, SEED, SHARD_HOURS
 from sjepa.counts import format_count
-from sjepa.data.shards import Encoding
 from sjepa.subcommands import parse
 
 
@@ -25,7 +24,7 @@ class Shard:
     """The index: a folder that `sjepa index` made, or a URL."""
     out: Path
     """Folder for the shards."""
-    encoding: Encoding = "flac"
+    encoding: Literal["flac", "int16"] = "flac"
     """flac is about half the size; int16 needs no decoding and reads fastest."""
     shard_hours: Annotated[float, SHARD_HOURS] = 8.0
     """Hours of audio per shard: 8 hours are about 0.5 GB of flac, or 0.9 GB of int16."""

@@ -16,7 +16,8 @@ from sjepa.audio.stream import stream_audio
 from sjepa.embed.network import Network
 from sjepa.embed.readout import Columns, Readout
 from sjepa.errors import UserError
-from sjepa.model.stream import FeatureStream, StreamConfig
+from sjepa.model.stream import FeatureStream
+from sjepa.model.stream_config import StreamConfig
 from sjepa.progress import say
 
 STDIN = Path("-")

@@ -20,7 +20,8 @@ from sjepa.data.index_folder import IndexFolder
 from sjepa.embed.network import Network
 from sjepa.embed.readout import NotFiniteError, Readout
 from sjepa.embed.tables import Format, write_table
-from sjepa.embed.windows import WindowConfig, cut_windows, join_windows
+from sjepa.embed.window_config import WindowConfig
+from sjepa.embed.windows import cut_windows, join_windows
 from sjepa.errors import UserError
 from sjepa.lookahead import look_ahead
 from sjepa.model.moments import measure_moments

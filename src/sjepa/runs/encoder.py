@@ -18,7 +18,8 @@ from sjepa.model.encoder_folder import EncoderFolder, find_encoder_files
 from sjepa.model.frontend import Moments
 from sjepa.model.named import resolve_encoder
 from sjepa.model.position import HALVES
-from sjepa.model.stream import FeatureStream, StreamConfig
+from sjepa.model.stream import FeatureStream
+from sjepa.model.stream_config import StreamConfig
 from sjepa.runs.heads import load_clusters, read_own_clusters
 from sjepa.runs.locate import find_encoder, suggest_repair
 from sjepa.targets.clusters import Clusters
