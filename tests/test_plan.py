@@ -54,6 +54,20 @@ def test_the_other_presets_are_planned_too(preset: str) -> None:
     assert work.audio_seconds == config.steps * config.batches.seconds
 
 
+def test_the_plan_states_that_it_assumes_an_h200(capsys: pytest.CaptureFixture[str]) -> None:
+    """Above all for presets that run on a laptop, which are planned for one device."""
+    run(["--hours", "10", "--preset", "tiny"])
+    output = capsys.readouterr().out
+    assert output.startswith("10 hours on 1 GPU, 1 node\n")
+    assert "  rates     of an H200. For this computer" in output
+    assert "`sjepa bench step --preset tiny --out FILE`, then --throughput FILE" in output
+    assert " MB every 200 steps" in output
+    run(["--hours", "10", "--preset", "tiny", "--throughput", "20"])
+    output = capsys.readouterr().out
+    assert "H200" not in output
+    assert "  time      5.1 minutes at 20 s of audio per second" in output
+
+
 def test_muon_keeps_one_moment_of_matrices() -> None:
     work = planned_work(load_preset("half-hour"), 13)
     encoder = 6 * (4 * 768 * 768 + 2 * 768 * 3072)
@@ -70,6 +84,7 @@ def test_a_corpus_that_is_too_small_for_its_steps_is_named(capsys: pytest.Captur
     line = capsys.readouterr().out.splitlines()[-1]
     assert line.startswith("100 hours are few for 800,000 steps: each is used 6,400 times")
     assert "about 25,000 steps (200 epochs)" in line
+    assert describe_repetition(3600.0 * 1000 * 500, 10, 1000).startswith("1,000 hours are few")
     config = from_toml("[phase1]\nsteps = 10\nbatch_seconds = 60.0\n[phase2]\nsteps = 30\n", "test")
     assert config.audio_seconds == audio_left(config, 0) == 10 * 60 + 30 * 2880
     assert [audio_left(config, step) for step in (4, 10, 25, 40)] == [6 * 60 + 30 * 2880, 30 * 2880, 15 * 2880, 0]

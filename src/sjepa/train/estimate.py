@@ -7,6 +7,7 @@ from itertools import pairwise
 
 from sjepa.durations import format_duration
 
+LARGEST_ON_CPU = 256  # width of the largest encoder that a CPU trains in reasonable time; `tiny` has 128
 GPUS_PER_NODE = 8
 NVLINK = 315e9  # bytes per second in one direction within a node: rings reach 70% of 450 GB/s
 CARD_SHARE = 0.9  # share of a network card's rate that rings reach
@@ -70,6 +71,7 @@ class Machine:
     cards: int = 1  # network cards of a node, for gradients
     card_rate: float = 400.0  # Gb/s of one
     disk: float = 0.5  # GB/s at which a checkpoint is written
+    source: str = ""  # where the rates come from, if the user did not give them
 
     @property
     def nodes(self) -> int:
@@ -120,9 +122,10 @@ def describe_repetition(audio_seconds: float, steps: int, hours: float) -> str:
     epochs = audio_seconds / (hours * 3600)
     if epochs <= MANY_EPOCHS:
         return ""
+    amount = f"{hours:,.0f}" if hours >= 100 else f"{hours:.3g}"
     enough = math.floor(steps * MANY_EPOCHS / epochs)
     return (
-        f"{hours:,.3g} hours are few for {steps:,} steps: each is used {epochs:,.0f} times (the paper: 7.7, our "
+        f"{amount} hours are few for {steps:,} steps: each is used {epochs:,.0f} times (the paper: 7.7, our "
         f"longest run: 101). More audio, or about {enough:,} steps ({MANY_EPOCHS} epochs), use the time better"
     )
 
@@ -211,6 +214,7 @@ def summarise(work: Work, machine: Machine, shard_hours: float) -> list[str]:
         f"  steps     {work.steps:,}, each with {batches} s of audio",
         f"  epochs    {work.epochs:.2f}: {work.audio_seconds / 3600:,.0f} hours of audio",
         f"  time      {format_duration(work.audio_seconds / pace)} at {pace:,.0f} s of audio per second",
+        *([f"  rates     {machine.source}"] if machine.source else []),
         f"  storage   {flac} as flac shards, {int16} as int16",
         f"  shards    {shards:,} of {shard_hours:g} hours",
         f"  network   {needed * FLAC_BYTES * 8 / 1e9:.2f} Gb/s per node keep the GPUs busy from flac shards, "
@@ -279,4 +283,6 @@ def describe_scaling(work: Work, machine: Machine) -> list[str]:
 
 
 def format_size(size: float) -> str:
+    if size < 1e8:
+        return f"{size / 1e6:.0f} MB"
     return f"{size / 1e12:.2f} TB" if size >= 1e12 else f"{size / 1e9:.1f} GB"

@@ -38,7 +38,7 @@ from sjepa.targets.layer import measure_effective_ranks
 from sjepa.train.agreement import StopAgreement, check_shared_disk, stop_if_asked
 from sjepa.train.boundary import begin_phase, change_layer
 from sjepa.train.branch import branch, check_directory, name_first_phases
-from sjepa.train.estimate import describe_repetition
+from sjepa.train.estimate import LARGEST_ON_CPU, describe_repetition
 from sjepa.train.extend import describe_extension, keep_earlier, keep_ended_phase, refuse_idle_change
 from sjepa.train.held_out import draw_held_out, open_held_out
 from sjepa.train.metrics import Log, Speed
@@ -47,8 +47,6 @@ from sjepa.train.reporting import describe_epoch, log_interval, record_bad_audio
 from sjepa.train.run import Run
 from sjepa.train.step import train_step
 from sjepa.version import __version__
-
-LARGEST_ON_CPU = 256  # width of the largest encoder that a CPU trains in reasonable time; `tiny` has 128
 
 
 @dataclass
