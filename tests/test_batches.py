@@ -188,14 +188,17 @@ def test_unusable_files_are_left_out_and_named(tmp_path: Path, capsys: pytest.Ca
     reasons = "\n".join(loaded.refused)
     for name in ("text.wav", "empty.flac", "short.wav", "silence.wav", "nan.wav", "cut.flac"):
         assert name in reasons
-    assert "6 left out" in capsys.readouterr().out
+    assert "2 utterances, 0.00 hours; 6 left out" in capsys.readouterr().out
 
 
-def test_a_file_in_pieces_is_named_once_and_its_reason_stays_with_each_piece(tmp_path: Path) -> None:
+def test_a_file_in_pieces_is_named_once_and_its_reason_stays_with_each_piece(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     soundfile.write(tmp_path / "good.wav", babble(1.5, 1), 16_000)
     soundfile.write(tmp_path / "nan.wav", np.full(60_000, np.nan), 16_000, subtype="FLOAT")
     (tmp_path / "text.wav").write_text("not audio at all")
     loaded = open_corpus(tmp_path, 2.0, "memory", 1.0, show=False)
+    assert "1 utterance, 0.00 hours; 2 left out" in capsys.readouterr().out
     text, nan = loaded.refused
     assert "text.wav" in text
     assert nan == f"{tmp_path / 'nan.wav'}: some samples are not finite (NaN or infinite)"

@@ -54,10 +54,14 @@ def open_corpus(
 
 
 def describe_amount(corpus: Corpus, max_seconds: float) -> str:
-    """The amount of audio, with the number of files if some files of a plain folder were cut."""
+    """The amount of usable audio, with the number of files if some files of a plain folder were cut."""
+    if corpus.audio is not None:  # utterances that did not decode keep their place, but are no audio
+        usable = [not isinstance(samples, str) and len(samples) > 0 for samples in corpus.audio]
+        corpus = corpus.select(np.array(usable), audio=None)
     held = format_count(len(corpus), "utterance")
-    if not corpus.is_cut and len(corpus) > len(corpus.paths):
-        held = f"{format_count(len(corpus.paths), 'file')}, {held} of at most {max_seconds:g} s"
+    files = len(corpus) if corpus.is_cut else len(np.unique(corpus.file))
+    if len(corpus) > files:
+        held = f"{format_count(files, 'file')}, {held} of at most {max_seconds:g} s"
     return f"{held}, {corpus.hours:.2f} hours"
 
 
