@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
+from calls import sjepa
 from conftest import change
 from processes import start_ranks
 from small_runs import Make, arguments, lines
@@ -66,6 +67,24 @@ def test_a_run_can_start_from_another_encoder(corpus: Path, tmp_path: Path, micr
         pretrain(larger, corpus, tmp_path / "larger", show=False)
     with pytest.raises(UserError, match=r"another size than the config: use --preset compact$"):
         pretrain(dataclasses.replace(config, init_from="english-compact"), corpus, tmp_path / "shipped", show=False)
+
+
+def test_the_size_of_another_encoder_is_checked_before_the_layer_that_is_read(corpus: Path, tmp_path: Path) -> None:
+    call = (
+        "pretrain",
+        "--preset",
+        "tiny",
+        "--data",
+        corpus,
+        "--out",
+        tmp_path / "run",
+        "--init-from",
+        "english-compact",
+    )
+    for choice in ((), ("--layer.choice", 4)):
+        status, output, _ = sjepa(*call, "--phase1.targets", "encoder-gmm", *choice)
+        assert status == 2
+        assert "another size than the config: use --preset compact" in output
 
 
 def test_a_run_that_starts_from_an_encoder_can_predict_its_features_from_the_start(

@@ -63,6 +63,11 @@ def run(arguments: list[str]) -> None:
         raise UserError(f"there is no run in {command.out}; to start one, choose a preset: --preset {presets}")
     if not (command.data or known.data):
         raise UserError("no audio given to train on: --data FOLDER")
+    if command.config.init_from and not known.exists:
+        from sjepa.train.initial_encoder import read_initial_encoder
+
+        # Compare the size before other settings: with another size, advice about layers is of no use.
+        read_initial_encoder(command.config.init_from, command.config.encoder)
     config, last = read_config_options(command.config), command.stop_after_phase
     if last > len(config.phases):
         raise UserError(f"--stop-after-phase {last}: the run has {len(config.phases)} phases")

@@ -25,15 +25,14 @@ from sjepa.runs.alarms import Alarm
 from sjepa.runs.encoder import Encoder
 from sjepa.runs.folder import RunFolder
 from sjepa.runs.heads import describe_clusters
-from sjepa.runs.locate import find_encoder
 from sjepa.runs.steps import load_step
 from sjepa.seeds import seed_from
-from sjepa.settings_file import load_preset, preset_names
 from sjepa.targets.clusters import ClustersInfo, clusters_from_parts, save_clusters, select
 from sjepa.targets.kinds import FeatureInputs
 from sjepa.targets.layer import LayerChoice
 from sjepa.targets.targets import Targets
 from sjepa.train.compute import SideStream, compile_parts, should_compile
+from sjepa.train.initial_encoder import read_initial_encoder
 from sjepa.train.loss import frame_sums, masked_kl
 from sjepa.train.metrics import Meter
 from sjepa.train.optimizer import keep_state, make_optimizers, named_state
@@ -97,17 +96,7 @@ class Run:
 
     def load_encoder_weights(self, source: str) -> None:
         """Load the weights of another encoder. Predictor and head keep their random weights."""
-        weights, fields = formats.read_encoder(find_encoder(source))
-        sizes = ("hidden_size", "layers", "heads", "inner_size", "conv_channels", "position_kernel", "position_groups")
-
-        def list_differences(config: Config) -> list[str]:
-            other = [name for name in sizes if fields[name] != getattr(config.encoder, name)]
-            return [f"--encoder.{name.replace('_', '-')} {fields[name]}" for name in other]
-
-        if other := list_differences(self.config):
-            fitting = [name for name in preset_names() if not list_differences(load_preset(name))]
-            advice = f"use --preset {' or '.join(fitting)}" if fitting else f"set {' '.join(other)}"
-            raise UserError(f"{source} holds an encoder of another size than the config: {advice}")
+        weights = read_initial_encoder(source, self.config.encoder)
         formats.load_strictly(self.model.encoder, weights, source)
 
     @property
