@@ -19,6 +19,7 @@ import transformers
 from transformers import Wav2Vec2CTCTokenizer, Wav2Vec2FeatureExtractor, Wav2Vec2Processor
 
 from sjepa.audio.io import BadAudioError, read_audio
+from sjepa.counts import format_count
 from sjepa.evaluate.superb.metrics import edit_distance
 from sjepa.progress import bar, track
 
@@ -40,7 +41,8 @@ try:
 except (ValueError, KeyError, TypeError, AttributeError) as error:
     parser.error(f"{corpus / 'labels.jsonl'} should have a JSON object with path and text on each line ({error!r})")
 if len(rows) < 10:
-    parser.error(f"{corpus / 'labels.jsonl'} has {len(rows)} recordings: at least 10 are needed, one of them held out")
+    found = format_count(len(rows), "recording")
+    parser.error(f"{corpus / 'labels.jsonl'} has {found}: at least 10 are needed, one of them held out")
 try:
     audio = [read_audio(path) for path in track(paths, "Reading audio")]
 except (OSError, BadAudioError) as error:
@@ -132,4 +134,4 @@ trainer.save_model(str(out))
 processor.save_pretrained(out)
 cer, wer = error_rates()
 print(f"CTC loss on held-out recordings: {before:.2f} before, {after:.2f} after {steps} steps; the model is in {out}")
-print(f"Greedy decoding of {len(held_out)} held-out recordings: CER {cer:.1%}, WER {wer:.1%}")
+print(f"Greedy decoding of {format_count(len(held_out), 'held-out recording')}: CER {cer:.1%}, WER {wer:.1%}")

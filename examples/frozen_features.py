@@ -18,6 +18,7 @@ from sklearn.model_selection import StratifiedKFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from sjepa.counts import format_count
 from sjepa.progress import track
 
 FOLDS = 5
@@ -45,14 +46,16 @@ except (ValueError, KeyError, TypeError) as error:
 unlabelled = [file for file in table["file"] if file not in wanted]
 if unlabelled:
     known = ", ".join(sorted({name for row in rows for name in row}))
-    parser.error(f"{labels} has no {what} for {len(unlabelled)} recordings, first {unlabelled[0]}; it has {known}")
+    missing = format_count(len(unlabelled), "recording")
+    parser.error(f"{labels} has no {what} for {missing}, first {unlabelled[0]}; it has {known}")
 x = np.array(table["features"])
 y = np.array([wanted[file] for file in table["file"]])
 
 counts = Counter(y.tolist()).most_common()
 if len(counts) < 2 or counts[-1][1] < FOLDS:
     parser.error(
-        f"{what} has {len(counts)} values, the rarest ({counts[-1][0]}) in {counts[-1][1]} recordings: "
+        f"{what} has {format_count(len(counts), 'value')}, the rarest ({counts[-1][0]}) in "
+        f"{format_count(counts[-1][1], 'recording')}: "
         f"at least 2 values with {FOLDS} recordings each are needed"
     )
 

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from sjepa.counts import format_count
 from sjepa.progress import bar, track
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -27,7 +28,9 @@ files = sorted(given.units.rglob("*.npz"))
 if not files or "units" not in np.load(files[0]):
     parser.error(f"{given.units} holds no units: make them with sjepa embed --what units")
 if len(files) < 5:
-    parser.error(f"{given.units} has {len(files)} recordings: at least 5 are needed, one of them held out")
+    parser.error(
+        f"{given.units} has {format_count(len(files), 'recording')}: at least 5 are needed, one of them held out"
+    )
 if out.is_dir() or not out.absolute().parent.is_dir():
     parser.error(f"{out} cannot be written: it is a folder, or its folder does not exist")
 recordings = [torch.from_numpy(np.load(file)["units"]).long() for file in track(files, "Reading units")]
@@ -73,5 +76,5 @@ alone = -torch.cat([(counts / counts.sum()).log()[s[1:]] for s in held_out]).mea
 with torch.no_grad():
     learned = loss(model, held_out)
 tokens = sum(map(len, recordings))
-print(f"{len(recordings)} recordings, {tokens} tokens of {size - 1} units in {out}")
+print(f"{format_count(len(recordings), 'recording')}, {tokens} tokens of {size - 1} units in {out}")
 print(f"perplexity on held-out recordings: {learned.exp():.1f}, by frequency alone: {alone.exp():.1f}")
