@@ -94,7 +94,8 @@ def test_an_exported_folder_in_fp16_is_half_as_large_and_close(finished_run: Pat
     full, half = (tmp_path / name / "model.safetensors" for name in ("full", "half"))
     assert half.stat().st_size < 0.6 * full.stat().st_size
     card = (tmp_path / "half" / "README.md").read_text(encoding="utf-8")
-    assert "Weights are in fp16, rounded from fp32. Results were measured before rounding." in card
+    assert "Weights are in fp16, rounded from fp32.\n" in card
+    assert "measurements" not in card  # it has no results
     export(tmp_path / "half", tmp_path / "again", "--to", "release", "--about", "Trained on *babble* of [ours](a).")
     again = (tmp_path / "again" / "README.md").read_text(encoding="utf-8")
     assert "Weights are in fp16.\n" in again  # nothing was rounded
@@ -312,13 +313,15 @@ def test_licence_credit_and_results_travel_with_an_encoder(tmp_path: Path) -> No
     assert "train-clean-100" not in text
 
 
-def test_results_from_before_rounding_say_so_in_later_exports(finished_run: Path, tmp_path: Path) -> None:
+def test_results_from_before_rounding_say_so_once_also_in_later_exports(finished_run: Path, tmp_path: Path) -> None:
     export(finished_run, tmp_path / "full", "--to", "hf")
     CardFacts(results="| phones | 70 |").save(tmp_path / "full" / "card.json")
     export(tmp_path / "full", tmp_path / "half", "--to", "release")
     export(tmp_path / "half", tmp_path / "again", "--to", "hf")
-    _, text = front_and_body(tmp_path / "again")
-    assert "| phones | 70 |\n\nThe weights were rounded to fp16 after these measurements." in text
+    for folder in (tmp_path / "half", tmp_path / "again"):
+        _, text = front_and_body(folder)
+        assert "| phones | 70 |\n\nThe weights were rounded to fp16 after these measurements." in text
+        assert text.count("measure") == 1
 
 
 def test_the_card_names_the_licence_of_the_encoder_that_a_run_started_from(

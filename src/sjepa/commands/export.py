@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from sjepa.model.card_facts import CardFacts
     from sjepa.runs.encoder import Encoder
 
+ROUNDED_LATER = "The weights were rounded to fp16 after these measurements."
+
 
 @dataclass(frozen=True)
 class Export:
@@ -65,6 +67,7 @@ def run(arguments: list[str]) -> None:
     from sjepa.export.hugging_face import write_checksums, write_hugging_face
     from sjepa.fields import refuse_surprises
     from sjepa.files import write_whole
+    from sjepa.model.encoder_folder import EncoderFolder
     from sjepa.model.formats import fingerprint
     from sjepa.model.named import encoder_names, resolve_encoder
     from sjepa.runs.steps import load_encoder
@@ -82,12 +85,11 @@ def run(arguments: list[str]) -> None:
             half = command.half or command.to == "release"
             encoder = write_hugging_face(encoder, partial, facts, half)
             rounded = fingerprint(encoder) != measured
-            write_card_facts(card, partial, rounded)
+            if rounded and card.results:
+                card = replace(card, results=f"{card.results}\n\n{ROUNDED_LATER}")
+            card.save(EncoderFolder(partial).card)
             if half:
-                notes.append(
-                    "Weights are in fp16"
-                    + (", rounded from fp32. Results were measured before rounding." if rounded else ".")
-                )
+                notes.append("Weights are in fp16, rounded from fp32." if rounded else "Weights are in fp16.")
         else:
             notes.append(write_graph(encoder, partial, command))
         if command.ema:
@@ -130,15 +132,6 @@ def card_facts(source: Path, weights: str, command: Export) -> "CardFacts":
     known = read_card_facts(find_encoder_files(source).card)
     results = results_tables(source, weights, command.results) or known.results
     return CardFacts(command.licence or known.licence, command.about or known.about, results)
-
-
-def write_card_facts(card: "CardFacts", folder: Path, rounded: bool) -> None:
-    """Write licence, credit and results with the encoder. Results of other weights say that these were rounded."""
-    from sjepa.model.encoder_folder import EncoderFolder
-
-    if rounded and card.results:
-        card = replace(card, results=f"{card.results}\n\nThe weights were rounded to fp16 after these measurements.")
-    card.save(EncoderFolder(folder).card)
 
 
 def results_tables(source: Path, weights: str, folders: tuple[Path, ...]) -> str:
