@@ -5,7 +5,7 @@ import os
 import queue
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from multiprocessing.process import BaseProcess
 from typing import Annotated, Literal
@@ -346,7 +346,7 @@ def run_ahead(
         while not stopped.is_set():
             try:
                 ready.put(item, timeout=0.1)
-                return True
+                return not stopped.is_set()
             except queue.Full:
                 continue
         return False
@@ -376,4 +376,6 @@ def run_ahead(
             yield item
     finally:
         stopped.set()
+        with suppress(queue.Empty):
+            ready.get_nowait()  # a thread that waits for room ends at once
         thread.join(timeout=5)
