@@ -21,15 +21,15 @@ CASES: dict[str, dict[str, object]] = {
     "offline k-means": {"phase1": {"targets": "mfcc-kmeans"}, "phase2": {"targets": "encoder-kmeans"}},
     "two offline codebooks": {
         "phase2": {"targets": "encoder-kmeans"},
-        "phase3": {"targets": "encoder-gmm", "steps": 9, "lr": 2e-4},
+        "phase3": {"targets": "encoder-gmm", "steps": 6, "lr": 2e-4},
     },
     "same, masked only": {"phase1": {"visible_loss_until": 0}, "phase2": {"targets": "same", "visible_loss_until": 0}},
     "fixed layer, augmented": {"layer": {"choice": 1}, "phase1": {"augment_until": 1.0}},
     "as many components in both": {"phase1": {"k": 8}, "phase2": {"k": 8, "centred": True}},
     "both paths at masked frames": {"train": {"masked_path": "both"}},
     "few dimensions": {"phase2": {"dimensions": 6}},
-    "three phases": {"phase3": {"steps": 9, "k": 10, "dimensions": 5, "lr": 2e-4, "final_lr": 0.0}},
-    "frozen front end": {"phase2": {"frontend_until": 6}},
+    "three phases": {"phase3": {"steps": 6, "k": 10, "dimensions": 5, "lr": 2e-4, "final_lr": 0.0}},
+    "frozen front end": {"phase2": {"frontend_until": 5}},
     # With an attention start: other gradients of keys are rounding in part, which Muon enlarges.
     "Muon": {"train": {"optimizer": "muon"}, "encoder": {"attention_start": 1.0}, "predictor": {"attention_start": 1}},
     "clipped, decayed": {"train": {"clip": 0.05, "weight_decay": 0.5}},
@@ -41,9 +41,10 @@ def whole(micro: Callable[..., Config]) -> Config:
         encoder=NO_DROPOUT | {"layerdrop": 0.0, "layers": 3}, predictor={"dropout": 0.0}, layer={"frames": 10**6}
     )
     config = change(config, gmm={"decay": 0.9}, ema={"fast": 0.9, "slow": 0.97}, train={"checkpoint_every": 1000})
-    first = {"steps": 12, "lr": 5e-4, "warmup": 4, "layer_check_every": 5, "augment_until": 0}
-    second = {"steps": 16, "warmup": 3, "schedule": "cosine", "layer_check_every": 4, "ema_switch_every": 5}
-    return change(config, phase1=first, phase2=second | {"lr": 5e-4, "visible_loss_until": 7, "augment_until": 0})
+    config = change(config, batches={"seconds": 2.4})  # two utterances
+    first = {"steps": 8, "lr": 5e-4, "warmup": 3, "layer_check_every": 5, "augment_until": 0}
+    second = {"steps": 11, "warmup": 3, "schedule": "cosine", "layer_check_every": 4, "ema_switch_every": 4}
+    return change(config, phase1=first, phase2=second | {"lr": 5e-4, "visible_loss_until": 6, "augment_until": 0})
 
 
 def relative(a: torch.Tensor, b: torch.Tensor) -> float:
