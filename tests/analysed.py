@@ -102,8 +102,9 @@ def findings() -> dict[str, Any]:
     return found
 
 
-def keep_findings(run: Path) -> Path:
-    """Put the findings into a run directory, as `sjepa analyze` does."""
+def keep_findings(run: Path, kind: str = "") -> Path:
+    """Put the findings, or one kind of them, into a run directory, as `sjepa analyze` does."""
     for name, found in findings().items():
-        save_findings(found, run / "analysis", name)
+        if name.startswith(kind):
+            save_findings(found, run / "analysis", name)
     return run

@@ -122,6 +122,7 @@ def call(
 ) -> None:
     """In the new process: its own session, its output in a file, then the command."""
     os.setsid()
+    multiprocessing.set_start_method(None, force=True)  # workers start as in a user's process, not by another server
     os.environ.update(environment)
     file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(file, 1)

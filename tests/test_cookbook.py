@@ -7,6 +7,7 @@ import runpy
 import shlex
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import jiwer
@@ -16,6 +17,7 @@ import pytest
 import torch
 import transformers
 from conftest import micro_config
+from processes import Command, run_sjepa
 
 from sjepa import Encoder
 from sjepa.audio.io import read_audio
@@ -47,16 +49,27 @@ def cook(kitchen: Path, recipe: str, **changes: str) -> str:
     section = COOKBOOK.split(f"## {recipe}\n")[1].split("\n## ")[0]
     block = re.search(r"(?:^    .+\n)+", section, re.MULTILINE)
     assert block is not None
-    printed = ""
+    output = kitchen / f"{recipe}.txt"
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environment = os.environ | {"PATH": path, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    environment = {"PATH": path, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     for line in block[0].splitlines():
         words = shlex.split(line, comments=True)
-        words = [part for word in words for part in shlex.split(changes.get(word, shlex.quote(word)))]
-        done = subprocess.run(words, cwd=kitchen, env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, f"{line}\n{done.stderr}"
-        printed += done.stdout + done.stderr
-    return printed
+        program, *arguments = [part for word in words for part in shlex.split(changes.get(word, shlex.quote(word)))]
+        command = Command(arguments, output, environment, partial(os.chdir, kitchen), PROGRAMS[program])
+        assert command.wait() == 0, f"{line}\n{command.text}"
+    return output.read_text()
+
+
+def run_python(arguments: list[str]) -> None:
+    sys.argv = arguments
+    runpy.run_path(arguments[0], run_name="__main__")
+
+
+def run_shell(arguments: list[str]) -> None:
+    os.execvp("sh", ["sh", *arguments])
+
+
+PROGRAMS = {"sjepa": run_sjepa, "python": run_python, "sh": run_shell}
 
 
 def numbers(pattern: str, printed: str) -> list[float]:

@@ -270,13 +270,13 @@ def test_schedulers_warning_to_all_ranks_or_one_stops_all_after_the_same_step(
 def test_a_rank_killed_under_torchrun_restarts_and_ends_as_if_nothing_had_happened(
     corpus: Path, tmp_path: Path, micro: Make
 ) -> None:
-    config = plain(micro, phase2={"steps": 24}, train={"checkpoint_every": 2})
+    config = plain(micro, phase2={"steps": 14}, train={"checkpoint_every": 2})
     codes, output = train_in_ranks(2, config, corpus, tmp_path / "whole", tmp_path)
     assert codes == [0, 0], output
     run = tmp_path / "killed"
     options = ["--nproc-per-node", "2", "--max-restarts", "5", "--master-port", str(free_port())]
     agent = start_torchrun(options, arguments(config, corpus, run, tmp_path), tmp_path / "output.txt")
-    for after in (4, 13):
+    for after in (4, 9):
         while RunFolder(run).step < after and agent.is_running:
             time.sleep(0.02)
         ranks = subprocess.run(["ps", "-o", "pid=", "--ppid", str(agent.pid)], capture_output=True, text=True).stdout

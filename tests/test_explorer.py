@@ -22,8 +22,9 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of a run without charts, which take a browser seconds to draw."""
     folder = tmp_path_factory.mktemp("pages")
-    run = keep_findings(make_run(folder / "run", make_events()))
+    run = keep_findings(make_run(folder / "run", make_events(0)), "utterance-")
     hostile = first() | {"name": HOSTILE, "text": HOSTILE, "phones": [(0.0, 1.2, HOSTILE)], "words": []}
     save_findings(hostile, run / "analysis", "utterance-zz")
     return write_page(run, folder / "page.html")
@@ -163,7 +164,7 @@ def test_the_tracks_are_painted(explorer: Explorer) -> None:
 
 
 def test_the_same_utterance_of_two_runs_is_compared_at_the_same_place(browser: Any, tmp_path: Path) -> None:
-    runs = [keep_findings(make_run(tmp_path / name, make_events(100))) for name in ("one", "two")]
+    runs = [keep_findings(make_run(tmp_path / name, make_events(0)), "utterance-") for name in ("one", "two")]
     explorer = Explorer(browser, write_comparison(runs, tmp_path / "page.html"))
     for _ in range(7):
         explorer.tab.keyboard.press("ArrowRight")

@@ -49,6 +49,14 @@ def deadly_stream(corpus: Path, kind: type[Corpus] = Deadly) -> Iterator[Batch]:
     return load(reader, plan, (0, 0), 2, torch.device("cpu"))
 
 
+@pytest.fixture
+def frequent_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let torch look for dead workers more often than every 5 s."""
+    get = torch.utils.data.dataloader._MultiProcessingDataLoaderIter._try_get_data
+    monkeypatch.setattr(get, "__defaults__", (0.1,))
+
+
+@pytest.mark.usefixtures("frequent_looks")
 def test_a_worker_that_dies_is_reported_with_the_file_it_was_reading(corpus: Path) -> None:
     with pytest.raises(
         UserError, match=r"a process that reads audio died at [^,]*07\.wav: .* the same command continues"
@@ -106,6 +114,7 @@ class CutOffBatches:
             raise EOFError from None
 
 
+@pytest.mark.usefixtures("frequent_looks")
 def test_a_worker_that_dies_while_it_hands_a_batch_over_is_reported_too(
     corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,7 @@ from sjepa.train.loop import pretrain
 def test_a_run_killed_at_any_step_and_continued_equals_an_uninterrupted_one(
     corpus: Path, tmp_path: Path, micro: Make
 ) -> None:
-    config = micro(train={"checkpoint_every": 2, "optimizer": "muon"}, phase1={"steps": 9}, phase2={"steps": 30})
+    config = micro(train={"checkpoint_every": 2, "optimizer": "muon"}, phase1={"steps": 9}, phase2={"steps": 14})
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     assert pretrain(config, corpus, whole, show=False)
     kill_and_finish(arguments(config, corpus, killed, tmp_path), killed, kills=(3, 11, 13))
@@ -48,7 +48,7 @@ def kill_and_finish(call: list[str], run: Path, kills: tuple[int, ...], world_si
 def test_two_ranks_killed_and_continued_equal_two_ranks_never_stopped(
     corpus: Path, tmp_path: Path, micro: Make
 ) -> None:
-    config = micro(train={"checkpoint_every": 2}, phase2={"steps": 30})
+    config = micro(train={"checkpoint_every": 2}, phase2={"steps": 12})
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     ranks = start_ranks(arguments(config, corpus, whole, tmp_path), tmp_path / "whole.txt", 2)
     assert [rank.wait() for rank in ranks] == [0, 0], ranks[0].text
@@ -60,7 +60,7 @@ def test_two_ranks_killed_and_continued_equal_two_ranks_never_stopped(
 
 
 def test_ctrl_c_saves_and_the_same_command_continues(corpus: Path, tmp_path: Path, micro: Make) -> None:
-    config = micro(train={"checkpoint_every": 1000}, phase1={"steps": 100})
+    config = micro(train={"checkpoint_every": 1000}, phase1={"steps": 30})
     run = tmp_path / "run"
     process = Command(arguments(config, corpus, run, tmp_path), tmp_path / "output.txt")
     while not (run / "metrics.jsonl").exists() or (run / "metrics.jsonl").read_text().count("\n") < 5:
@@ -69,7 +69,7 @@ def test_ctrl_c_saves_and_the_same_command_continues(corpus: Path, tmp_path: Pat
     assert process.wait() == 130
     assert "the same command continues" in process.text
     stopped = RunFolder(run).checkpoint_steps[0]
-    assert 0 < stopped < 100
+    assert 0 < stopped < 30
     assert lines(run, "train")[-1]["step"] == stopped
     assert lines(run, "stopped") == [{"event": "stopped", "step": stopped}]
     saved = safetensors.torch.load_file(RunFolder(run).checkpoint(stopped) / "model.safetensors")
