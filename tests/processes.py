@@ -5,6 +5,7 @@ A server process imports the package once and forks for each command.
 
 import multiprocessing
 import os
+import runpy
 import signal
 import socket
 import sys
@@ -24,6 +25,15 @@ def run_sjepa(arguments: list[str]) -> None:
     from sjepa import cli
 
     cli.main(arguments)
+
+
+def run_python(arguments: list[str]) -> None:
+    sys.argv = arguments
+    runpy.run_path(arguments[0], run_name="__main__")
+
+
+def run_shell(arguments: list[str]) -> None:
+    os.execvp("sh", ["sh", *arguments])
 
 
 def run_torchrun(arguments: list[str]) -> None:
@@ -93,17 +103,18 @@ def start_ranks(
     world_size: int,
     before: Callable[[], None] | None = None,
     launcher: Literal["torchrun", "srun"] = "torchrun",
+    main: Callable[[list[str]], None] = run_sjepa,
 ) -> list[Command]:
     """The same command on several ranks, as a launcher would start them; on one, a plain process."""
     if world_size == 1:
-        return [Command(arguments, output, before=before)]
+        return [Command(arguments, output, before=before, main=main)]
     shared = {"WORLD_SIZE": str(world_size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     ranks = [shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(world_size)]
     if launcher == "srun":
         step = {"SLURM_STEP_NUM_TASKS": str(world_size), "SLURM_STEP_NODELIST": "localhost", "SLURM_JOB_ID": "1"}
         step["MASTER_PORT"] = shared["MASTER_PORT"]
         ranks = [step | {"SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)} for rank in range(world_size)]
-    return [Command(arguments, output.with_suffix(f".{rank}"), each, before) for rank, each in enumerate(ranks)]
+    return [Command(arguments, output.with_suffix(f".{rank}"), each, before, main) for rank, each in enumerate(ranks)]
 
 
 def start_torchrun(options: list[str], arguments: list[str], output: Path) -> Command:

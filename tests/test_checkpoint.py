@@ -2,16 +2,18 @@
 
 import json
 import os
+import resource
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from processes import Command
 
 from sjepa import UserError
 from sjepa.config import Config
+from sjepa.files import save_tensors
 from sjepa.runs import checkpoint
 from sjepa.runs.folder import RunFolder
 from sjepa.train.loop import pretrain
@@ -95,49 +97,46 @@ def test_a_run_that_continues_before_a_damaged_checkpoint_keeps_what_it_writes(t
     assert run.checkpoint_steps == [5]
 
 
-FULL_DISK = """
-import resource, sys
-from pathlib import Path
-import torch
-from sjepa import UserError
-from sjepa.runs import checkpoint
-from sjepa.runs.folder import RunFolder
-run = RunFolder(sys.argv[1])
-checkpoint.save(run, 1, {"model": {"a": torch.zeros(1000)}}, {})
-resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))  # the kernel refuses to write more, as a full disk would
-try:
-    checkpoint.save(run, 2, {"model": {"a": torch.zeros(1_000_000)}}, {})
-except UserError as error:
-    print(error)
-    print(checkpoint.load_latest(run)[1]["step"], [p.name for p in run.checkpoints.iterdir()])
-"""
+def limit_files() -> None:
+    """Let the kernel refuse to write longer files, as a full disk would."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
+
+
+def fill_disk(arguments: list[str]) -> None:
+    run = RunFolder(arguments[0])
+    checkpoint.save(run, 1, {"model": {"a": torch.zeros(1000)}}, {})
+    limit_files()
+    try:
+        checkpoint.save(run, 2, {"model": {"a": torch.zeros(1_000_000)}}, {})
+    except UserError as error:
+        print(error)
+        print(checkpoint.load_latest(run)[1]["step"], [p.name for p in run.checkpoints.iterdir()])
 
 
 def test_a_full_disk_leaves_the_last_good_checkpoint(tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", FULL_DISK, str(tmp_path)], capture_output=True, text=True)
-    assert "cannot write the checkpoint of step 2" in done.stdout, done.stderr
-    assert "the last good checkpoint is at step 1" in done.stdout
-    assert "1 ['step-00000001']" in done.stdout
+    command = Command([str(tmp_path / "run")], tmp_path / "output.txt", main=fill_disk)
+    assert command.wait() == 0, command.text
+    assert "cannot write the checkpoint of step 2" in command.text
+    assert "the last good checkpoint is at step 1" in command.text
+    assert "1 ['step-00000001']" in command.text
 
 
-NO_ROOM = """
-import resource, sys
-from pathlib import Path
-import torch
-from sjepa.files import save_tensors
-path = Path(sys.argv[1]) / "model.safetensors"
-save_tensors(path, {"a": torch.zeros(1000)})
-resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
-try:
-    save_tensors(path, {"a": torch.zeros(1_000_000)})
-except OSError as error:
-    print(error.filename, path.stat().st_size > 4000, [p.name for p in path.parent.iterdir()])
-"""
+def replace_weights(arguments: list[str]) -> None:
+    path = Path(arguments[0])
+    path.parent.mkdir()
+    save_tensors(path, {"a": torch.zeros(1000)})
+    limit_files()
+    try:
+        save_tensors(path, {"a": torch.zeros(1_000_000)})
+    except OSError as error:
+        print(error.filename, path.stat().st_size > 4000, [p.name for p in path.parent.iterdir()])
 
 
 def test_weights_that_do_not_fit_name_their_file_and_leave_the_old_ones(tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", NO_ROOM, str(tmp_path)], capture_output=True, text=True)
-    assert done.stdout.strip() == f"{tmp_path / 'model.safetensors'} True ['model.safetensors']", done.stderr
+    path = tmp_path / "weights" / "model.safetensors"
+    command = Command([str(path)], tmp_path / "output.txt", main=replace_weights)
+    assert command.wait() == 0, command.text
+    assert command.text.strip() == f"{path} True ['model.safetensors']"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a small disk can only be mounted by root")

@@ -17,7 +17,7 @@ import pytest
 import torch
 import transformers
 from conftest import micro_config
-from processes import Command, run_sjepa
+from processes import Command, run_python, run_shell, run_sjepa
 
 from sjepa import Encoder
 from sjepa.audio.io import read_audio
@@ -27,6 +27,7 @@ from sjepa.train.loop import pretrain
 
 ROOT = Path(__file__).parents[1]
 COOKBOOK = (ROOT / "docs" / "cookbook.md").read_text(encoding="utf-8")
+PROGRAMS = {"sjepa": run_sjepa, "python": run_python, "sh": run_shell}
 
 
 @pytest.fixture(scope="module")
@@ -58,18 +59,6 @@ def cook(kitchen: Path, recipe: str, **changes: str) -> str:
         command = Command(arguments, output, environment, partial(os.chdir, kitchen), PROGRAMS[program])
         assert command.wait() == 0, f"{line}\n{command.text}"
     return output.read_text()
-
-
-def run_python(arguments: list[str]) -> None:
-    sys.argv = arguments
-    runpy.run_path(arguments[0], run_name="__main__")
-
-
-def run_shell(arguments: list[str]) -> None:
-    os.execvp("sh", ["sh", *arguments])
-
-
-PROGRAMS = {"sjepa": run_sjepa, "python": run_python, "sh": run_shell}
 
 
 def numbers(pattern: str, printed: str) -> list[float]:

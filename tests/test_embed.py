@@ -1,8 +1,6 @@
 """`sjepa embed`: features of the plain encoder, shared by ranks, continued after a stop, in bounded memory."""
 
-import os
 import shutil
-import socket
 import subprocess
 import sys
 import threading
@@ -17,6 +15,7 @@ import safetensors.numpy
 import soundfile
 import torch
 from conftest import babble
+from processes import start_ranks
 from test_cli import sjepa
 
 from sjepa import Encoder, UserError
@@ -87,24 +86,12 @@ def test_ranks_share_the_files_and_write_each_once(finished_run: Path, corpus: P
     (folder / "words.wav").write_text("these are words")
     options = ("--encoder", finished_run, "--batch-seconds", 3, "--window.seconds", 8, "--window.overlap", 4)
     run_embed(folder, *options, "--out", tmp_path / "alone")
-    arguments = ["embed", folder, *options, "--out", tmp_path / "shared"]
-    call = [sys.executable, "-c", RANK, *arguments]
-    environment = os.environ | {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    ranks = [
-        subprocess.Popen(
-            [str(part) for part in call],
-            env=environment | {"RANK": str(rank), "OMP_NUM_THREADS": "1"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in (0, 1)
-    ]
-    printed = [rank.communicate(timeout=120) for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0, 0], printed
-    assert "15 recordings" in printed[0][0]
+    call = [str(part) for part in ("embed", folder, *options, "--out", tmp_path / "shared")]
+    ranks = start_ranks(call, tmp_path / "output.txt", 2, before=print_writes)
+    assert [rank.wait() for rank in ranks] == [0, 0], ranks[0].text
+    assert "15 recordings" in ranks[0].text
     written = [
-        [line.removeprefix("wrote ") for line in out.splitlines() if line.startswith("wrote ")] for out, _ in printed
+        [line.removeprefix("wrote ") for line in rank.text.splitlines() if line.startswith("wrote ")] for rank in ranks
     ]
     assert all(written)
     assert sorted(written[0] + written[1]) == sorted(path.name for path in (tmp_path / "alone").glob("*.npz"))
@@ -114,24 +101,15 @@ def test_ranks_share_the_files_and_write_each_once(finished_run: Path, corpus: P
     assert "words.wav" in (tmp_path / "shared" / "_refused.txt").read_text()
 
 
-# A rank that says which files it writes.
-RANK = """
-import sys
-from sjepa.embed import recordings
-write = recordings.write_table
-def tell(path, *rest):
-    print("wrote", path.name)
-    return write(path, *rest)
-recordings.write_table = tell
-from sjepa.cli import main
-main(sys.argv[1:])
-"""
+def print_writes() -> None:
+    """Let this process print the name of every file that it writes."""
+    write = recordings.write_table
 
+    def tell(path: Path, *rest: Any) -> int:
+        print("\nwrote", path.name, flush=True)  # after a progress bar
+        return write(path, *rest)
 
-def free_port() -> int:
-    with socket.socket() as opened:
-        opened.bind(("127.0.0.1", 0))
-        return int(opened.getsockname()[1])
+    recordings.write_table = tell
 
 
 def test_posteriors_units_and_means_agree_with_each_other_and_with_the_runs_head(

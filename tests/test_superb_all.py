@@ -14,7 +14,9 @@ import pytest
 import soundfile
 import superb_corpora as corpora
 import torch
+from processes import start_ranks
 
+from sjepa import distributed
 from sjepa.cli import dispatch
 from sjepa.errors import UserError
 from sjepa.evaluate.superb.feature_files import FeatureFiles
@@ -286,38 +288,21 @@ def test_folds_and_folders_are_packed(tmp_path: Path) -> None:
     assert list(itertools.islice(tmp_path.glob("*.partial"), 1)) == []
 
 
+def train_heads(arguments: list[str]) -> None:
+    """Train heads of speaker identification on a corpus, on one of several ranks."""
+    corpus, out = map(Path, arguments)
+    distributed.setup("cpu")
+    task = replace(make_task("sid", corpus), recipe=Recipe(6, 1e-2, 3, 2, 3))
+    LearningRateSearch(task, load_upstream("logmel"), out).run([1e-2, 1e-3])
+    distributed.shutdown()
+
+
 def test_ranks_share_a_task(voxceleb: Path, tmp_path: Path) -> None:
     """Two processes compute what one computes; a batch of three has a share of two and a share of one."""
-    import os
-    import subprocess
-    import sys
-
-    program = (
-        "import sys\n"
-        "from dataclasses import replace\n"
-        "from pathlib import Path\n"
-        "from sjepa import distributed\n"
-        "from sjepa.evaluate.superb.task import Recipe\n"
-        "from sjepa.evaluate.superb.protocol import LearningRateSearch\n"
-        "from sjepa.evaluate.superb.tasks import make_task\n"
-        "from sjepa.evaluate.upstream import load_upstream\n"
-        "distributed.setup('cpu')\n"
-        "task = replace(make_task('sid', Path(sys.argv[1])), recipe=Recipe(6, 1e-2, 3, 2, 3))\n"
-        "LearningRateSearch(task, load_upstream('logmel'), Path(sys.argv[2])).run([1e-2, 1e-3])\n"
-        "distributed.shutdown()\n"
-    )
-    (tmp_path / "share.py").write_text(program)
-    launch = [
-        "-m",
-        "torch.distributed.run",
-        "--nproc-per-node",
-        "2",
-        "--master-port",
-        str(20_000 + os.getpid() % 20_000),
-    ]
-    for name, start in (("one", []), ("two", launch)):
-        command = [sys.executable, *start, str(tmp_path / "share.py"), str(voxceleb), str(tmp_path / name)]
-        subprocess.run(command, check=True, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, timeout=300)
+    for name, world_size in (("one", 1), ("two", 2)):
+        call = [str(voxceleb), str(tmp_path / name)]
+        ranks = start_ranks(call, tmp_path / f"{name}.txt", world_size, main=train_heads)
+        assert [rank.wait() for rank in ranks] == [0] * world_size, ranks[0].text
     one, two = (json.loads((tmp_path / name / "results.json").read_text()) for name in ("one", "two"))
     for key in ("metrics", "dev", "learning_rate"):
         assert one[key] == two[key]
