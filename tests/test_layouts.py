@@ -336,6 +336,14 @@ def test_audio_inside_arrow_and_parquet_is_read(tmp_path: Path, save: Callable[[
             assert np.array_equal(corpus.read(index), decoded)
 
 
+def test_training_without_an_index_cuts_transcribed_speech_too(tmp_path: Path) -> None:
+    write(tmp_path / "a.wav", 5.0)
+    folder = kaldi(tmp_path / "train", wav_scp="a a.wav\n", text="a some words\n", utt2spk="a ann\n")
+    length = open_one(str(folder), 2.0, show=False).length
+    assert length.max() <= 32_000
+    assert length.sum() == 80_000
+
+
 def test_an_index_and_its_shards_keep_splits_and_further_columns(tmp_path: Path) -> None:
     folder = as_dataset(tmp_path)
     build_index([str(folder)], tmp_path / "index", layout="auto", max_seconds=15.0, cut_transcribed=False, show=False)

@@ -148,6 +148,31 @@ def test_a_run_stops_if_more_audio_is_damaged_than_allowed(
     assert lines(run, "train") == lines(tmp_path / "lenient", "train")
 
 
+def test_damage_in_new_audio_counts_from_its_first_step(
+    corpus: Path, tmp_path: Path, micro: Callable[..., Config]
+) -> None:
+    """The epochs before were read from other audio."""
+    lazily = {"cache": "none", "workers": 0, "bad_share": 0.3}
+    run = tmp_path / "run"
+    assert pretrain(micro(batches=lazily, phase2={"steps": 40}), corpus, run, show=False)
+    damaged = damaged_copy(corpus, tmp_path / "audio", 8)
+    (damaged / "11.wav").rename(damaged / "12.wav")
+    with pytest.raises(UserError, match=r"more than batches\.bad_share = 0\.3 allows"):
+        pretrain(micro(batches=lazily, phase2={"steps": 46}), damaged, run, show=False, replace_data=True)
+
+
+def test_a_run_stops_if_the_rare_corpus_of_a_mix_is_damaged(
+    corpus: Path, tmp_path: Path, micro: Callable[..., Config]
+) -> None:
+    """An epoch uses few utterances of the other corpus, so damage is compared with those."""
+    rare = damaged_copy(corpus, tmp_path / "rare", 12)
+    for number in range(1, 8):
+        shutil.copytree(corpus, tmp_path / "common" / str(number))
+    config = micro(batches={"cache": "none", "workers": 0, "bad_share": 0.2}, phase2={"steps": 20})
+    with pytest.raises(UserError, match=r"more than batches\.bad_share = 0\.2 allows"):
+        pretrain(config, f"{rare}=0.5,{tmp_path / 'common'}=0.5", tmp_path / "run", show=False)
+
+
 @pytest.mark.parametrize("cache", ["memory", "none"])
 def test_a_run_lists_all_that_it_left_out_once_with_the_reason(
     corpus: Path, tmp_path: Path, micro: Callable[..., Config], cache: str

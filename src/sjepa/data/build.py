@@ -141,7 +141,7 @@ def read_corpus(source: str, max_seconds: float, show: bool = True) -> Corpus:
     limit = round(max_seconds * SAMPLE_RATE)
     items = list(find_items([source], "auto"))
     with make_header_pool() as pool:
-        results = read_rows(items, pool, limit, cut_transcribed=False)
+        results = read_rows(items, pool, limit, cut_transcribed=True)  # a corpus has no transcripts
         found = list(track(results, "Reading headers", len(items), show))
     refused = [result for result in found if isinstance(result, str)]
     rows = [row for result in found if not isinstance(result, str) for row in result]

@@ -69,6 +69,11 @@ class Corpus:
         """Utterances, and the share of them that an epoch uses."""
         return ((len(self), 1.0),)
 
+    @property
+    def corpora(self) -> tuple["Corpus", ...]:
+        """This corpus alone. A `CorpusMix` has several."""
+        return (self,)
+
     def fingerprint(self) -> str:
         """A hash that changes if a file is added, removed, renamed or changes length. The folder may move."""
         if self.identity:

@@ -193,7 +193,7 @@ class BatchReader(torch.utils.data.Dataset):
             try:
                 return np.resize(self.crop(utterance, samples, generator), spec.samples)
             except BadAudioError as error:
-                unreachable = isinstance(error, UnreachableError)
+                unreachable = unreachable or isinstance(error, UnreachableError)
         if unreachable and bad:
             raise make_outage_error(bad[0])
         first = bad[0] if bad else f"{self.corpus.name(int(spec.utterances[0]))} and others are silent"

@@ -85,7 +85,7 @@ def describe_epoch(corpus: Corpus | CorpusMix, plan: BatchPlan, log: Log, step: 
 
 def suggest_less_cropping(corpus: Corpus | CorpusMix) -> list[str]:
     """Return ways to leave out less audio, depending on how the corpus was opened."""
-    parts = corpus.corpora if isinstance(corpus, CorpusMix) else (corpus,)
+    parts = corpus.corpora
     ways = ["use longer or more buckets (--batches.buckets)"]
     if not all(part.is_cut for part in parts):
         ways.append("cut the files of the folder shorter (--batches.max-seconds)")
@@ -94,7 +94,7 @@ def suggest_less_cropping(corpus: Corpus | CorpusMix) -> list[str]:
     return ways
 
 
-def record_bad_audio(run: Run, corpus: Corpus | CorpusMix, folder: RunFolder) -> bool:
+def record_bad_audio(run: Run, corpus: Corpus | CorpusMix, plan: BatchPlan, folder: RunFolder) -> bool:
     """List unusable audio, each file and reason once. Return whether there is more of it than the run accepts."""
     found = [line for lines in distributed.gather_objects(run.bad) for line in lines]
     run.bad = []
@@ -109,6 +109,8 @@ def record_bad_audio(run: Run, corpus: Corpus | CorpusMix, folder: RunFolder) ->
             with folder.refused.open("a", encoding="utf-8") as file:
                 file.writelines(f"{line}\n" for line in new)
     run.bad_utterances += len(found)
-    # Each utterance counts once per epoch.
-    allowed = run.config.batches.bad_share * len(corpus) * (run.position[0] + 1)
-    return bool(found) and run.bad_utterances > max(1.0, allowed)
+    allowed = run.config.batches.bad_share * sum(count * share for count, share in plan.shares)  # in one epoch
+    if not found or run.bad_utterances <= max(1.0, allowed):
+        return False
+    epochs = (run.step - run.data_since) // len(plan.epoch(0)) + 1  # each utterance counts once per epoch
+    return run.bad_utterances > max(1.0, allowed * epochs)
