@@ -90,6 +90,14 @@ def test_every_part_of_a_split_has_a_speaker_and_no_speaker_is_in_two(shares: tu
     assert [len(speakers(part)) for part in split_speakers(utterances[:80], (0.7, 0.1, 0.2), 0, "it")] == [28, 4, 8]
 
 
+def test_utterances_without_a_speaker_are_in_no_part_of_a_split(capsys: pytest.CaptureFixture[str]) -> None:
+    utterances = [Utterance(str(number), Path(), "", "abcd"[number % 4]) for number in range(8)]
+    unknown = [Utterance(str(number), Path(), "") for number in range(8, 10)]
+    parts = split_speakers([*unknown, *utterances], (0.5, 0.5), seed=0, what="it")
+    assert parts == split_speakers(utterances, (0.5, 0.5), seed=0, what="it")
+    assert "it: 2 utterances without a speaker left out" in capsys.readouterr().out
+
+
 def test_lite_recognition_takes_any_subset_and_any_list(superb_data: dict[str, Path], tmp_path: Path) -> None:
     (fold,) = make_task("asr", superb_data["libri"], lite=True, subset="train-clean-100").folds
     assert fold.name == "LibriSpeech train-clean-100 split by speaker"

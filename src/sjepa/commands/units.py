@@ -113,7 +113,7 @@ def measure(command: Units, upstream: "Upstream") -> dict[str, Any]:
     source = make_source(command, upstream)
     corpus = read_labelled(command.data, command.subset, alignments=command.alignments)
     with check_frozen(upstream) as encoder:
-        found = extract_features(upstream, corpus, [source.state], command.frames, command.seed, means=False)
+        found = extract_features(upstream, corpus, [source.state], command.frames, command.seed, only_framed=True)
         features, scored = [x[0] for x in found.frames], [corpus[i] for i in found.framed]
         units = source.assign([item.utterance for item in scored], features)
     phones = [
@@ -189,7 +189,7 @@ def run_items(command: Units) -> None:
         raise UserError("--layer all: ABX is measured on one layer")
     corpus = [audio[name] for name in names]
     with check_frozen(upstream) as encoder:
-        found = extract_features(upstream, corpus, states, 0, command.seed, means=False)
+        found = extract_features(upstream, corpus, states, 0, command.seed, only_framed=True)
     features = {names[i]: x[0] for i, x in zip(found.framed, found.frames, strict=True)}
     scores = item_errors(command.items, features, command.seed, SAMPLE_RATE / upstream.stride)
     layer = state_name(states[0], upstream.states)

@@ -128,18 +128,20 @@ def phone_probe(
     The paper splits by random frames. The neighbours of a test frame, which are nearly identical, are then in the
     training part.
     """
-    names = np.unique(speakers)
-    if by_speaker and len(names) < 2:
-        raise UserError(
-            f"a speaker-disjoint phone probe needs at least two speakers; {str(names[0])!r} is the only one in "
-            f"{len(phones):,} frames (increase --frames)"
-        )
     if by_speaker:
+        known = speakers != ""  # frames without a speaker may be from one that is held out
+        names = np.unique(speakers[known])
+        if len(names) < 2:
+            raise UserError(
+                f"a phone probe with held-out speakers needs at least two speakers; {len(phones):,} frames have "
+                f"{len(names)} (increase --frames)"
+            )
         order = np.random.default_rng(seed).permutation(names)
         fifth = len(split_off_fifth(order)[0])
         # No speaker is held out twice, so two speakers make two splits.
         fifths = [order[fifth * i : fifth * (i + 1)] for i in range(min(splits, len(order) // fifth))]
-        parts = [(np.flatnonzero(held), np.flatnonzero(~held)) for held in (np.isin(speakers, part) for part in fifths)]
+        tests = [np.isin(speakers, part) for part in fifths]
+        parts = [(np.flatnonzero(test), np.flatnonzero(known & ~test)) for test in tests]
     else:
         parts = [
             split_off_fifth(np.random.default_rng((seed, split)).permutation(len(phones))) for split in range(splits)

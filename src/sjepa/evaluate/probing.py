@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sjepa.counts import format_count
 from sjepa.errors import UserError
 from sjepa.evaluate.labelled import LabelledUtterance
 from sjepa.evaluate.probe_names import ProbeName, state_name
@@ -82,10 +83,10 @@ def extract_features(
     states: list[int],
     frames: int | None,
     seed: int,
-    means: bool = True,
+    only_framed: bool = False,
     framed_from: Sequence[int] | None = None,
 ) -> ExtractedFeatures:
-    """Extract features. Without `means`, only utterances whose frames are kept are used.
+    """Extract features. With `only_framed`, only from utterances whose frames are kept.
 
     `frames` is the number of frames to keep, 0 for all, or None to keep only means. They come from the utterances
     `framed_from`, by default from all.
@@ -98,7 +99,7 @@ def extract_features(
         candidates = range(len(corpus)) if framed_from is None else framed_from
         counts = [upstream.frame_count(samples[i]) for i in candidates]
         framed = {candidates[i] for i in choose_utterances(counts, frames, seed)}
-    used = np.arange(len(corpus)) if means else np.array(sorted(framed))
+    used = np.array(sorted(framed)) if only_framed else np.arange(len(corpus))
     order = [used[batch] for batch in testing_batches(np.array(samples)[used], BATCH)]
     plan = (([corpus[i].utterance for i in batch], -1) for batch in order)
     averages: dict[int, np.ndarray] = {}
@@ -106,17 +107,13 @@ def extract_features(
     with bar(f"Features: {upstream.name}", len(used)) as progress:
         for batch, (_, features) in zip(order, store.batches(plan), strict=True):
             for index, hidden in zip(batch.tolist(), features, strict=True):
-                chosen = to_numpy(hidden[states])
-                averages[index] = chosen.mean(1)
+                chosen = hidden[states].float()
+                averages[index] = chosen.mean(1).cpu().numpy()
                 if index in framed:
-                    kept[index] = chosen
+                    kept[index] = chosen.cpu().numpy()
             progress.advance(len(batch), note=f"{store.speed:,.0f} s/s")
     ordered = sorted(kept)
     return ExtractedFeatures(np.stack([averages[i] for i in used]), ordered, [kept[i] for i in ordered], store.speed)
-
-
-def to_numpy(states: Tensor) -> np.ndarray:
-    return states.float().cpu().numpy()
 
 
 def probe_encoder(
@@ -222,6 +219,8 @@ class PhoneProbes:
 def choose_phone_probes(speakers: Sequence[str]) -> dict[ProbeName, tuple[Probe, bool]]:
     """Return the phone probes of utterances with these speakers. Held-out speakers need at least two."""
     if len(set(speakers) - {""}) > 1:
+        if unknown := sum(not speaker for speaker in speakers):
+            say(f"probes with held-out speakers leave out {format_count(unknown, 'utterance')} without a speaker")
         return PHONE_PROBES
     say(
         "the utterances of the phoneme probes have fewer than two speakers: skipping the phoneme probes with held-out "

@@ -80,7 +80,9 @@ def make_kmeans_source(
     def assign(_: Sequence[Utterance], features: Sequence[np.ndarray]) -> np.ndarray:
         fitted_on = None
         if codebook is not None:
-            fitted_on = [x[0] for x in extract_features(upstream, codebook, [state], frames, seed, means=False).frames]
+            fitted_on = [
+                x[0] for x in extract_features(upstream, codebook, [state], frames, seed, only_framed=True).frames
+            ]
         return kmeans_units(features, clusters, seed, upstream.device, fitted_on)
 
     return UnitSource(state, state_name(state, upstream.states), assign)

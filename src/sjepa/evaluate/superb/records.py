@@ -12,6 +12,7 @@ from typing import Any, BinaryIO, ClassVar, TypeVar
 import numpy as np
 
 from sjepa.audio.io import AudioInfo, BadAudioError, clip_stretch, read_audio, read_header
+from sjepa.counts import format_count
 from sjepa.data.corpus import audio_files
 from sjepa.data.layouts.manifest import lines
 from sjepa.data.storage import ByteRange, read_bytes
@@ -195,8 +196,14 @@ def split_by_speaker(utterances: Sequence[Utterance], corpus: str, what: str) ->
 def split_speakers(
     utterances: Sequence[Utterance], shares: Sequence[float], seed: int, what: str
 ) -> list[list[Utterance]]:
-    """Split utterances into parts with disjoint speakers. `shares` are fractions of the speakers."""
-    speakers = sorted({utterance.speaker for utterance in utterances})
+    """Split utterances into parts with disjoint speakers. `shares` are fractions of the speakers.
+
+    Utterances without a speaker are left out, because they may be from a speaker of any part.
+    """
+    known = [utterance for utterance in utterances if utterance.speaker]
+    if len(known) < len(utterances):
+        say(f"{what}: {format_count(len(utterances) - len(known), 'utterance')} without a speaker left out")
+    speakers = sorted({utterance.speaker for utterance in known})
     if len(speakers) < len(shares):
         raise UserError(f"{what} has {len(speakers)} speaker(s); a split by speaker needs at least {len(shares)}")
     order = np.random.default_rng(seed).permutation(speakers)
@@ -205,4 +212,4 @@ def split_speakers(
     cuts = places + np.maximum.accumulate(cuts - places)  # every part has a speaker
     cuts = np.clip(cuts, places, len(speakers) - places[::-1])
     part = {speaker: number for number, group in enumerate(np.split(order, cuts)) for speaker in group}
-    return [[u for u in utterances if part[u.speaker] == number] for number in range(len(shares))]
+    return [[u for u in known if part[u.speaker] == number] for number in range(len(shares))]

@@ -156,21 +156,20 @@ def split_corpus(data: Path, labelled: Sequence[tuple[Item, Label]], *, by_speak
         count = f"{len(without):,} of {len(labelled):,}"
         say(f"{data}: {count} utterances have no split and are skipped, first {without[0]}")
     if not parts["dev"]:
-        speakers = by_speaker and len({u.speaker for u in parts["train"]}) > 1
-        parts["train"], parts["dev"] = draw_parts(parts["train"], (1 - DEV_SHARE, DEV_SHARE), str(data), speakers)
+        speakers = {u.speaker for u in parts["train"]}
+        by_speaker = by_speaker and "" not in speakers and len(speakers) > 1
+        parts["train"], parts["dev"] = draw_parts(parts["train"], (1 - DEV_SHARE, DEV_SHARE), str(data), by_speaker)
     return Fold(name, **parts)
 
 
 def split_by_shares(data: Path, utterances: Sequence[Utterance], by_speaker: bool) -> list[list[Utterance]]:
-    known = [u for u in utterances if u.speaker]
-    if by_speaker and len({u.speaker for u in known}) < len(SHARES):
+    speakers = {u.speaker for u in utterances if u.speaker}
+    if by_speaker and len(speakers) < len(SHARES):
         raise UserError(
-            f"{data} has {len({u.speaker for u in known})} speaker(s) and no splits: a split by speaker needs at least "
-            f"{len(SHARES)}; give a split column or folders train, dev and test"
+            f"{data} has {len(speakers)} speaker(s) and no splits: a split by speaker needs at least {len(SHARES)}; "
+            "give a split column or folders train, dev and test"
         )
-    if by_speaker and len(known) < len(utterances):
-        say(f"{data}: {len(utterances) - len(known):,} utterances without a speaker are skipped")
-    return draw_parts(known if by_speaker else utterances, SHARES, str(data), by_speaker)
+    return draw_parts(utterances, SHARES, str(data), by_speaker)
 
 
 def draw_parts(
