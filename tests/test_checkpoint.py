@@ -97,6 +97,14 @@ def test_a_run_that_continues_before_a_damaged_checkpoint_keeps_what_it_writes(t
     assert run.checkpoint_steps == [5]
 
 
+def test_a_lack_of_memory_is_not_taken_for_a_checkpoint_that_does_not_fit(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    with pytest.raises(torch.OutOfMemoryError), checkpoint.refuse_unfit(run):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+    with pytest.raises(UserError, match="does not fit"), checkpoint.refuse_unfit(run):
+        torch.nn.Linear(2, 2).load_state_dict({"weight": torch.zeros(3, 2), "bias": torch.zeros(2)})
+
+
 def limit_files() -> None:
     """Let the kernel refuse to write longer files, as a full disk would."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))

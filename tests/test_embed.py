@@ -253,6 +253,10 @@ def test_bad_recordings_are_named_and_the_others_embedded(finished_run: Path, co
     reasons = (tmp_path / "out" / "_refused.txt").read_text()
     for name in ("short.wav", "nan.wav", "long-nan.wav", "words.wav"):
         assert name in reasons
+        (folder / name).unlink()
+    sjepa("embed", folder, "--encoder", finished_run, "--out", tmp_path / "out", *window)
+    assert not (tmp_path / "out" / "_refused.txt").exists()
+    (folder / "words.wav").write_text("these are words")
     refused(r"words\.wav", folder / "words.wav", "--encoder", finished_run, "--out", tmp_path / "o2")
 
 

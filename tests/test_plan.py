@@ -24,7 +24,7 @@ from sjepa.train.estimate import (
     step_cost,
     useful_gpus,
 )
-from sjepa.train.loop import audio_left, pretrain
+from sjepa.train.loop import pretrain
 
 
 def test_the_papers_run_by_hand() -> None:
@@ -86,9 +86,9 @@ def test_a_corpus_that_is_too_small_for_its_steps_is_named(capsys: pytest.Captur
     assert "about 25,000 steps (200 epochs)" in line
     assert describe_repetition(3600.0 * 1000 * 500, 10, 1000).startswith("1,000 hours are few")
     config = from_toml("[phase1]\nsteps = 10\nbatch_seconds = 60.0\n[phase2]\nsteps = 30\n", "test")
-    assert config.audio_seconds == audio_left(config, 0) == 10 * 60 + 30 * 2880
-    assert [audio_left(config, step) for step in (4, 10, 25, 40)] == [6 * 60 + 30 * 2880, 30 * 2880, 15 * 2880, 0]
-    assert describe_repetition(config.audio_seconds, config.steps, 1.0) == ""
+    assert config.audio_seconds() == 10 * 60 + 30 * 2880
+    assert [config.audio_seconds(step) for step in (4, 10, 25, 40)] == [6 * 60 + 30 * 2880, 30 * 2880, 15 * 2880, 0]
+    assert describe_repetition(config.audio_seconds(), config.steps, 1.0) == ""
 
 
 def test_a_run_reports_at_its_start_that_its_corpus_is_small(

@@ -1,6 +1,7 @@
 """Kinds of targets, the target encoder and the choice of layer."""
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -8,19 +9,22 @@ import numpy as np
 import pytest
 import torch
 from conftest import babble
+from small_runs import lines
 
 from sjepa import Encoder, UserError
 from sjepa.audio.mfcc import MfccConfig, log_mel, mfcc
+from sjepa.config import Config
 from sjepa.model.encoder_config import EncoderConfig
 from sjepa.model.predictor import ClusterHead
 from sjepa.targets import ema
 from sjepa.targets.clusters import Clusters, ClustersInfo, clusters_from_parts, save_clusters
 from sjepa.targets.features import Features
 from sjepa.targets.fit import GmmConfig, fit_mixture
-from sjepa.targets.kinds import KINDS, FeatureInputs, TargetKind, TargetName
+from sjepa.targets.kinds import KINDS, FeatureInputs, TargetKind, TargetName, mfcc_features
 from sjepa.targets.layer import LayerChoice, LayerConfig, effective_rank, measure_effective_ranks
 from sjepa.targets.projection import PrincipalComponents
 from sjepa.targets.targets import Targets
+from sjepa.train.loop import pretrain
 
 SMALL = EncoderConfig(
     hidden_size=32, layers=3, heads=2, inner_size=64, conv_channels=16, position_kernel=16, position_groups=2
@@ -370,3 +374,16 @@ def test_the_active_layer_is_the_argmax_of_smoothed_ranks() -> None:
     choice.observe([6.0, 4.0, 1.0])
     assert choice.active == 0
     assert LayerChoice(LayerConfig(choice=2)).active == 2
+
+
+def test_an_online_codebook_that_does_not_read_the_encoder_follows_no_layer(
+    corpus: Path, tmp_path: Path, micro: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(KINDS, "online-mfcc", TargetKind(mfcc_features, fit_mixture, online=True))
+    config = micro(
+        phase2={"targets": "online-mfcc", "layer_check_every": 1}, layer={"on_change": "anchor", "smoothing": 0.0}
+    )
+    ranks = iter([[1.0, 2.0], [9.0, 2.0]] * 10)  # the highest one changes with every check
+    monkeypatch.setattr("sjepa.train.loop.measure_effective_ranks", lambda *_: next(ranks))
+    assert pretrain(config, corpus, tmp_path / "run", show=False)
+    assert len({line["active_layer"] for line in lines(tmp_path / "run", "layers")}) == 2

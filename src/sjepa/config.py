@@ -157,10 +157,10 @@ class Config(Settings):
         """Optimizer steps of the whole run."""
         return sum(phase.steps for phase in self.phases)
 
-    @property
-    def audio_seconds(self) -> float:
-        """Seconds of audio that the whole run processes, including repetitions."""
-        return sum(phase.steps * self.batches_in(phase).seconds for phase in self.phases)
+    def audio_seconds(self, step: int = 0) -> float:
+        """Seconds of audio that the run processes from a step on, including repetitions."""
+        left = [(phase, phase.end - max(phase.start, step)) for phase in self.schedule()]
+        return sum(max(0, steps) * self.batches_in(phase.config).seconds for phase, steps in left)
 
     def batches_in(self, phase: PhaseConfig) -> BatchConfig:
         """Return the batch settings of a phase: those of the run, unless the phase has its own size or lengths."""
@@ -212,7 +212,7 @@ def check_first_targets(config: Config) -> None:
         raise UserError(f"phase1.targets = {targets!r}: no effective rank is measured before phase 1; set layer.choice")
 
 
-# Fields that a continued run may change: they do not change the result.
+# Fields that a continued run may change for one start, because they change no target, loss or rate.
 FREE = frozenset(
     {
         "train.device",

@@ -22,7 +22,8 @@ class PhaseConfig:
     """What the model predicts. mfcc-gmm and mfcc-kmeans: clusters of MFCCs, by a Gaussian mixture or by k-means.
     best-rq: codes of a random projection of log-mel. encoder-gmm and encoder-kmeans: clusters of a layer of a frozen
     copy of the encoder. online-gmm: the same, but copy and mixture follow the encoder. same: the targets of the
-    previous phase. Phase 1 accepts the encoder's clusters only with init_from, and never `same`."""
+    previous phase, with its k, dimensions, hard, temperature and centred. Phase 1 accepts the encoder's clusters only
+    with init_from, and never `same`."""
     k: Annotated[int, COUNT] = 100
     """Components of the Gaussian mixture, or codes of the codebook."""
     dimensions: Annotated[int, INDEX] = 0

@@ -14,7 +14,6 @@ from sjepa.audio.frames import RECEPTIVE_FIELD, frame_count, frame_slice
 from sjepa.device import Device, choose_device
 from sjepa.errors import UserError
 from sjepa.model.masked_prediction import draw_passes, predict_masked
-from sjepa.progress import say
 from sjepa.runs.checkpoint import refuse_unfit
 from sjepa.runs.folder import RunFolder
 from sjepa.train.compute import autocast
@@ -43,7 +42,7 @@ class RestoredRun:
         config = dataclasses.replace(config, train=dataclasses.replace(config.train, compile=False))
         self.run = Run.start(config, choose_device(device))
         with refuse_unfit(run):
-            restored = self.run.restore(run, say, step)
+            restored = self.run.restore(run, step)
         if not restored:
             raise UserError(f"{folder} has no checkpoint yet: wait for the first, or lower train.checkpoint_every")
         self.run.model.eval()

@@ -144,7 +144,7 @@ class Progress(Subject):
 
 def run_entropy(command: Entropy, out: Path) -> None:
     from sjepa.analysis import style
-    from sjepa.analysis.entropy import analyse_entropy, describe_modes, draw_entropy
+    from sjepa.analysis.entropy import analyse_entropy, describe_modes, draw_entropy, entropy_inputs
     from sjepa.analysis.restored_run import RestoredRun
 
     file = style.findings_file(out, "entropy")
@@ -152,10 +152,10 @@ def run_entropy(command: Entropy, out: Path) -> None:
         return style.redraw(file, draw_entropy)
     if command.data is None:
         raise UserError("give audio with --data: a folder, an index or shards that the run was not trained on")
-    made_from = {"data": style.absolute_path(command.data), "utterances": command.utterances, "seed": command.seed}
+    made_from = entropy_inputs(command.data, command.utterances, command.seed) | {"step": command.step}
     style.refuse_replacing(file, made_from, command.force)
     run = RestoredRun(command.run, command.device, command.step, command.seed)
-    found = analyse_entropy(run, command.data, command.utterances, command.seed)
+    found = analyse_entropy(run, command.data, command.utterances, command.seed) | {"made_from": made_from}
     style.save_findings(found, out, "entropy", draw_entropy)
     for curve in found["distributions"].values():
         shares = ", ".join(f"{share:.1%} above {mark}" for mark, share in curve["above"].items())
@@ -181,9 +181,12 @@ def run_utterance(command: Utterance, out: Path) -> None:
             f"as in sjepa analyze utterance {command.run} {command.data}"
         )
     chosen = find_utterances(command.data, list(command.files), command.count, command.subset, command.alignments)
+
+    def inputs(item: LabelledUtterance) -> dict[str, Any]:
+        return utterance_inputs(item.utterance, command.start, command.seconds, command.seed) | {"step": command.step}
+
     for item in chosen:
-        made_from = utterance_inputs(item.utterance, command.start, command.seconds, command.seed)
-        style.refuse_replacing(style.findings_file(out, file_stem(item.utterance)), made_from, command.force)
+        style.refuse_replacing(style.findings_file(out, file_stem(item.utterance)), inputs(item), command.force)
     run = RestoredRun(command.run, command.device, command.step, command.seed)
 
     def read(item: LabelledUtterance) -> Speech:
@@ -192,7 +195,7 @@ def run_utterance(command: Utterance, out: Path) -> None:
     # A file that the user names must be usable. Of a sample, damaged files are left out.
     strict = ((item, read(item)) for item in track(chosen, "Utterances", len(chosen)))
     for item, speech in strict if command.files else read_usable(chosen, read, "Utterances"):
-        found = analyse_utterance(run, speech, command.seconds)
+        found = analyse_utterance(run, speech, command.seconds) | {"made_from": inputs(item)}
         style.save_findings(found, out, file_stem(item.utterance), draw_utterance)
 
 
@@ -214,6 +217,7 @@ def run_erank(command: Erank, out: Path) -> None:
             "labels": command.labels,
             "steps": command.steps,
             "seed": command.seed,
+            "step": command.step,
         }
         if past.get("calibration"):
             style.refuse_replacing(file, made_from, command.force)
@@ -278,7 +282,7 @@ def run_clusters(command: Clusters, out: Path) -> None:
     if command.data is None:  # keep the phones of an earlier analysis
         found |= {name: past[name] for name in ("phones", "made_from") if past.get(name)}
     else:
-        made_from = corpus_inputs(command.data, command.subset, command.utterances)
+        made_from = corpus_inputs(command.data, command.subset, command.utterances) | {"step": command.step}
         if past.get("phones"):
             style.refuse_replacing(file, made_from, command.force)
         found["made_from"] = made_from
@@ -299,6 +303,8 @@ def run_progress(command: Progress, out: Path) -> None:
     file = style.findings_file(out, "progress")
     if command.redraw:
         return style.redraw(file, draw_progress)
+    made_from = {"results": [style.absolute_path(folder) for folder in command.results]}
+    style.refuse_replacing(file, made_from, command.force)
     if command.data is not None:
         probe_checkpoints(
             command.run,
@@ -309,8 +315,6 @@ def run_progress(command: Progress, out: Path) -> None:
             seed=command.seed,
             device=command.device,
         )
-    made_from = {"results": [style.absolute_path(folder) for folder in command.results]}
-    style.refuse_replacing(file, made_from, command.force)
     found = analyse_progress(command.run, command.results) | {"made_from": made_from}
     style.save_findings(found, out, "progress", draw_progress)
     for curve, name in zip(found["curves"], name_curves(found["curves"]), strict=True):

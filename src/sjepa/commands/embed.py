@@ -118,6 +118,8 @@ def run_files(command: Embed) -> None:
         if refused:
             write_whole(command.out / REFUSED, "".join(f"{reason}\n" for reason in refused))
             print(f"{len(refused)} left out, listed in {command.out / REFUSED}: {describe_refused(refused)}")
+        else:
+            (command.out / REFUSED).unlink(missing_ok=True)  # of an earlier start
         kept = len(recordings) - outcome.recordings - len(outcome.refused)
         if not outcome.recordings and not kept:
             raise UserError(f"nothing could be embedded: {describe_refused(refused)}")

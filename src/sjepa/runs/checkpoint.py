@@ -147,6 +147,10 @@ def refuse_unfit(run: RunFolder) -> Iterator[None]:
     try:
         yield
     except (RuntimeError, *SURPRISES) as error:  # torch raises RuntimeError for wrong shapes
+        from sjepa.torch_private import is_failed_allocation
+
+        if isinstance(error, RuntimeError) and is_failed_allocation(error):
+            raise
         reason = shorten(str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__)
         raise UserError(f"{run}: its checkpoint does not fit {run.config_file.name} ({reason})") from error
 
@@ -236,7 +240,7 @@ class Staging:
                 if place is None or place.shape != tensor.shape or place.dtype != tensor.dtype:
                     place = torch.empty_like(tensor, device="cpu", pin_memory=tensor.is_cuda)
                 copied[part][name] = place.copy_(tensor.detach(), non_blocking=True)
-        if torch.cuda.is_available():
+        if any(tensor.is_cuda for tensors in parts.values() for tensor in tensors.values()):
             torch.cuda.synchronize()
         self.copies = copied
         return copied

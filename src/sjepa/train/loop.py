@@ -93,7 +93,8 @@ def pretrain(
         try:
             return run_to_end(job, request, show)
         except StoppedError:
-            say(f"Stopped at step {RunFolder(out).step:,} of {config.steps:,}; the same command continues")
+            step = max(RunFolder(out).checkpoint_steps, default=0)
+            say(f"Stopped at step {step:,} of {config.steps:,}; the same command continues")
             return False
 
 
@@ -124,7 +125,7 @@ def run_to_end(job: Job, request: StopRequest, show: bool) -> bool:
         say("There is no GPU: an encoder of this size trains very slowly on a CPU. --preset tiny is made for CPUs")
     run = Run.start(config, device)
     with checkpoint.refuse_unfit(folder):
-        restored = run.restore(folder, say)
+        restored = run.restore(folder)
     done = restored and run.step >= job.phases[-1].end
     if not done:
         distributed.run_on_main_rank(folder.check_lock)  # now, because decoding the audio may take long
@@ -169,7 +170,7 @@ def train_phase(training: Training, phase: Phase) -> bool:
     plan = training.plans[config.batches_in(phase.config)]
     if run.step <= run.data_since:
         describe_epoch(corpus, plan, log, run.step)
-        if repeated := describe_repetition(audio_left(config, run.step), config.steps - run.step, corpus.hours):
+        if repeated := describe_repetition(config.audio_seconds(run.step), config.steps - run.step, corpus.hours):
             say(repeated)
     reader = BatchReader(
         corpus, config.mask, config.augment, seed=config.seed, rank=rank, world_size=world_size, accumulate=parts
@@ -210,9 +211,9 @@ def train_phase(training: Training, phase: Phase) -> bool:
             run.bad += batch.bad
 
             if phase.checks_layers(step):
-                before = run.layer.active
+                before = run.active_layer
                 check_layers(run, log)
-                if run.targets.online and run.layer.active != before:
+                if before is not None and run.active_layer != before:
                     change_layer(run, before, reader, plan)
                 if measured is not None:
                     log.write("held_out", run.step, phase=phase.number, **measured.measure(run))
@@ -223,7 +224,7 @@ def train_phase(training: Training, phase: Phase) -> bool:
                 run.step % config.train.checkpoint_every == 0 or last or stopping or (logging and run.save_is_due())
             )
             recording = logging or saving or (world_size == 1 and bool(run.bad))
-            too_much_bad = recording and record_bad_audio(run, corpus, training.folder)
+            too_much_bad = recording and record_bad_audio(run, corpus, plan, training.folder)
             if logging:
                 log_interval(run, phase, log, speed, training.progress, batch)
             if saving or too_much_bad:
@@ -249,16 +250,11 @@ def save_unsaved(training: Training, phase: Phase) -> None:
     run, folder = training.run, training.folder
     run.writer.wait()
     if run.step > phase.start and run.step not in folder.checkpoint_steps:
-        record_bad_audio(run, training.corpus, folder)
+        plan = training.plans[run.config.batches_in(phase.config)]
+        record_bad_audio(run, training.corpus, plan, folder)
         run.log_bytes = training.log.bytes
         run.save(folder)
         run.writer.wait()
-
-
-def audio_left(config: Config, step: int) -> float:
-    """Seconds of audio that a run processes from a step on, repeated or not."""
-    steps = [(phase, phase.end - max(phase.start, step)) for phase in config.schedule()]
-    return sum(max(0, left) * config.batches_in(phase.config).seconds for phase, left in steps)
 
 
 def plan_phases(job: Job, step: int, corpus: Corpus | CorpusMix) -> dict[BatchConfig, BatchPlan]:
@@ -346,7 +342,7 @@ def check_layers(run: Run, log: Log) -> None:
     if effective_ranks is None:
         raise UserError(f"the features of the encoder are not finite at step {run.step:,}: lower the learning rate")
     if run.targets.online or run.targets.target_encoder is None:  # an offline codebook keeps its layer
-        run.layer.observe(effective_ranks, used=run.targets.online)
+        run.layer.observe(effective_ranks, used=run.active_layer is not None)
     log.write(
         "layers",
         run.step,

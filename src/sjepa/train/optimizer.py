@@ -53,7 +53,7 @@ def set_learning_rate(optimizers: list[torch.optim.Optimizer], rate: float) -> N
 
 
 def keep_state(past: list[torch.optim.Optimizer], optimizers: list[torch.optim.Optimizer]) -> None:
-    """Copy the state of parameters that both have. A new last layer of the head starts with zero state."""
+    """Keep the state of parameters that both have. A new last layer of the head starts with zero state."""
     for before, optimizer in zip(past, optimizers, strict=True):
         optimizer.state.update({p: state for p, state in before.state.items() if p in optimizer.state})
 

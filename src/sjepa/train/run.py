@@ -241,7 +241,7 @@ class Run:
             with folder.lock():
                 self.export(folder, parts, clusters, ended=None)
 
-    def restore(self, folder: RunFolder, say: Any, step: int | None = None) -> bool:
+    def restore(self, folder: RunFolder, step: int | None = None) -> bool:
         """Restore the newest valid checkpoint, or the one of a step. Return False if there is none.
 
         The main rank chooses the checkpoint. If another rank cannot load it, all ranks raise UserError.
