@@ -13,7 +13,7 @@ from small_runs import Make, arguments, lines
 
 from sjepa import UserError
 from sjepa.runs.folder import RunFolder
-from sjepa.train.branch import branch
+from sjepa.train.branch import branch, find_unshared
 from sjepa.train.loop import pretrain
 
 
@@ -119,3 +119,10 @@ def test_ranks_branch_together(corpus: Path, tmp_path: Path, micro: Make, finish
     assert [rank.wait() for rank in ranks] == [0, 0], "".join(rank.text for rank in ranks)
     assert f"branches from {finished_run} at the end of its first phase" in ranks[0].text
     assert lines(tmp_path / "branch", "train")[-1]["step"] == 8
+
+
+def test_lines_of_the_log_may_differ_unless_they_restart_components(micro: Make) -> None:
+    for reseed, differing in ((False, []), (True, ["train.log_every"])):
+        past, config = (micro(gmm={"reseed": reseed}, train={"log_every": every}) for every in (2, 3))
+        assert [each.name for each in find_unshared(past, config, 2)] == differing
+        assert find_unshared(past, config, 1) == []

@@ -72,7 +72,11 @@ def find_unshared(past: Config, config: Config, phases: int) -> list[Difference]
     """Return the differences of two configs that affect their first phases."""
     shared = past.phases[:phases]
     later = {phase_name(number) for number in range(phases + 1, 1 + max(len(past.phases), len(config.phases)))}
-    free = MAY_DIFFER if any(reads_encoder(phase) for phase in shared) else MAY_DIFFER | OF_TARGET_ENCODER
+    free = MAY_DIFFER
+    if not any(reads_encoder(phase) for phase in shared):
+        free |= OF_TARGET_ENCODER
+    elif past.gmm.reseed:  # dead components restart with lines of the log
+        free -= {"train.log_every"}
     return [d for d in differences(past, config) if d.name not in free and d.name.split(".")[0] not in later]
 
 
