@@ -122,11 +122,10 @@ class BatchReader(torch.utils.data.Dataset):
         for each in (spec, *following):
             self.prefetch.start((each.epoch, each.index), self.stretches(each))
 
-    def stretches(self, spec: BatchSpec) -> list[ByteRange]:
+    def stretches(self, spec: BatchSpec) -> Iterator[ByteRange]:
         """The places of this rank's audio in a batch."""
-        if self.in_memory:
-            return []
-        return [self.corpus.place(u) for u in spec.utterances[spec.places(self.rank, self.world_size)].tolist()]
+        if not self.in_memory:
+            yield from map(self.corpus.place, spec.utterances[spec.places(self.rank, self.world_size)].tolist())
 
     def __getitem__(self, spec: BatchSpec) -> Batch:
         places = spec.places(self.rank, self.world_size)

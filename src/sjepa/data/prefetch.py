@@ -35,8 +35,10 @@ class Prefetch:
 
     def start(self, key: Hashable, places: Iterable[ByteRange]) -> None:
         """Start to fetch the places that are behind URLs, under the name `key`."""
+        if key in self.pending:
+            return
         remote = sorted(place for place in places if is_url(place.path))
-        if key in self.pending or not remote:
+        if not remote:
             return
         if self.pool is None:
             self.pool = ThreadPoolExecutor(REQUESTS, thread_name_prefix="fetch")
