@@ -126,8 +126,20 @@ def collect(study: Study, out: Path) -> None:
         if RunFolder(folder).exists:
             found |= summarize_run(RunFolder(folder), study.preset)
         if results or "curve" in found:
+            found = keep_stored(study.results / f"{folder.name}.json", found)
             write_entries(study.results / f"{folder.name}.json", found)
-            print(f"{folder.name}: {', '.join(results) or 'no results'}")
+            print(f"{folder.name}: {', '.join(found['results']) or 'no results'}")
+
+
+def keep_stored(path: Path, found: Found) -> Found:
+    """Add what is stored and was not measured again. Leave it out if it belongs to an encoder with other weights."""
+    stored = read_json(path) if path.is_file() else {"results": {}}
+    weights = [{result["encoder"]["fingerprint"] for result in each["results"].values()} for each in (stored, found)]
+    if weights[0].isdisjoint(weights[1]):
+        if lost := sorted(stored["results"].keys() - found["results"].keys()):
+            print(f"{found['name']}: not the stored weights, so these results are left out: {', '.join(lost)}")
+        return found
+    return stored | found | {"results": stored["results"] | found["results"]}
 
 
 def check_same_audio(study: Study, out: Path) -> None:
@@ -229,9 +241,9 @@ TABLES: dict[str, dict[str, Row]] = {
         "PNMI": read_result("units", "metrics", "pnmi"),
         "phone purity": read_result("units", "metrics", "phone_purity"),
         "entropy of the target": read_end("target_entropy"),
-        "of the posterior behind it, temperature 1": read_entropy("plain"),
-        "of the predictor, masked frames": read_end("predictor_entropy"),
-        "of the head, nothing masked": read_entropy("visible"),
+        "entropy of the posterior behind it, temperature 1": read_entropy("plain"),
+        "entropy of the predictor, masked frames": read_end("predictor_entropy"),
+        "entropy of the head, nothing masked": read_entropy("visible"),
     },
     "cost": {
         "hours of audio": lambda found: found["audio_seconds"] / 3600 if "curve" in found else None,
@@ -269,8 +281,10 @@ def make_tables(study: Study) -> dict[str, str]:
     kept = load_systems(study)
     made = {}
     for name, columns in TABLES.items():
-        rows = {system: [format_cell(read, found) for read in columns.values()] for system, found in kept.items()}
-        made[name] = to_markdown(["", *columns], [[system, *cells] for system, cells in rows.items() if any(cells)])
+        cells = {title: [format_cell(read, found) for found in kept.values()] for title, read in columns.items()}
+        cells = {title: column for title, column in cells.items() if any(column)}
+        rows = zip(kept, *cells.values(), strict=True)
+        made[name] = to_markdown(["", *cells], [row for row in rows if any(row[1:])])
     return made | {"differences": compare_pairs(kept, study.pairs)}
 
 

@@ -1,6 +1,8 @@
 """The tables of the study pages match the collected results."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,3 +18,23 @@ def test_tables_of_a_page_match_the_collected_results(page: str, monkeypatch: py
     emptied = study.MARKS.sub(r"\1\3", text)
     assert len(emptied) < len(text)
     assert study.fill_tables(page, emptied) == text
+
+
+def test_collected_results_stay_with_the_weights_that_they_belong_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import study
+
+    def result(weights: str, value: float) -> dict[str, Any]:
+        return {"encoder": {"fingerprint": weights}, "metrics": value}
+
+    stored = {"name": "run-0", "results": {"units": result("a", 1), "units-4": result("a", 2)}, "curve": [3]}
+    path = tmp_path / "run-0.json"
+    path.write_text(json.dumps(stored))
+    again = {"name": "run-0", "results": {"units": result("a", 4)}}
+    merged = study.keep_stored(path, again)
+    assert merged == stored | {"results": {"units": result("a", 4), "units-4": result("a", 2)}}
+    other = {"name": "run-0", "results": {"units": result("b", 5)}}
+    assert study.keep_stored(path, other) == other
+    assert study.keep_stored(tmp_path / "new.json", again) == again
