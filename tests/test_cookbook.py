@@ -161,7 +161,8 @@ def test_units_become_lines_of_text_that_a_language_model_learns(kitchen: Path) 
 
 def test_pre_training_continues_from_a_finished_encoder(kitchen: Path) -> None:
     (kitchen / "micro.toml").write_text(to_toml(micro_config(layer={"choice": 1})))
-    cook(kitchen, "Continue pre-training on your own domain", **{"half-hour": "micro.toml"})
+    fewer = {"half-hour": "micro.toml", "2000": "4", "10000": "4"}
+    cook(kitchen, "Continue pre-training on your own domain", **fewer)
 
     def weights(run: str) -> torch.Tensor:
         state = Encoder.from_pretrained(kitchen / "runs" / run).state_dict()

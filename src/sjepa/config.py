@@ -27,8 +27,8 @@ class TrainConfig:
     """Optimizer, device, logging and checkpoints."""
 
     optimizer: Literal["adamw", "muon"] = "adamw"
-    """muon updates the weight matrices of transformer layers with Muon, and all other parameters with AdamW (ours). It
-    learns more per step, and allows a higher learning rate."""
+    """muon updates the weight matrices of transformer layers with Muon, and all other parameters with AdamW. It
+    is not in the paper. It learns more per step, and allows a higher learning rate."""
     beta1: Annotated[float, SHARE] = 0.9
     """Beta 1 of AdamW."""
     beta2: Annotated[float, SHARE] = 0.99
@@ -40,7 +40,7 @@ class TrainConfig:
     muon_weight_decay: Annotated[float, SHARE] = 0.1
     """Weight decay of the matrices that Muon updates."""
     clip: Annotated[float, POSITIVE] = 1.0
-    """Largest gradient norm (ours; the paper gives none)."""
+    """Largest gradient norm (the paper gives none)."""
     precision: Literal["bf16", "fp32"] = "bf16"
     """bf16 uses autocast on a GPU and keeps norms, softmax, KL, mixture and EMA in fp32. A CPU always uses fp32."""
     visible_path: Literal["encoder", "predictor"] = "encoder"

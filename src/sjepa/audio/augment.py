@@ -44,12 +44,13 @@ class AugmentConfig:
     noise: str = ""
     """Noise recordings: a folder, an index or shards; empty for other utterances of the batch."""
     speed: Annotated[float, Bound(0, 0.5, "it should lie between 0 and 0.5")] = 0.0
-    """Largest relative change of an utterance's speed, which also shifts pitch and formants (ours; try 0.1)."""
+    """Largest relative change of an utterance's speed, which also shifts pitch and formants (not in the
+    paper; try 0.1)."""
     speed_targets: bool = False
     """Compute targets from the audio at the changed speed. Otherwise they come from its original speed and are aligned
     in time."""
     equalizer: Annotated[float, Bound(0, 60, "it should lie between 0 and 60 dB")] = 0.0
-    """Largest gain or loss of a random equalizer, dB (ours; try 6)."""
+    """Largest gain or loss of a random equalizer, dB (not in the paper; try 6)."""
 
 
 class Draws(NamedTuple):

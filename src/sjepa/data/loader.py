@@ -51,7 +51,8 @@ class BatchConfig:
     memory_gb: Annotated[float, NOT_NEGATIVE] = 8.0
     """Largest decoded corpus that auto holds in memory, per rank, in GiB. An hour of audio takes 0.11."""
     workers: Annotated[int | None, WORKERS] = None
-    """Decoding processes per rank if the corpus is not in memory. None chooses by the machine, at most 8."""
+    """Decoding processes per rank if the corpus is not in memory. None chooses by the machine: at most 8 on a
+    GPU, and 2 on a CPU."""
     shard_cache: str = ""
     """Folder on the local disk of each machine that caches shards read from URLs; empty for no cache."""
     shard_cache_gb: Annotated[float, GIGABYTES] = 500.0

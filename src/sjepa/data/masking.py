@@ -24,8 +24,8 @@ class MaskConfig:
     49%."""
     views: Annotated[int, COUNT] = 1
     """Masks drawn for each utterance of a batch. The encoder and the predictor run once per mask. The front end and the
-    targets are computed once for all masks, so each further mask adds about 0.4 of a step's time
-    (ours; the paper has one)."""
+    targets are computed once for all masks, so each further mask adds about 0.4 of a step's time (the
+    paper has one)."""
 
 
 def block_mask(frames: int, config: MaskConfig, generator: np.random.Generator) -> np.ndarray:

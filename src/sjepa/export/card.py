@@ -150,7 +150,7 @@ and the cluster head on the last layer. With `encoder` loaded by `sjepa.Encoder.
 ```python
 q = encoder.posteriors(waveforms)                              # of the mixture, (batch, frames, {clusters.components})
 p = encoder.head_posteriors(waveforms)                         # of the cluster head
-units = encoder.units(waveforms, source="mixture")
+units = encoder.units(waveforms)                               # the most likely component of the head
 ```
 """
 

@@ -99,8 +99,10 @@ class Encoder(EncoderNetwork):
     def units(self, waveforms: Tensor, lengths: Tensor | None = None, source: UnitsFrom = "head") -> Tensor:
         """Return the most likely component (B, T) at each frame, or -1 beyond the length of an utterance.
 
+        The default is that of the cluster head. `source="mixture"` selects that of the mixture, on its own layer.
+
         >>> from sjepa import Encoder
-        >>> Encoder.from_pretrained("runs/mine").units(torch.zeros(1, 16_000), source="mixture").shape
+        >>> Encoder.from_pretrained("runs/mine").units(torch.zeros(1, 16_000)).shape
         torch.Size([1, 49])
         """
         if source not in get_args(UnitsFrom):

@@ -30,7 +30,8 @@ class GmmConfig:
     variance_floor: Annotated[float, POSITIVE] = 1e-6
     """Smallest variance."""
     relative_variance_floor: Annotated[float, NOT_NEGATIVE] = 1e-3
-    """Smallest variance as a share of the global variance of its dimension (ours). Far below it, fp32 is inaccurate."""
+    """Smallest variance as a share of the global variance of its dimension (not in the paper). Far below it,
+    fp32 is inaccurate."""
     decay: Annotated[float, SHARE] = 0.999
     """Decay of the online update."""
     minimum_count: Annotated[float, NOT_NEGATIVE] = 0.01

@@ -21,15 +21,15 @@ class LayerConfig:
     frames: Annotated[int, COUNT] = 2000
     """Frames per layer in each measurement."""
     utterances: Annotated[int, COUNT] = 64
-    """Utterances of the reference set, drawn once from the corpus, at most 2.5 s each (ours)."""
+    """Utterances of the reference set, drawn once from the corpus, at most 2.5 s each (not in the paper)."""
     smoothing: Annotated[float, SHARE] = 0.5
-    """Weight of earlier measurements in the smoothed ranks (ours; the paper gives no value)."""
+    """Weight of earlier measurements in the smoothed ranks (the paper gives no value)."""
     hysteresis: Annotated[float, NOT_NEGATIVE] = 0.0
-    """Change the active layer only if the smoothed rank of another layer is higher by more than this share (ours; 0
-    always uses the highest)."""
+    """Change the active layer only if the smoothed rank of another layer is higher by more than this share (not
+    in the paper; 0 always uses the highest)."""
     on_change: Literal["carry", "anchor"] = "carry"
     """When the layer changes, carry keeps the mixture as it is (paper), and anchor first moves its components to their
-    frames in the new layer (ours)."""
+    frames in the new layer (not in the paper)."""
 
 
 @torch.no_grad()
