@@ -8,9 +8,10 @@
 #   RECIPE=study-ablations bash recipes/study.sh CORPORA               # short runs, in runs/study-ablations
 #   RECIPE=study-adamw bash recipes/study.sh CORPORA                   # the first study, in runs/study-adamw
 #
-# CORPORA holds LibriSpeech/dev-clean with phones-dev-clean.jsonl.gz next to LibriSpeech, and any of: extra/ (more
-# LibriSpeech), speechocean762/, noise/, whisper-tiny.en-encoder/; for the first study also ravdess/ and coffee/. Run
-# the same command again to continue.
+# CORPORA holds LibriSpeech/dev-clean with phones-dev-clean.jsonl.gz next to LibriSpeech, and any of: extra/ (the
+# utterances of LibriSpeech train-clean-100 and test-other in recipes/study-extra.txt), speechocean762/, noise/,
+# whisper-tiny.en-encoder/; for the first study also ravdess/ and coffee/. Other audio works too, but its results cannot
+# be stored next to those of this repository. Run the same command again to continue.
 set -euo pipefail
 refuse() {
   echo "$*" >&2
