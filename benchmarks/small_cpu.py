@@ -1,6 +1,6 @@
 """Size and CPU latency of an encoder in torch, in ONNX, and in ONNX with 8-bit weights.
 
-    python benchmarks/small_cpu.py --out benchmarks/results/small-cpu.json
+    python benchmarks/small_cpu.py --rounds 3 --out benchmarks/results/small-cpu.json
 
 Calls alternate in one process with one thread, and CPU time is measured, so other load has little effect. Weights are
 random. `--run RUN --data LABELLED` instead measures the effect of 8 bits on a phone probe.
