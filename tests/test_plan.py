@@ -33,7 +33,7 @@ def test_the_papers_run_by_hand() -> None:
     assert work.audio_seconds == 800_000 * 2880
     assert [phase.reads_encoder for phase in work.phases] == [False, True]
     assert work.utterances_per_batch == 192
-    assert work.epochs == pytest.approx(800_000 * 2880 / 83_000 / 3600)
+    assert work.repetitions == pytest.approx(800_000 * 2880 / 83_000 / 3600)
     head = 2 * (768 * 768 + 768) + 768 * 500 + 500
     layer = 4 * (768 * 768 + 768) + 768 * 1536 + 1536 + 1536 * 768 + 768 + 4 * 768
     predictor = 768 + 750 * 768 + layer + 768 * 768 + 768
@@ -76,14 +76,14 @@ def test_muon_keeps_one_moment_of_matrices() -> None:
 
 
 def test_a_corpus_that_is_too_small_for_its_steps_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    run(["--hours", "83000"])  # the paper's: 7.7 epochs
+    run(["--hours", "83000"])  # the paper's: 7.7 times
     assert "are few" not in capsys.readouterr().out
     run(["--hours", "13.2", "--preset", "half-hour"])  # the study's: 101
     assert "are few" not in capsys.readouterr().out
     run(["--hours", "100"])
     line = capsys.readouterr().out.splitlines()[-1]
     assert line.startswith("100 hours are few for 800,000 steps: each is used 6,400 times")
-    assert "about 25,000 steps (200 epochs)" in line
+    assert "about 25,000 steps (200 times)" in line
     assert describe_repetition(3600.0 * 1000 * 500, 10, 1000).startswith("1,000 hours are few")
     config = from_toml("[phase1]\nsteps = 10\nbatch_seconds = 60.0\n[phase2]\nsteps = 30\n", "test")
     assert config.audio_seconds() == 10 * 60 + 30 * 2880

@@ -24,7 +24,7 @@ MEASURED = Kind("a number above 0", lambda value: type(value) in (int, float) an
 
 @dataclass(frozen=True)
 class Plan:
-    """Estimate steps, epochs, days, storage, network rate and bottleneck of a run, and when more GPUs hardly help.
+    """Estimate steps, days, storage, network rate and bottleneck of a run, and when more GPUs hardly help.
 
     `sjepa plan --hours 83000 --gpus 64 --throughput step-45.json step-360.json` reads the rates of a GPU from files of
     `sjepa bench step`, by the seconds of audio per GPU and step.

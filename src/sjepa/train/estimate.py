@@ -1,4 +1,4 @@
-"""Estimate a run: steps, epochs, days, storage, and the slowest resource."""
+"""Estimate a run: steps, repetitions of the audio, days, storage, and the slowest resource."""
 
 import math
 from collections.abc import Sequence
@@ -19,10 +19,10 @@ HOST_COPY = 10e9  # bytes per second from a GPU to host memory
 HELPS = 1.4  # more GPUs help if twice as many are at least this many times as fast
 FLAC_BYTES, INT16_BYTES = 17_000, 32_000  # per second of 16 kHz speech; flac measured on LibriSpeech
 
-# Mention the repetition above this many epochs. It is twice our longest run: 101 epochs of 13.2 hours, which still
-# improved with more steps (docs/study-adamw.md). The paper's run has 7.7 epochs. HuBERT and wav2vec 2.0 repeat 960
-# hours several hundred times, so such a run is not a mistake, but we have not measured what later epochs gain.
-MANY_EPOCHS = 200
+# Mention the repetition above this number. It is twice that of our longest run: 101 times 13.2 hours, which still
+# improved with more steps (docs/study-adamw.md). The paper repeats its audio 7.7 times. HuBERT and wav2vec 2.0 repeat
+# 960 hours several hundred times, so such a run is not a mistake, but we have not measured what it gains.
+MANY_REPETITIONS = 200
 
 
 @dataclass(frozen=True)
@@ -113,20 +113,20 @@ class Work:
         return sum(phase.steps * phase.batch_seconds for phase in self.phases)
 
     @property
-    def epochs(self) -> float:
+    def repetitions(self) -> float:
         return self.audio_seconds / (self.hours * 3600)
 
 
 def describe_repetition(audio_seconds: float, steps: int, hours: float) -> str:
     """A line about a corpus that is small for the steps of a run; empty if it is large enough."""
-    epochs = audio_seconds / (hours * 3600)
-    if epochs <= MANY_EPOCHS:
+    repetitions = audio_seconds / (hours * 3600)
+    if repetitions <= MANY_REPETITIONS:
         return ""
     amount = f"{hours:,.0f}" if hours >= 100 else f"{hours:.3g}"
-    enough = math.floor(steps * MANY_EPOCHS / epochs)
+    enough = math.floor(steps * MANY_REPETITIONS / repetitions)
     return (
-        f"{amount} hours are few for {steps:,} steps: each is used {epochs:,.0f} times (the paper: 7.7, our "
-        f"longest run: 101). More audio, or about {enough:,} steps ({MANY_EPOCHS} epochs), use the time better"
+        f"{amount} hours are few for {steps:,} steps: each is used {repetitions:,.0f} times (the paper: 7.7, our "
+        f"longest run: 101). More audio, or about {enough:,} steps ({MANY_REPETITIONS} times), use the time better"
     )
 
 
@@ -212,7 +212,7 @@ def summarise(work: Work, machine: Machine, shard_hours: float) -> list[str]:
     return [
         f"{work.hours:,.0f} hours on {where}",
         f"  steps     {work.steps:,}, each with {batches} s of audio",
-        f"  epochs    {work.epochs:.2f}: {work.audio_seconds / 3600:,.0f} hours of audio",
+        f"  audio     {work.audio_seconds / 3600:,.0f} hours: the corpus {work.repetitions:.2f} times",
         f"  time      {format_duration(work.audio_seconds / pace)} at {pace:,.0f} s of audio per second",
         *([f"  rates     {machine.source}"] if machine.source else []),
         f"  storage   {flac} as flac shards, {int16} as int16",
