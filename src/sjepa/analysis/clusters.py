@@ -52,9 +52,9 @@ def occupancy(events: Sequence[Event], start: int = 0) -> dict[str, Any]:
     }
 
 
-def corpus_inputs(data: Path, subset: str, utterances: int) -> dict[str, Any]:
+def corpus_inputs(data: Path, subset: str, utterances: int, step: int | None = None) -> dict[str, Any]:
     """The inputs that determine the phones of the clusters, as the JSON keeps them."""
-    return {"data": absolute_path(data), "subset": subset, "utterances": utterances}
+    return {"data": absolute_path(data), "subset": subset, "utterances": utterances, "step": step}
 
 
 def analyse_phones(run: RestoredRun, corpus: Sequence[LabelledUtterance], utterances: int = 500) -> dict[str, Any]:

@@ -38,15 +38,15 @@ def analyse_entropy(run: RestoredRun, data: str, utterances: int = 500, seed: in
                 parts[name].append(np.concatenate([entropy_bits(part) for part in kept]))
     used = len(parts["target"])
     facts = {"data": data, "utterances": used, "left_out": len(order) - used, "seed": seed}
-    made_from = entropy_inputs(data, utterances, seed)
+    made_from = entropy_inputs(data, utterances, seed, run.requested_step)
     return {"subject": "entropy", "run": run.about | facts, "made_from": made_from} | describe_entropies(
         parts, run.components, seed
     )
 
 
-def entropy_inputs(data: str, utterances: int, seed: int) -> dict[str, Any]:
+def entropy_inputs(data: str, utterances: int, seed: int, step: int | None) -> dict[str, Any]:
     """The inputs that determine the entropies, as the JSON keeps them."""
-    return {"data": absolute_path(data), "utterances": utterances, "seed": seed}
+    return {"data": absolute_path(data), "utterances": utterances, "seed": seed, "step": step}
 
 
 def describe_entropies(parts: dict[str, list[np.ndarray]], components: int, seed: int = 0) -> Findings:

@@ -48,6 +48,7 @@ class RestoredRun:
         self.run.model.eval()
         self.run.targets.eval()
         self.seed = seed  # of the passes that mask frames
+        self.requested_step = step  # None for the newest checkpoint
         # The predictor has a limited number of positions, so longer audio is processed in pieces.
         self.longest = config.longest_frames
 

@@ -83,13 +83,20 @@ def label_file(path: Path, known: list[LabelledUtterance]) -> LabelledUtterance:
     return LabelledUtterance(Utterance(show_path(path.name), path, ""))
 
 
-def read_usable(sample: Sequence[T], read: Callable[[T], R], description: str) -> Iterator[tuple[T, R]]:
-    """Read the utterances of a sample. Unusable audio is left out and reported; UserError if nothing is left."""
+def read_usable(
+    sample: Sequence[T], read: Callable[[T], R], description: str, strict: bool = False
+) -> Iterator[tuple[T, R]]:
+    """Read the utterances of a sample. Unusable audio is left out and reported; UserError if nothing is left.
+
+    If `strict`, the first unusable one is an error.
+    """
     refused: list[str] = []
     for item in track(sample, description, len(sample)):
         try:
             found = read(item)
         except BadAudioError as error:
+            if strict:
+                raise
             refused.append(str(error))
             if len(refused) <= NAMED:
                 say(f"left out: {error}")

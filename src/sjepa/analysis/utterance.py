@@ -44,10 +44,11 @@ def file_stem(utterance: Utterance) -> str:
     return UTTERANCE + file_name(utterance.name)
 
 
-def utterance_inputs(utterance: Utterance, start: float, seconds: float, seed: int) -> dict[str, Any]:
+def utterance_inputs(utterance: Utterance, start: float, seconds: float, seed: int, step: int | None) -> dict[str, Any]:
     """The inputs that determine the figure of an utterance, as the JSON keeps them."""
     part = {"part": [utterance.start, utterance.samples]} if utterance.start or utterance.samples else {}
-    return {"path": absolute_path(utterance.path), **part, "start": start, "seconds": seconds, "seed": seed}
+    settings = {"start": start, "seconds": seconds, "seed": seed, "step": step}
+    return {"path": absolute_path(utterance.path), **part, **settings}
 
 
 def analyse_utterance(run: RestoredRun, speech: Speech, longest: float = 20.0) -> Findings:
@@ -59,7 +60,7 @@ def analyse_utterance(run: RestoredRun, speech: Speech, longest: float = 20.0) -
     found: Findings = {
         "subject": "utterance",
         "run": run.about,
-        "made_from": utterance_inputs(speech.utterance, speech.start, longest, run.seed),
+        "made_from": utterance_inputs(speech.utterance, speech.start, longest, run.seed, run.requested_step),
         "name": speech.utterance.name,
         "path": show_path(speech.utterance.path),
         "start": speech.start,

@@ -57,15 +57,17 @@ def read_header(source: str | Path | BinaryIO, name: str = "") -> AudioInfo:
     with open_audio(source, name) as file:
         if file.frames <= 0:
             raise BadAudioError("the file holds no samples")
-        refuse_cut_wav(source)
+        refuse_cut_wav(file, source)
         file.seek(file.frames - 1)
         if not len(file.read(1, dtype="float32", always_2d=True)):
             raise BadAudioError(f"the file is cut short: its header promises {file.frames} samples")
         return AudioInfo(resampled_length(file.frames, file.samplerate), file.samplerate, file.channels)
 
 
-def refuse_cut_wav(source: str | Path | BinaryIO) -> None:
-    """Raise BadAudioError if a WAV file ends before the samples that its header states."""
+def refuse_cut_wav(opened: Any, source: str | Path | BinaryIO) -> None:
+    """Raise BadAudioError if a WAV file, opened from a source, ends before the samples that its header states."""
+    if not opened.format.startswith("WAV"):  # WAV or WAVEX; other files need not be opened again
+        return
     if isinstance(source, str | Path):
         with open(source, "rb") as file:
             missing = missing_bytes(file)

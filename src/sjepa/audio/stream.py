@@ -13,7 +13,7 @@ BLOCK_SECONDS = 10
 def stream_audio(path: str | Path) -> Iterator[np.ndarray]:
     """Yield float32 samples at 16 kHz with the channels averaged, in blocks. `read_audio` returns the same samples."""
     with open_audio(path, "") as file:
-        refuse_cut_wav(path)
+        refuse_cut_wav(file, path)
         rate, resampler = file.samplerate, None
         if rate != SAMPLE_RATE:
             import soxr

@@ -152,10 +152,10 @@ def run_entropy(command: Entropy, out: Path) -> None:
         return style.redraw(file, draw_entropy)
     if command.data is None:
         raise UserError("give audio with --data: a folder, an index or shards that the run was not trained on")
-    made_from = entropy_inputs(command.data, command.utterances, command.seed) | {"step": command.step}
+    made_from = entropy_inputs(command.data, command.utterances, command.seed, command.step)
     style.refuse_replacing(file, made_from, command.force)
     run = RestoredRun(command.run, command.device, command.step, command.seed)
-    found = analyse_entropy(run, command.data, command.utterances, command.seed) | {"made_from": made_from}
+    found = analyse_entropy(run, command.data, command.utterances, command.seed)
     style.save_findings(found, out, "entropy", draw_entropy)
     for curve in found["distributions"].values():
         shares = ", ".join(f"{share:.1%} above {mark}" for mark, share in curve["above"].items())
@@ -169,7 +169,6 @@ def run_utterance(command: Utterance, out: Path) -> None:
     from sjepa.analysis.speech import Speech, find_utterances, read_speech, read_usable
     from sjepa.analysis.utterance import analyse_utterance, draw_utterance, file_stem, utterance_inputs
     from sjepa.evaluate.labelled import LabelledUtterance
-    from sjepa.progress import track
 
     if command.redraw:
         for path in style.utterance_files(out):
@@ -181,21 +180,17 @@ def run_utterance(command: Utterance, out: Path) -> None:
             f"as in sjepa analyze utterance {command.run} {command.data}"
         )
     chosen = find_utterances(command.data, list(command.files), command.count, command.subset, command.alignments)
-
-    def inputs(item: LabelledUtterance) -> dict[str, Any]:
-        return utterance_inputs(item.utterance, command.start, command.seconds, command.seed) | {"step": command.step}
-
     for item in chosen:
-        style.refuse_replacing(style.findings_file(out, file_stem(item.utterance)), inputs(item), command.force)
+        made_from = utterance_inputs(item.utterance, command.start, command.seconds, command.seed, command.step)
+        style.refuse_replacing(style.findings_file(out, file_stem(item.utterance)), made_from, command.force)
     run = RestoredRun(command.run, command.device, command.step, command.seed)
 
     def read(item: LabelledUtterance) -> Speech:
         return read_speech(item, command.start, command.seconds)
 
     # A file that the user names must be usable. Of a sample, damaged files are left out.
-    strict = ((item, read(item)) for item in track(chosen, "Utterances", len(chosen)))
-    for item, speech in strict if command.files else read_usable(chosen, read, "Utterances"):
-        found = analyse_utterance(run, speech, command.seconds) | {"made_from": inputs(item)}
+    for item, speech in read_usable(chosen, read, "Utterances", strict=bool(command.files)):
+        found = analyse_utterance(run, speech, command.seconds)
         style.save_findings(found, out, file_stem(item.utterance), draw_utterance)
 
 
@@ -282,7 +277,7 @@ def run_clusters(command: Clusters, out: Path) -> None:
     if command.data is None:  # keep the phones of an earlier analysis
         found |= {name: past[name] for name in ("phones", "made_from") if past.get(name)}
     else:
-        made_from = corpus_inputs(command.data, command.subset, command.utterances) | {"step": command.step}
+        made_from = corpus_inputs(command.data, command.subset, command.utterances, command.step)
         if past.get("phones"):
             style.refuse_replacing(file, made_from, command.force)
         found["made_from"] = made_from

@@ -63,12 +63,16 @@ def run(arguments: list[str]) -> None:
         raise UserError(f"there is no run in {command.out}; to start one, choose a preset: --preset {presets}")
     if not (command.data or known.data):
         raise UserError("no audio given to train on: --data FOLDER")
-    if command.config.init_from and not known.exists:
-        from sjepa.train.initial_encoder import read_initial_encoder
+    try:
+        config = read_config_options(command.config)
+    except UserError:
+        if command.config.init_from and not known.exists:
+            from sjepa.train.initial_encoder import read_initial_encoder
 
-        # Compare the size before other settings: with another size, advice about layers is of no use.
-        read_initial_encoder(command.config.init_from, command.config.encoder)
-    config, last = read_config_options(command.config), command.stop_after_phase
+            # If the encoder has another size, say so: advice about layers is then of no use.
+            read_initial_encoder(command.config.init_from, command.config.encoder)
+        raise
+    last = command.stop_after_phase
     if last > len(config.phases):
         raise UserError(f"--stop-after-phase {last}: the run has {len(config.phases)} phases")
     from sjepa import distributed
