@@ -30,7 +30,19 @@ LAYERS = (
     {"model"},
     {"audio"},
     {"cuda_graphs", "device", "distributed", "locks", "memory", "progress", "stopping", "subcommands", "torch_private"},
-    {"bounds", "counts", "durations", "errors", "fields", "files", "lookahead", "phase_names", "seeds", "version"},
+    {
+        "bounds",
+        "counts",
+        "cpu_load",
+        "durations",
+        "errors",
+        "fields",
+        "files",
+        "lookahead",
+        "phase_names",
+        "seeds",
+        "version",
+    },
 )
 
 

@@ -4,6 +4,7 @@ import sys
 from functools import cache
 from typing import TYPE_CHECKING, Literal
 
+from sjepa.cpu_load import available_cores, cores_in_use
 from sjepa.errors import UserError
 
 if TYPE_CHECKING:
@@ -18,6 +19,25 @@ def explain_mps() -> None:
     print("Apple's GPU (MPS) is not supported: the CPU is used", file=sys.stderr, flush=True)
 
 
+@cache
+def explain_busy_cpu() -> None:
+    """Report once if other programs use cores that torch would use. Each operation waits for its slowest core."""
+    import torch
+
+    threads, cores = torch.get_num_threads(), len(available_cores())
+    if threads == 1:
+        return
+    used = cores_in_use()
+    fitting = max(1, round(cores - used))
+    if fitting < threads:
+        print(
+            f"Other programs use {used:.1f} of {cores} cores, so work on all cores is very slow. "
+            f"To use fewer, stop this command and start it with OMP_NUM_THREADS={fitting}",
+            file=sys.stderr,
+            flush=True,
+        )
+
+
 def choose_device(wanted: str) -> "torch.device":
     """Return the device of that name. `auto` means a GPU if there is one."""
     import torch  # here, because every command imports `Device`
@@ -26,4 +46,7 @@ def choose_device(wanted: str) -> "torch.device":
         raise UserError("device cuda: there is no GPU that torch can use; choose auto or cpu")
     if wanted == "auto" and not torch.cuda.is_available() and torch.backends.mps.is_available():
         explain_mps()
-    return torch.device("cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu")
+    if wanted != "cpu" and torch.cuda.is_available():
+        return torch.device("cuda")
+    explain_busy_cpu()
+    return torch.device("cpu")

@@ -10,6 +10,7 @@ from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from typing import Any
 
+from sjepa.cpu_load import available_cores
 from sjepa.stopping import SIGNALS
 
 PATIENCE = 1.0  # seconds to wait for a worker with a broken pipe to end
@@ -20,8 +21,7 @@ def choose_workers(wanted: int | None, device: str) -> int:
     """The number of workers of a rank: the requested number, or one that suits its cores and its device."""
     if wanted is not None:
         return wanted
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    share = usable // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # of the ranks on this machine
+    share = len(available_cores()) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # of the ranks on this machine
     return max(1, min(share - 1, MOST_ON_GPU if device == "cuda" else MOST_ON_CPU))
 
 

@@ -1,0 +1,98 @@
+"""A busy machine: how many cores other programs use, and what a command says about it."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from sjepa import cpu_load, device
+from sjepa.device import choose_device
+
+# Ticks of a core: user, nice, system, idle, iowait, irq, softirq, steal, guest, guest_nice.
+BEFORE = """cpu  100 0 100 800 0 0 0 0 0 0
+cpu0 50 0 50 400 0 0 0 0 0 0
+cpu1 50 0 50 400 0 0 0 0 0 0
+cpu2 50 0 50 400 0 0 0 0 0 0
+intr 1 2 3
+"""
+# In ten ticks, core 0 is never idle, core 1 is idle or waits for a disk for eight, and core 2 is of no interest.
+AFTER = """cpu  120 5 105 818 2 0 0 0 0 0
+cpu0 55 2 53 400 0 0 0 0 0 0
+cpu1 51 0 51 406 2 0 0 0 0 0
+cpu2 60 0 50 400 0 0 0 0 0 0
+intr 4 5 6
+"""
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    device.explain_busy_cpu.cache_clear()
+    yield
+    torch.set_num_threads(before)
+    device.explain_busy_cpu.cache_clear()
+
+
+def pretend(monkeypatch: pytest.MonkeyPatch, used: float, cores: int = 2) -> None:
+    monkeypatch.setattr(device, "cores_in_use", lambda: used)
+    monkeypatch.setattr(device, "available_cores", lambda: set(range(cores)))
+
+
+def test_cores_in_use_are_the_share_of_ticks_that_were_not_idle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    statistics = tmp_path / "stat"
+    statistics.write_text(BEFORE)
+    monkeypatch.setattr(cpu_load, "STATISTICS", statistics)
+    monkeypatch.setattr(cpu_load, "available_cores", lambda: {0, 1})
+    monkeypatch.setattr(cpu_load.time, "sleep", lambda seconds: statistics.write_text(AFTER))
+    assert cpu_load.cores_in_use() == pytest.approx(1.0 + 0.2)
+
+
+def test_where_the_system_counts_no_ticks_no_core_is_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    statistics = tmp_path / "stat"
+    monkeypatch.setattr(cpu_load, "STATISTICS", statistics)
+    assert cpu_load.cores_in_use() == 0
+    statistics.write_text(f"cpu0 {'0 ' * 10}\n")  # some sandboxes
+    monkeypatch.setattr(cpu_load, "available_cores", lambda: {0})
+    assert cpu_load.cores_in_use() == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc/stat")
+def test_a_busy_program_counts_as_one_core() -> None:
+    core = min(cpu_load.available_cores())
+    busy = f"import os; os.sched_setaffinity(0, {{{core}}}); print('busy', flush=True)\nwhile True: pass"
+    program = subprocess.Popen([sys.executable, "-c", busy], stdout=subprocess.PIPE)
+    try:
+        assert program.stdout
+        assert program.stdout.readline() == b"busy\n"
+        assert cpu_load.cores_in_use() > 0.8
+    finally:
+        program.kill()
+        program.wait()
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_a_busy_cpu_is_reported_once_with_the_number_of_threads_that_fits(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pretend(monkeypatch, used=0.9)
+    for _ in range(2):
+        choose_device("cpu")
+    said = capsys.readouterr().err
+    assert said.count("Other programs use 0.9 of 2 cores") == 1
+    assert "OMP_NUM_THREADS=1" in said
+
+
+@pytest.mark.usefixtures("two_threads")
+@pytest.mark.parametrize(("used", "cores"), [(0.1, 2), (1.0, 4)])
+def test_a_cpu_with_enough_free_cores_is_not_reported(
+    used: float, cores: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pretend(monkeypatch, used, cores)
+    choose_device("cpu")
+    assert capsys.readouterr().err == ""
