@@ -30,19 +30,8 @@ LAYERS = (
     {"model"},
     {"audio"},
     {"cuda_graphs", "device", "distributed", "locks", "memory", "progress", "stopping", "subcommands", "torch_private"},
-    {
-        "bounds",
-        "counts",
-        "cpu_load",
-        "durations",
-        "errors",
-        "fields",
-        "files",
-        "lookahead",
-        "phase_names",
-        "seeds",
-        "version",
-    },
+    {"bounds", "counts", "cpu_load", "durations", "errors", "fields", "files"}
+    | {"lookahead", "option_help", "phase_names", "seeds", "version"},
 )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from sjepa.bounds import check_options
 from sjepa.errors import UserError, suggestion
+from sjepa.option_help import explain_options
 
 
 def usage(program: str, kind: str, choices: Mapping[str, str], note: str = "") -> str:
@@ -30,6 +31,7 @@ def parse(command: type[Any], program: str, arguments: list[str]) -> Any:
     """Parse the options of a command and check the bounds that their fields declare."""
     import tyro
 
+    explain_options(command)
     parsed = tyro.cli(command, prog=program, args=arguments)
     check_options(parsed)
     return parsed
