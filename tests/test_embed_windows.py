@@ -1,6 +1,7 @@
 """Long recordings in windows, joined without a seam and close to the whole, and short recordings in batches."""
 
 import itertools
+import json
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +20,11 @@ from sjepa.embed.network import Network
 from sjepa.embed.recordings import Recording, batches_by_length
 from sjepa.embed.window_config import MARGIN, WindowConfig
 from sjepa.embed.windows import cut_windows, join_windows
+from sjepa.evaluate.labelled import LabelledUtterance
+from sjepa.evaluate.superb.records import Utterance
 from sjepa.model.moments import measure_moments
 
+ROOT = Path(__file__).parents[1]
 SHORT = WindowConfig(seconds=8.0, overlap=4.0)
 
 
@@ -122,3 +126,29 @@ def test_windows_that_cannot_be_joined_are_refused() -> None:
     for seconds, overlap in ((30.0, 3.0), (9.0, 5.0)):
         with pytest.raises(UserError, match=r"window\."):
             WindowConfig(seconds, overlap)
+
+
+def test_tables_of_the_page_match_the_stored_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import embed_windows
+
+    results = json.loads((ROOT / "benchmarks" / "results" / "embed-windows.json").read_text(encoding="utf-8"))
+    assert WindowConfig(**results["window"]) == WindowConfig()
+    page = (ROOT / "docs" / "use.md").read_text(encoding="utf-8").splitlines()
+    for table in embed_windows.make_tables(results):
+        title, _, *rows = table.splitlines()
+        assert {title, *rows} <= set(page)
+
+
+def test_frames_of_concatenated_utterances_have_the_phones_of_their_utterance(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import embed_windows
+
+    lengths = (16_100, 8_050, 24_000)
+    labels = [[f"{name}{i}" for i in range(length // 160)] for name, length in zip("abc", lengths, strict=True)]
+    items = [LabelledUtterance(Utterance("", Path(), ""), phones=phones) for phones in labels]
+    found = embed_windows.label_frames(items, [np.zeros(length, np.float32) for length in lengths])
+    of_samples = [
+        phones[min(i // 160, len(phones) - 1)] for phones, n in zip(labels, lengths, strict=True) for i in range(n)
+    ]
+    assert found.tolist() == [of_samples[320 * t + 200] for t in range(frame_count(sum(lengths)))]

@@ -14,7 +14,8 @@ MARGIN = 75  # frames dropped at an inner edge; the position encoding of the pap
 class WindowConfig:
     """Windows of long recordings."""
 
-    seconds: Annotated[float, LENGTH] = 30.0
+    # Units of 15 s windows hold more about phones than those of 30 s, at about the same speed: see docs/use.md.
+    seconds: Annotated[float, LENGTH] = 15.0
     """Length of a window. Shorter recordings are encoded whole. Memory grows with it."""
     overlap: Annotated[float, LENGTH] = 5.0
     """Seconds that neighbouring windows share, at least 3.02: 1.5 s at each edge are dropped, the rest is faded."""
