@@ -16,7 +16,7 @@ from analysed import corpus, findings, trained
 from sjepa.analysis.calibration import split_corpus
 from sjepa.analysis.missing import analyse_missing
 from sjepa.analysis.restored_run import RestoredRun
-from sjepa.analysis.speech import excerpt_segments, find_utterances, label_file, merge_labels, read_speech
+from sjepa.analysis.speech import CorpusLabels, excerpt_segments, find_utterances, label_file, merge_labels, read_speech
 from sjepa.analysis.style import file_name, load_findings
 from sjepa.analysis.utterance import analyse_utterance, draw_utterance, mel_ticks, spectrogram_image
 from sjepa.audio.io import to_int16
@@ -145,7 +145,7 @@ def test_a_damaged_file_of_a_sample_is_left_out_and_a_named_one_is_refused(
     shutil.rmtree(run / "analysis", ignore_errors=True)
     damaged = data / "speaker0-00.flac"  # the first of every sample
     damaged.write_bytes(damaged.read_bytes()[:2000])
-    analyse_missing(run, data, "", utterances=4, sampled=8)
+    analyse_missing(run, CorpusLabels(data, ""), utterances=4, sampled=8)
     assert len(list((run / "analysis").glob("utterance-*.json"))) == 3
     assert load_findings(run / "analysis" / "clusters.json")["phones"]["utterances"] == 7
     assert f"left out: {damaged}: " in capsys.readouterr().out

@@ -178,8 +178,19 @@ def test_the_command_makes_what_the_explorer_needs_and_writes_into_the_run(
     dispatch(["report", str(run), "--data", str(corpus()), "--device", "cpu", "--out", str(tmp_path / "again.html")])
     assert (run / "analysis" / "entropy.json").stat().st_mtime_ns == kept  # what is there is not made again
     with pytest.raises(UserError, match="there is no folder"):
+    assert "Using the utterances that are already in" in capsys.readouterr().out
         dispatch(["report", str(tmp_path / "nowhere")])
     with pytest.raises(UserError, match=r"there is no folder \S+elsewhere"):  # though all that it is for is there
         dispatch(["report", str(run), "--data", str(tmp_path / "elsewhere")])
     with pytest.raises(UserError, match="name a run"):
         dispatch(["report"])
+
+
+def test_the_command_says_once_that_audio_has_no_labels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sjepa.analysis.modes.NULL_SAMPLES", 20)
+    runs = [shutil.copytree(trained(), tmp_path / name) for name in ("one", "two")]
+    audio = shutil.copytree(corpus(), tmp_path / "audio", ignore=shutil.ignore_patterns("labels.jsonl"))
+    dispatch(["report", *map(str, runs), "--data", str(audio), "--utterances", "1", "--device", "cpu"])
+    assert capsys.readouterr().out.count("Continuing without labels") == 1

@@ -11,7 +11,7 @@ import torch
 
 from sjepa.analysis.missing import SECONDS, analyse_missing
 from sjepa.analysis.over_training import analyse_over_training
-from sjepa.analysis.speech import find_utterances, read_speech
+from sjepa.analysis.speech import CorpusLabels, find_utterances, read_speech
 from sjepa.analysis.style import findings_file, save_findings
 from sjepa.audio.io import read_audio
 from sjepa.audio.mfcc import MfccConfig, mfcc
@@ -94,7 +94,7 @@ def demo(out: Path) -> bool:
         return False
     show_masked_prediction(run, corpus)
     results = compare(config, corpus, run)
-    analyse_missing(run.path, corpus, "", utterances=8, sampled=100)
+    analyse_missing(run.path, CorpusLabels(corpus, ""), utterances=8, sampled=100)
     page = write_page(run.path, out / "demo.html", results, title="S-JEPA on two CPU cores")
     print(f"\nDone in {describe_duration(time.monotonic() - began, earlier)}. Linear probes on frozen features:")
     for task in results.tasks:

@@ -5,7 +5,7 @@ from pathlib import Path
 from sjepa.analysis.clusters import analyse_clusters, analyse_phones, corpus_inputs
 from sjepa.analysis.entropy import analyse_entropy
 from sjepa.analysis.restored_run import RestoredRun
-from sjepa.analysis.speech import find_utterances, read_labels, read_speech, read_usable
+from sjepa.analysis.speech import CorpusLabels, choose_utterances, read_speech, read_usable
 from sjepa.analysis.style import MADE_BY_REPORT, findings_file, save_findings, utterance_files
 from sjepa.analysis.utterance import analyse_utterance, file_stem
 from sjepa.device import Device
@@ -18,18 +18,18 @@ SAMPLED = 200  # utterances for entropies and clusters; `sjepa analyze` uses 500
 
 
 def analyse_missing(
-    run: Path, data: Path, subset: str, utterances: int, device: Device = "auto", sampled: int = SAMPLED
+    run: Path, corpus: CorpusLabels, utterances: int, device: Device = "auto", sampled: int = SAMPLED
 ) -> None:
     """Compute utterances, entropies and the clusters' phones, except those already in RUN/analysis."""
-    out, restored = RunFolder(run).analysis, None
+    out, data, restored = RunFolder(run).analysis, corpus.data, None
     if utterance_files(out):
         say(
-            f"The utterances in {out} are kept, also if they are not from {data}; "
-            "delete the folder to compute everything again"
+            f"Using the utterances that are already in {out}, which may come from other audio than {data}. "
+            "Delete this folder to compute everything again"
         )
     else:
         restored = RestoredRun(run, device)
-        chosen = find_utterances(data, [], utterances, subset)
+        chosen = choose_utterances(data, corpus.labels, utterances)
         analysed = {
             file_stem(item.utterance): analyse_utterance(restored, speech)
             for item, speech in read_usable(chosen, lambda item: read_speech(item, 0.0, SECONDS), "Utterances")
@@ -40,8 +40,8 @@ def analyse_missing(
         restored = restored or RestoredRun(run, device)
         save_findings(analyse_entropy(restored, str(data), sampled) | MADE_BY_REPORT, out, "entropy")
     if not findings_file(out, "clusters").is_file():
-        labels = drop_without_phones(read_labels(data, subset))
+        labels = drop_without_phones(corpus.labels)
         if labels:
-            found = analyse_clusters(run) | {"made_from": corpus_inputs(data, subset, sampled)}
+            found = analyse_clusters(run) | {"made_from": corpus_inputs(data, corpus.subset, sampled)}
             found["phones"] = analyse_phones(restored or RestoredRun(run, device), labels, sampled)
             save_findings(found | MADE_BY_REPORT, out, "clusters")

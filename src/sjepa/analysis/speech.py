@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
@@ -37,6 +38,18 @@ class Speech:
     words: tuple[Segment, ...] = ()
 
 
+@dataclass(frozen=True)
+class CorpusLabels:
+    """A corpus whose labels are read when they are first needed, and only once."""
+
+    data: Path
+    subset: str
+
+    @cached_property
+    def labels(self) -> list[LabelledUtterance]:
+        return read_labels(self.data, self.subset)
+
+
 def read_labels(data: Path, subset: str, alignments: Path | None = None) -> list[LabelledUtterance]:
     """Read the labelled utterances of a corpus, none if it has only audio. Requested alignments must exist."""
     if alignments is not None:
@@ -52,20 +65,27 @@ def find_utterances(
     data: Path | None, files: list[Path], count: int, subset: str, alignments: Path | None = None
 ) -> list[LabelledUtterance]:
     """Return the given files with the labels that the corpus has for them, or `count` utterances of the corpus."""
-    known: dict[Path, list[LabelledUtterance]] = {}
+    labels: list[LabelledUtterance] = []
     if data is None and alignments is not None:
         raise UserError("--alignments needs --data: the corpus that the alignments belong to")
     if data is not None:
         if not data.is_dir():
             raise UserError(f"there is no folder {data}")
-        for item in read_labels(data, subset, alignments):
-            known.setdefault(item.utterance.path.resolve(), []).append(item)
+        labels = read_labels(data, subset, alignments)
     if files:
+        known: dict[Path, list[LabelledUtterance]] = {}
+        for item in labels:
+            known.setdefault(item.utterance.path.resolve(), []).append(item)
         return [label_file(path, known.get(path.resolve(), [])) for path in files]
     if data is None:
         raise UserError("no utterance given: name audio files, or give a corpus with --data")
-    if known:
-        return sample_evenly([item for items in known.values() for item in items], count)
+    return choose_utterances(data, labels, count)
+
+
+def choose_utterances(data: Path, labels: list[LabelledUtterance], count: int) -> list[LabelledUtterance]:
+    """Return `count` labelled utterances, or as many audio files of the corpus if it has no labels."""
+    if labels:
+        return sample_evenly(labels, count)
     found = list(audio_files(data, []))
     if not found:
         raise UserError(f"no audio in {data}")

@@ -47,15 +47,17 @@ def run(arguments: list[str]) -> None:
         if not folder.is_dir():
             raise UserError(f"there is no folder {folder}")
     from sjepa.analysis.missing import analyse_missing
+    from sjepa.analysis.speech import CorpusLabels
     from sjepa.locks import lock_folder
     from sjepa.report.page import plotly_source, write_comparison, write_page
     from sjepa.runs.folder import RunFolder, page_name
 
     plotly_source()  # fail before the work if plotly is not installed
     if command.data is not None:
+        corpus = CorpusLabels(command.data, command.subset)
         for folder in command.runs:
             with lock_folder(RunFolder(folder).analysis):
-                analyse_missing(folder, command.data, command.subset, command.utterances, command.device)
+                analyse_missing(folder, corpus, command.utterances, command.device)
     out = command.out or command.runs[0] / page_name(len(command.runs))
     if len(command.runs) > 1:
         write_comparison(command.runs, out, command.title or "", command.results)
