@@ -61,7 +61,7 @@ class Explorer:
     def place(self, seconds: float) -> dict[str, float]:
         """Where a time lies on the tracks."""
         box = self.root.locator(".cursor").bounding_box()
-        gutter = 66 if box["width"] < 640 else 118
+        gutter = float(self.gutter)
         return {"x": gutter + seconds / 1.2 * (box["width"] - gutter - 4), "y": 60.0}
 
 
@@ -164,6 +164,27 @@ def test_the_tracks_are_painted(explorer: Explorer) -> None:
     )
     assert painted[0] > 20
     assert painted[1] > 3
+
+
+def test_no_name_of_a_track_is_cut(explorer: Explorer) -> None:
+    """Nothing is painted in the first column of pixels, so every name begins inside the canvas."""
+    painted = explorer.root.locator(".tracks").evaluate(
+        """canvas => {
+          const column = Object.assign(document.createElement("canvas"), {width: 1, height: canvas.height});
+          const context = column.getContext("2d", {willReadFrequently: true});
+          context.drawImage(canvas, 0, 0);
+          return context.getImageData(0, 0, 1, canvas.height).data.some(value => value > 0);
+        }"""
+    )
+    assert not painted
+
+
+def test_read_outs_are_in_columns_of_equal_width(explorer: Explorer) -> None:
+    boxes = [part.bounding_box() for part in explorer.root.locator(".readout .part").all()]
+    assert len(boxes) == 3
+    assert max(box["width"] for box in boxes) - min(box["width"] for box in boxes) < 1
+    rows = {round(box["y"]) for box in boxes}
+    assert len(rows) == (3 if explorer.tab.viewport_size["width"] == 420 else 1)
 
 
 def test_the_same_utterance_of_two_runs_is_compared_at_the_same_place(browser: Any, tmp_path: Path) -> None:

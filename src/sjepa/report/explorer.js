@@ -43,6 +43,7 @@
     function resize() {
       tracks.layout();
       Tracks.fit(cursor, board.clientWidth, tracks.height);
+      root.dataset.gutter = tracks.gutter;
       point();
     }
 

@@ -2,6 +2,7 @@
 class Tracks {
   static SHIFT = 0.02;  // seconds between frames
   static LEGEND = 14;  // pixels above a track for the names of its curves
+  static TICKS = 16;  // pixels between a name and its track, for the numbers of the vertical axis
   static CENTRE = 0.0125;  // frame t is centred at 320 t + 200 samples
   static NAMES = {visible: "head, visible", masked: "predictor, masked", target: "target"};
   static SHORT = {visible: "head", masked: "predictor", target: "target"};
@@ -51,9 +52,8 @@ class Tracks {
     return made;
   }
 
-  // Where everything is: a gutter for names at the left, tracks below each other.
+  // Where everything is: a gutter for names at the left, as wide as the longest of them, and tracks below each other.
   get narrow() { return this.board.clientWidth < 640; }
-  get gutter() { return this.narrow ? 66 : 118; }
   get width() { return this.board.clientWidth - this.gutter - 4; }
   get bottom() { return this.rows[this.rows.length - 1].top; }
 
@@ -86,6 +86,9 @@ class Tracks {
       top += height + (name === "words" || (kind === "clusters" && part !== "target") ? 2 : 9);
     }
     Tracks.fit(this.canvas, this.board.clientWidth, top);
+    this.context.font = this.labelSize + " " + Tracks.FONT;
+    const widths = this.rows.flatMap(row => this.names(row)).map(name => this.context.measureText(name).width);
+    this.gutter = Math.ceil(Math.max(...widths)) + Tracks.TICKS + 4;
     this.board.style.height = top + "px";
     this.height = top;
     this.draw();
@@ -113,10 +116,21 @@ class Tracks {
     this.context.fillText(text, x, y);
   }
 
-  label(row, text, below) {
-    const style = {size: this.narrow ? "11px" : "12px", align: "right"}, middle = row.top + row.height / 2;
-    this.write(text, this.gutter - 16, middle - (below ? 8 : 0), style);
-    if (below) this.write(below, this.gutter - 16, middle + 8, style);
+  get labelSize() { return this.narrow ? "11px" : "12px"; }
+
+  names(row) {  // one or two lines
+    const short = Tracks.SHORT[row.part];
+    if (row.kind === "axis") return [];
+    if (row.kind === "spectrogram") return [this.narrow ? "mel" : "spectrogram"];
+    if (row.kind === "clusters") return [this.narrow ? short : short + " cluster"];
+    if (row.kind === "top") return ["top three", this.narrow ? short : Tracks.NAMES[row.part]];
+    return row.kind === "entropy" ? ["entropy", "bits"] : [row.kind];
+  }
+
+  label(row) {
+    const lines = this.names(row), first = row.top + row.height / 2 - 8 * (lines.length - 1);
+    const style = {size: this.labelSize, align: "right"};
+    lines.forEach((line, index) => this.write(line, this.gutter - Tracks.TICKS, first + 16 * index, style));
   }
 
   inside(row) {
@@ -155,7 +169,7 @@ class Tracks {
   }
 
   spectrogram(row) {
-    this.label(row, this.narrow ? "mel" : "spectrogram");
+    this.label(row);
     this.inside(row);
     this.context.imageSmoothingEnabled = false;
     const kept = this.item.spectrogram, seconds = kept.columns * kept.seconds_per_column, first = 0.0075;
@@ -178,7 +192,7 @@ class Tracks {
   }
 
   segments(row, size) {
-    this.label(row, row.kind);
+    this.label(row);
     this.inside(row);
     for (const [start, end, text] of this.item[row.kind]) {
       const left = this.x(start), right = this.x(end);
@@ -193,7 +207,7 @@ class Tracks {
   }
 
   clusters(row) {
-    this.label(row, Tracks.SHORT[row.part] + (this.narrow ? "" : " cluster"));
+    this.label(row);
     this.inside(row);
     const best = this.item[row.part].clusters.map(top => top[0]), [first, last] = this.seen();
     for (let t = first, end; t <= last; t = end) {
@@ -208,7 +222,7 @@ class Tracks {
 
   top(row) {
     const most = 1.03, values = this.item[row.part].posteriors, colours = Tracks.COLOURS.ranks, floor = row.top + row.height;
-    this.label(row, "top three", this.narrow ? Tracks.SHORT[row.part] : Tracks.NAMES[row.part]);
+    this.label(row);
     for (const [share, text] of [[0], [0.5], [1, "1"]]) this.level(row, share / most, text);
     if (row.part === this.parts[0]) this.legend(row, ["first", "second", "third"].slice(0, values[0].length), colours);
     this.inside(row);
@@ -222,7 +236,7 @@ class Tracks {
 
   entropy(row) {
     const most = 1.06 * Math.max(2, ...this.parts.flatMap(part => this.item[part].entropy));
-    this.label(row, "entropy", "bits");
+    this.label(row);
     this.level(row, 0);
     for (let bits = 1; bits < most; bits += most > 5 ? 2 : 1) this.level(row, bits / most, bits);
     this.legend(row, this.parts.map(part => Tracks.NAMES[part]), this.parts.map(part => Tracks.COLOURS[part]));
@@ -236,7 +250,8 @@ class Tracks {
     const step = steps.find(s => span / s <= this.width / 70) || 600, digits = step < 0.1 ? 2 : step < 1 ? 1 : 0;
     for (let n = Math.ceil(this.view.from / step); n * step <= this.view.to + 1e-9; n++) {
       const x = this.x(n * step), text = (this.item.start + n * step).toFixed(digits) + " s";
-      this.write(text, x, row.top + 7, {size: "11px", align: "center", baseline: "top"});
+      const align = x > this.board.clientWidth - 18 ? "right" : "center";  // the last time is not cut
+      this.write(text, x, row.top + 7, {size: "11px", align, baseline: "top"});
       this.context.fillRect(Math.round(x), row.top, 1, 4);
     }
   }
