@@ -12,7 +12,7 @@ from pages import COMPARISON, HOSTILE, LAYERS, Page, hostile_page, make_events, 
 from sjepa.cli import dispatch
 from sjepa.errors import UserError
 from sjepa.report import charts
-from sjepa.report.blocks import figure
+from sjepa.report.blocks import figure, prose
 from sjepa.report.page import write_comparison, write_page
 from sjepa.runs.events import active_layers
 
@@ -56,7 +56,7 @@ def test_lines_without_a_speed_leave_gaps_in_its_curves(tmp_path: Path) -> None:
     page = Page(write_page(make_run(tmp_path / "run", events), tmp_path / "page.html", COMPARISON, "A title"))
     measured = [line["speed"]["audio_per_second"] for line in lines[2:]]
     assert page.series("audio_per_second", "")[1] == measured
-    assert f"on {sum(measured) * 4 / 3600:.1f} hours of audio" in page.text
+    assert f"processed {sum(measured) * 4 / 3600:.1f} hours of audio" in page.text
 
 
 def test_the_decay_covers_phase_2_only(whole: tuple[list[dict[str, Any]], Page]) -> None:
@@ -120,8 +120,24 @@ def test_the_comparison_is_drawn_and_explained(whole: tuple[list[dict[str, Any]]
 def test_the_header_adds_up_steps_and_audio(whole: tuple[list[dict[str, Any]], Page]) -> None:
     lines, page = whole
     hours = sum(line["speed"]["audio_per_second"] * 4 for line in lines) / 3600
-    assert f"trained for 1,000 steps on {hours:.1f} hours of audio, 10 passes over its corpus" in page.text
+    assert f"trained for 1,000 steps in 3.3 minutes. It processed {hours:.1f} hours of audio." in page.text
     assert "600 + 400 by phase" in page.text
+
+
+def test_the_header_compares_the_audio_with_the_length_of_the_corpus(tmp_path: Path) -> None:
+    """Not in epochs, which are shorter than the corpus, because they crop its utterances."""
+    events = [{"event": "data", "step": 0, "hours": 0.5}, *make_events()]
+    hours = sum(event["speed"]["audio_per_second"] * 4 for event in events if event["event"] == "train") / 3600
+    page = Page(write_page(make_run(tmp_path / "run", events), tmp_path / "page.html"))
+    assert f"{hours:.1f} hours of audio, {hours / 0.5:.1f} times its corpus of 30.0 minutes." in page.text
+
+
+def test_backticks_become_code_and_other_text_stays_text(tmp_path: Path) -> None:
+    assert prose("a `b <i>` & `c`, `d") == "a <code>b &lt;i&gt;</code> &amp; <code>c</code>, `d"
+    runs = [make_run(tmp_path / name, make_events(0)) for name in ("one", "two")]
+    for page in (write_page(runs[0], tmp_path / "page.html"), write_comparison(runs, tmp_path / "both.html")):
+        assert "`" not in Page(page).text
+        assert "<code>sjepa " in page.read_text("utf-8")
 
 
 def test_alarms_that_differ_only_in_numbers_are_listed_once(whole: tuple[list[dict[str, Any]], Page]) -> None:

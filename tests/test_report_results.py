@@ -46,7 +46,8 @@ def test_findings_become_charts(tmp_path: Path) -> None:
         np.testing.assert_array_equal(np.array(joint["customdata"]).T, found["entropy"]["joint"][path]["counts"])
     (phones,) = page.charts["phones"]["data"]
     np.testing.assert_allclose(np.array(phones["z"]).T, found["clusters"]["phones"]["share"])
-    assert found["entropy"]["answer"] in page.text
+    folded = page.text.index("Details and tests")  # a reader opens it
+    assert page.text.index(found["entropy"]["answer"]) > folded
     heat = page.charts["occupancy-2"]["data"][0]
     event = [e for e in make_events(shares=True) if e["event"] == "clusters"][-1]
     order = np.argsort(-np.array(event["share"]), kind="stable")
@@ -177,8 +178,8 @@ def test_the_command_makes_what_the_explorer_needs_and_writes_into_the_run(
     assert {"explorer", "softness", "clusters"} <= set(Page(run / "report.html").anchors)
     dispatch(["report", str(run), "--data", str(corpus()), "--device", "cpu", "--out", str(tmp_path / "again.html")])
     assert (run / "analysis" / "entropy.json").stat().st_mtime_ns == kept  # what is there is not made again
-    with pytest.raises(UserError, match="there is no folder"):
     assert "Using the utterances that are already in" in capsys.readouterr().out
+    with pytest.raises(UserError, match="there is no folder"):
         dispatch(["report", str(tmp_path / "nowhere")])
     with pytest.raises(UserError, match=r"there is no folder \S+elsewhere"):  # though all that it is for is there
         dispatch(["report", str(run), "--data", str(tmp_path / "elsewhere")])

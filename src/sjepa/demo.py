@@ -46,7 +46,7 @@ FRAMES, VOICES_HELD_OUT = 15_000, 2  # of the phone probe: frames, and splits th
 MOMENTS = 6  # checkpoints at which masked prediction is shown
 ABOUT = {
     "phone": f"Logistic regression on {FRAMES:,} single frames, tested on voices that it was not trained on. Error "
-    f"bars: standard deviation over {VOICES_HELD_OUT} splits with other voices held out; sjepa probe has more.",
+    f"bars: standard deviation over {VOICES_HELD_OUT} splits with other voices held out; `sjepa probe` uses more.",
     "speaker": "Logistic regression on utterance means, random 80/20 splits. Error bars: standard deviation over 3 "
     "splits.",
 }

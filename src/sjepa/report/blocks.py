@@ -1,5 +1,6 @@
 """Parts of a page: sections, figures, cards, tables. All outside text is escaped here."""
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from html import escape
@@ -44,17 +45,22 @@ def render_sections(sections: Iterable[PageSection[Subject]], subject: Subject) 
 
 
 def render_section(section: PageSection[Subject], body: SectionBody) -> str:
-    about = f'<p class="about">{escape(body.about)}</p>' if body.about else ""
+    about = f'<p class="about">{prose(body.about)}</p>' if body.about else ""
     return f'<section id="{section.anchor}"><h2>{escape(section.title)}</h2>{about}{body.content}</section>'
+
+
+def prose(text: str) -> str:
+    """Escaped text in which `backticks` mark code."""
+    return re.sub("`([^`]+)`", r"<code>\1</code>", escape(text))
 
 
 def figure(name: str, title: str, chart: Chart, caption: str) -> str:
     """A chart with its caption. The script of the page draws it from the JSON next to it."""
-    words = escape(f"{title}. {caption}")
+    words = escape(f"{title}. {caption}".replace("`", ""))
     return (
         f'<figure><h3>{escape(title)}</h3><div id="{name}" class="chart" role="img" aria-label="{words}"></div>'
         f'<script type="application/json" data-chart="{name}">{as_script(chart)}</script>'
-        f"<figcaption>{escape(caption)}</figcaption></figure>"
+        f"<figcaption>{prose(caption)}</figcaption></figure>"
     )
 
 
@@ -70,7 +76,12 @@ def card(label: str, value: str, remark: str, kind: str = "plain") -> str:
 
 
 def note(text: str) -> str:
-    return f'<p class="note">{escape(text)}</p>'
+    return f'<p class="note">{prose(text)}</p>'
+
+
+def folded(summary: str, content: str) -> str:
+    """Details that a reader opens. `content` is HTML."""
+    return f"<details><summary>{escape(summary)}</summary>{content}</details>"
 
 
 def pairs(values: dict[str, Any], name: str = "") -> str:

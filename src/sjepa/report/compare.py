@@ -9,7 +9,7 @@ from sjepa.analysis.style import INK, MASKED, PREDICTOR, RULE, SKY, TARGET, VISI
 from sjepa.durations import AUDIO, format_duration
 from sjepa.evaluate.table import build_sections
 from sjepa.evaluate.tabular import Cell
-from sjepa.report.blocks import SectionBody, card, figure, note, table
+from sjepa.report.blocks import SectionBody, card, figure, note, prose, table
 from sjepa.report.charts import Chart, base_layout, curve, vertical_line
 from sjepa.report.contents import Report
 from sjepa.report.findings import results_table
@@ -51,7 +51,7 @@ def header(reports: Sequence[Report], title: str) -> str:
             level = f", K = {report.components:,}, chance {report.chance:.1%}" if report.chance else ""
             remark = f"masked accuracy at step {last['step']:,}{level}"
         cards += card(name, percent(last.get("accuracy_masked")), remark)
-    ledes = "".join(f'<p class="lede">{escape(words)}</p>' for words in (lede, describe_comparability(reports)))
+    ledes = "".join(f'<p class="lede">{prose(words)}</p>' for words in (lede, describe_comparability(reports)))
     return f'<header><h1>{escape(title)}</h1>{ledes}<dl class="cards">{cards}</dl></header>'
 
 

@@ -2,6 +2,7 @@
 
 import shlex
 from html import escape
+from typing import Any
 
 from sjepa.analysis.clusters import occupancies
 from sjepa.analysis.entropy import describe_modes
@@ -11,7 +12,7 @@ from sjepa.evaluate.metric import SectionKind
 from sjepa.evaluate.table import Section, build_sections, find_section
 from sjepa.evaluate.tabular import Cell, format_table
 from sjepa.report import charts, findings_charts
-from sjepa.report.blocks import SectionBody, figure, note, table
+from sjepa.report.blocks import SectionBody, figure, folded, note, prose, table
 from sjepa.report.contents import Report
 from sjepa.report.training import accuracy_title
 from sjepa.runs.events import select_events
@@ -40,7 +41,7 @@ def results_table(part: Section) -> str:
         rows += [[Cell(name, bold=True), *(Cell("") for _ in formatted.head[1:])]] if name else []
         rows += members
     content = table(formatted.head, rows)
-    return f"<figure><h3>{escape(part.title)}</h3>{content}<figcaption>{escape(part.note)}</figcaption></figure>"
+    return f"<figure><h3>{escape(part.title)}</h3>{content}<figcaption>{prose(part.note)}</figcaption></figure>"
 
 
 def layers(report: Report) -> SectionBody:
@@ -74,18 +75,19 @@ def entropy(report: Report) -> SectionBody | None:
     found = report.found.get("entropy")
     if not found:
         return None
-    descriptions = "; ".join(
-        f"{curve['label']}: {describe_modes(curve['modality'])}" for curve in found["distributions"].values()
+    curves = found["distributions"].values()
+    shares = table(
+        [Cell(""), Cell("frames above 1 bit"), Cell("median")],
+        [
+            [Cell(curve["label"].capitalize()), Cell(f"{curve['above']['1']:.1%}"), Cell(f"{curve['median']:.2f} bits")]
+            for curve in curves
+        ],
     )
-    run = found["run"]
     histogram = figure(
         "entropy-distribution",
         "How uncertain frames are",
         findings_charts.entropy_distribution(found),
-        f"The head at visible frames with nothing masked, the predictor with every frame masked once. "
-        f"{run['utterances']:,} utterances of {run['data']}, step {run['step']:,}. Vertical lines: "
-        f"0.5 bits, 1 bit (an even tie of two components) and 2 bits (of four). Maxima of the smoothed density, and "
-        f"whether Hartigan's dip test rejects a single mode: {descriptions}.",
+        "Vertical lines: 0.5 bits, 1 bit (a tie of two components) and 2 bits (a tie of four).",
     )
     joints = "".join(
         figure(
@@ -96,7 +98,27 @@ def entropy(report: Report) -> SectionBody | None:
         )
         for path in found["joint"]
     )
-    return SectionBody(found["answer"], f'{histogram}<div class="grid">{joints}</div>')
+    return SectionBody(
+        "Entropy measures how undecided a distribution is: 0 bits if one component has all the probability, 1 bit if "
+        "two share it equally. Frames above 1 bit are soft.",
+        f'{shares}{histogram}{entropy_details(found)}<div class="grid">{joints}</div>',
+    )
+
+
+def entropy_details(found: dict[str, Any]) -> str:
+    """How entropies were measured, how often prediction and target are soft together, and tests for several modes."""
+    run = found["run"]
+    measured = (
+        f"Measured on {run['utterances']:,} utterances of {run['data']} at step {run['step']:,}: the cluster head with "
+        "nothing masked, the predictor with every frame masked once."
+    )
+    tested = "Maxima of the smoothed density, and whether Hartigan's dip test rejects a single mode:"
+    items = "".join(
+        f"<li>{escape(curve['label'].capitalize())}: {escape(describe_modes(curve['modality']))}.</li>"
+        for curve in found["distributions"].values()
+    )
+    text = "".join(f'<p class="about">{escape(words)}</p>' for words in (found["answer"], measured, tested))
+    return folded("Details and tests", f'{text}<ul class="about">{items}</ul>')
 
 
 def clusters(report: Report) -> SectionBody | None:

@@ -10,7 +10,7 @@ from sjepa.analysis.entropy import upper_limit
 from sjepa.analysis.names import LABELS
 from sjepa.analysis.pareto import PAPER, frontier_line
 from sjepa.analysis.style import GRID, INK, MUTED, PLAIN, PREDICTOR, RULE, TARGET, VISIBLE, WARNING, ramp
-from sjepa.report.charts import Chart, base_layout, note, vertical_line
+from sjepa.report.charts import Chart, base_layout, vertical_line
 from sjepa.runs.events import DEAD_SHARE
 
 # Light to dark, so that nothing is white on the page: single hue, readable in grey.
@@ -54,14 +54,13 @@ def entropy_distribution(found: dict[str, Any]) -> Chart:
                 "hovertemplate": "%{y:.2%}",
             }
         )
-    layout = base_layout(height=400)
+    layout = base_layout(height=380)
+    layout["margin"] |= {"t": 44}
     layout["xaxis"] |= {"range": [0, upper_limit(found)], "unifiedhovertitle": {"text": "%{x:.2f} bits and 0.05 above"}}
     layout["yaxis"] |= {"type": "log", "tickformat": "~%", "tickvals": [1e-4, 1e-3, 1e-2, 0.1, 1]}
     axis_title(layout, "xaxis", "entropy of a frame (bits)")
     axis_title(layout, "yaxis", "share of frames")
-    words = [f"{curve['label']} {curve['above']['1']:.1%}" for curve in found["distributions"].values()]
     layout["shapes"] = [vertical_line(mark, "dot") for mark in found["marks"]]
-    layout["annotations"] = [note(1, "above 1 bit: " + ", ".join(words))]
     return {"data": traces, "layout": layout}
 
 

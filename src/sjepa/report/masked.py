@@ -3,7 +3,7 @@
 from html import escape
 from typing import Any
 
-from sjepa.report.blocks import SectionBody
+from sjepa.report.blocks import SectionBody, prose
 from sjepa.report.contents import Report
 
 
@@ -38,7 +38,7 @@ def masked_frames(report: Report) -> SectionBody | None:
     )
     table = f'<table class="stretch"><caption class="unseen">{escape(about)}</caption>{"".join(rows)}</table>'
     content = f'<div class="wide" tabindex="0" role="region" aria-label="Masked prediction over training">{table}</div>'
-    return SectionBody(about, f'{content}<p class="about">{escape(caption)}</p>')
+    return SectionBody(about, f'{content}<p class="about">{prose(caption)}</p>')
 
 
 def head_row(found: dict[str, Any]) -> str:

@@ -4,7 +4,7 @@ from html import escape
 
 from sjepa.durations import AUDIO, format_duration
 from sjepa.report import charts
-from sjepa.report.blocks import SectionBody, card, figure, note, pairs
+from sjepa.report.blocks import SectionBody, card, figure, folded, note, pairs, prose
 from sjepa.report.contents import Report
 from sjepa.runs.alarms import read_alarms
 from sjepa.runs.events import phase_spans, select_events
@@ -12,7 +12,7 @@ from sjepa.runs.events import phase_spans, select_events
 
 def header(report: Report) -> str:
     """What was run and what it reached, in words and in a few numbers."""
-    introduction = [escape(sentence) for sentence in report.comparison.introduction]
+    introduction = [prose(sentence) for sentence in report.comparison.introduction]
     sentences = [*introduction, describe_run(report), *describe_gains(report), *describe_limits(report)]
     ledes = "".join(f'<p class="lede">{sentence}</p>' for sentence in sentences)
     known = {"data": "data {}", "started": "started {}", "sjepa": "sjepa {}", "torch": "torch {}"}
@@ -25,7 +25,7 @@ def header(report: Report) -> str:
 
 def meanings(report: Report) -> str:
     """What each headline number means, if the page has an explanation."""
-    items = "".join(f"<li>{escape(text)}</li>" for text in report.comparison.meaning)
+    items = "".join(f"<li>{prose(text)}</li>" for text in report.comparison.meaning)
     return f'<ul class="meaning">{items}</ul>' if items else ""
 
 
@@ -42,12 +42,14 @@ def describe_run(report: Report) -> str:
     if not report.lines:
         return "This run has not logged a line yet."
     steps, planned = report.lines[-1]["step"], report.planned_steps
-    encoder, epochs = report.config.get("encoder", {}), report.lines[-1].get("epoch") or 0
+    encoder, audio, hours = report.config.get("encoder", {}), report.audio_seconds, report.hours
     size = f" ({encoder['layers']} layers, width {encoder['hidden_size']})" if encoder else ""
-    passes = f", {epochs:,} {'passes' if epochs > 1 else 'pass'} over its corpus," if epochs else ""
+    # Not in epochs: an epoch uses one crop of each utterance, which is less than the corpus.
+    corpus = format_duration(3600 * hours, AUDIO) if hours else ""
+    share = f", {audio / (3600 * hours):,.1f} times its corpus of {corpus}" if hours else ""
     return escape(
-        f"An S-JEPA encoder{size} trained for {steps:,} {f'of {planned:,} ' if steps < planned else ''}steps on "
-        f"{format_duration(report.audio_seconds, AUDIO)} of audio{passes} in {format_duration(report.seconds_trained)}."
+        f"An S-JEPA encoder{size} trained for {steps:,} {f'of {planned:,} ' if steps < planned else ''}steps in "
+        f"{format_duration(report.seconds_trained)}. It processed {format_duration(audio, AUDIO)} of audio{share}."
     )
 
 
@@ -216,7 +218,7 @@ def alarms(report: Report) -> str:
         if more:
             last, text = more[-1]
             when = f"{1 + len(more)} times, steps {first:,} to {last:,}. The last:"
-        items += f"<li><b>{when}</b>{escape(text)}</li>"
+        items += f"<li><b>{when}</b>{prose(text)}</li>"
     remark = ", but masked frames are predicted no better than by the average" if describe_limits(report) else ""
     nothing = note(f"The run raised no alarm{remark}.")
     return f'<h3 class="later">Alarms</h3><ul class="alarms">{items}</ul>' if items else nothing
@@ -230,6 +232,8 @@ def details(report: Report) -> SectionBody:
     facts = pairs(report.facts) if report.facts else note("This run directory has no run.json.")
     return SectionBody(
         "",
-        f"<details><summary>The run</summary>{facts}</details><details><summary>Settings</summary>"
-        f'<div class="settings">{settings or note("This run directory has no config.toml.")}</div></details>',
+        folded("The run", facts)
+        + folded(
+            "Settings", f'<div class="settings">{settings or note("This run directory has no config.toml.")}</div>'
+        ),
     )
