@@ -137,17 +137,17 @@ def share_line(step: int, phase: int, draw: np.random.Generator) -> dict[str, An
     return {"event": "clusters", "step": step, "phase": phase, "share": share.tolist()}
 
 
-def make_events(steps: int = 1000, shares: bool = False) -> list[dict[str, Any]]:
-    """A run of 600 and 400 steps, or its beginning, as the loop logs it."""
+def make_events(steps: int = 1000, shares: bool = False, first: int = 600) -> list[dict[str, Any]]:
+    """A run whose first phase has 600 of 1,000 steps, or its beginning, as the loop logs it."""
     draw = np.random.default_rng(0)
     events: list[dict[str, Any]] = [
         {"event": "phase", "step": 0, "phase": 1, "targets": "mfcc-gmm", "k": K[1], "active_layer": None}
     ]
     for step in range(20, steps + 1, 20):
-        phase = 1 if step <= 600 else 2
-        if step == 620:
+        phase = 1 if step <= first else 2
+        if step == first + 20:
             events.append(
-                {"event": "phase", "step": 600, "phase": 2, "targets": "online-gmm", "k": K[2], "active_layer": 2}
+                {"event": "phase", "step": first, "phase": 2, "targets": "online-gmm", "k": K[2], "active_layer": 2}
             )
         if step % 40 == 0:
             events.append(layers_line(step, phase, draw))

@@ -38,6 +38,68 @@ def test_a_browser_shows_the_beginning_of_a_run(browser: Any, tmp_path: Path) ->
         open_page(browser, page, 1400).close()
 
 
+# Labels of a chart that reach over its edge, where the browser cuts them, or that lie under its buttons.
+CUT = """charts => charts.flatMap(chart => {
+  const box = chart.getBoundingClientRect(), bar = chart.querySelector(".modebar-group");
+  const under = (label, buttons) => label.right > buttons.left && label.bottom > buttons.top
+    && label.left < buttons.right && label.top < buttons.bottom;
+  return [...chart.querySelectorAll(".annotation-text")].filter(text => {
+    const label = text.getBoundingClientRect();
+    return label.left < box.left - 1 || label.right > box.right + 1 || bar && under(label, bar.getBoundingClientRect());
+  }).map(text => chart.id + ": " + text.textContent);
+})"""
+
+
+@pytest.mark.parametrize("width", [1440, 1280, 420])
+def test_a_browser_cuts_no_label(browser: Any, tmp_path: Path, width: int) -> None:
+    events = make_events(first=880)  # the last phase is short
+    for event in events:
+        if event["event"] == "train" and event["step"] > 980:
+            event["decay"] = 0.999  # it switches at the right edge
+    run = keep_findings(make_run(tmp_path / "run", events), "entropy")
+    tab = open_page(browser, write_page(run, tmp_path / "page.html", COMPARISON), width)
+    assert tab.eval_on_selector_all(".chart", CUT) == []
+    tab.close()
+
+
+def test_a_narrow_window_does_not_scroll_sideways(browser: Any, tmp_path: Path) -> None:
+    """Not even with long names, with all details open, and before charts have followed the window."""
+    name = "a_name_without_a_place_to_break_" * 4
+    runs = [keep_findings(make_run(tmp_path / name / each, make_events()), "entropy") for each in (name, "other")]
+    pages = [
+        write_page(runs[0], tmp_path / "page.html", COMPARISON, f"S-JEPA: {name}"),
+        write_comparison(runs, tmp_path / "both.html"),
+    ]
+    for page in pages:
+        tab = open_page(browser, page, 1280)
+        tab.set_viewport_size({"width": 420, "height": 900})
+        tab.evaluate("document.querySelectorAll('details').forEach(each => { each.open = true; })")
+        assert tab.evaluate("document.documentElement.scrollWidth") <= 420
+        tab.close()
+
+
+# Numbers with units that need two lines, or more room than their card has.
+BROKEN = """cards => cards.filter(card => {
+  const range = document.createRange();
+  range.selectNode(card.firstChild);
+  const box = range.getBoundingClientRect();
+  const most = 1.5 * parseFloat(getComputedStyle(card).fontSize);
+  return box.height > most || box.right > card.getBoundingClientRect().right;
+}).map(card => card.innerText)"""
+
+
+@pytest.mark.parametrize("width", [1280, 420])
+def test_a_number_stays_on_one_line_with_its_unit(browser: Any, tmp_path: Path, width: int) -> None:
+    events = make_events()
+    for event in events:
+        if event["event"] == "train":
+            event["speed"]["seconds"] = 1.2  # 80 minutes of audio
+    tab = open_page(browser, write_page(make_run(tmp_path / "run", events), tmp_path / "page.html", COMPARISON), width)
+    assert "80.5 minutes" in [text.splitlines()[0] for text in tab.locator(".cards dd").all_inner_texts()]
+    assert tab.eval_on_selector_all(".cards dd", BROKEN) == []
+    tab.close()
+
+
 HEATMAPS = "charts => charts.filter(chart => chart.querySelector('.heatmaplayer image')).map(chart => chart.id)"
 
 

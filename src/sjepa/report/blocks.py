@@ -70,8 +70,10 @@ def as_script(value: Any) -> str:
 
 
 def card(label: str, value: str, remark: str, kind: str = "plain") -> str:
-    """A number with its name above and a remark below it."""
-    words = f"<dt>{escape(label)}</dt><dd>{escape(value)}<small>{escape(remark)}</small></dd>"
+    """A number with its name above and a remark below it. Its unit, if any, stays on the same line."""
+    number, _, unit = value.partition(" ")
+    shown = escape(number) + (f' <span class="unit">{escape(unit)}</span>' if unit else "")
+    words = f'<dt>{escape(label)}</dt><dd><span class="value">{shown}</span><small>{prose(remark)}</small></dd>'
     return f'<div class="{kind}">{words}</div>'
 
 

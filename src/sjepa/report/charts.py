@@ -19,7 +19,7 @@ from sjepa.runs.events import (
 )
 
 Chart = dict[str, Any]
-"""`data` and `layout`, as Plotly.newPlot takes them."""
+"""`data`, `layout` and perhaps `config`, as Plotly.newPlot takes them."""
 
 PALE_BLUE = "#8fc1de"
 BAR_COLOURS = {Role.OURS: PLAIN, Role.EARLIER: PALE_BLUE, Role.BASELINE: "#c3c9cf"}
@@ -85,7 +85,8 @@ def effective_ranks(events: Sequence[Event]) -> Chart:
     for number, (step, decay) in enumerate(decay_switches(events)):
         layout["shapes"].append(vertical_line(step, "dot"))
         height = 0.05 * (number % 3)  # labels of neighbouring lines do not collide on a narrow screen
-        layout["annotations"].append(note(step, f"{decay:g}", y=height) | {"font": {"size": 10, "color": MUTED}})
+        anchor = "right" if step > 0.9 * last_step(events) else "left"
+        layout["annotations"].append(note(step, f"{decay:g}", anchor, height) | {"font": {"size": 10, "color": MUTED}})
     for start, end, layer, used in active_layers(events):
         strip: dict[str, Any] = {"type": "rect", "xref": "x", "yref": "y2", "x0": start, "x1": end, "y0": 0, "y1": 1}
         layout["shapes"].append(
@@ -113,9 +114,7 @@ def decay(events: Sequence[Event]) -> Chart:
     levels = sorted(set(values))
     room = 0.15 * (levels[-1] - levels[0]) or 1e-4
     y = {"tickvals": levels, "ticktext": [f"{level:g}" for level in levels]}
-    chart = chart_over_steps(events, [trace], y=y | {"range": [levels[0] - room, levels[-1] + room]})
-    chart["layout"]["xaxis"]["range"] = [start, last_step(events)]
-    chart["layout"]["annotations"] = [each for each in chart["layout"]["annotations"] if each["x"] >= start]
+    chart = chart_over_steps(events, [trace], y=y | {"range": [levels[0] - room, levels[-1] + room]}, first=start)
     return chart | {"layout": chart["layout"] | {"showlegend": False}}
 
 
@@ -138,12 +137,12 @@ def components(events: Sequence[Event]) -> Chart:
 
 
 def small_chart(events: Sequence[Event], name: str, form: str, ticks: str) -> Chart:
-    """A small chart of one quantity."""
+    """A small chart of one quantity, without buttons, for which it has no room."""
     y = {"rangemode": "tozero", "tickformat": ticks, "nticks": 5, "exponentformat": "power"}
     chart = chart_over_steps(events, [curve(events, name, "", PLAIN, form=form, width=1.6)], height=210, y=y)
     chart["layout"] |= {"showlegend": False, "margin": {"l": 8, "r": 12, "t": 24, "b": 8}}
     chart["layout"]["xaxis"] |= {"title": None, "nticks": 4}
-    return chart
+    return chart | {"config": {"displayModeBar": False}}
 
 
 def bars(task: ProbedTask) -> Chart:
@@ -275,10 +274,11 @@ def chart_over_steps(
     height: int = 340,
     y: dict[str, Any] | None = None,
     name_endings: bool = False,
+    first: int = 0,
 ) -> Chart:
-    """The layout that all curves share: steps on the x axis, shaded phases, marks where something ends."""
-    layout = base_layout(height)
-    layout["xaxis"] |= {"range": [0, last_step(events)], "tickformat": ",d", "hoverformat": ",d", "nticks": 7}
+    """The layout that all curves share: steps from `first` on the x axis, shaded phases, marks where something ends."""
+    layout, last = base_layout(height), last_step(events)
+    layout["xaxis"] |= {"range": [first, last], "tickformat": ",d", "hoverformat": ",d", "nticks": 7}
     layout["xaxis"]["title"] = layout["xaxis"]["title"] | {"text": "step"}
     layout["xaxis"]["unifiedhovertitle"] = {"text": "step %{x:,d}"}
     given = dict(y or {})
@@ -289,14 +289,16 @@ def chart_over_steps(
         if index % 2:
             shade = {"type": "rect", "xref": "x", "yref": "y domain", "x0": start, "x1": end, "y0": 0, "y1": 1}
             shapes += [shade | {"fillcolor": SHADE, "line": {"width": 0}, "layer": "below"}, vertical_line(start)]
-        if end > start:
-            notes.append(note(start, f"<b>Phase {number}</b>"))
+        if end > start >= first:
+            # The name of a short last phase ends where the phase ends, because it would not fit after its start.
+            short = end == last and start > last - 0.3 * (last - first)
+            notes.append(note(end if short else start, f"<b>Phase {number}</b>", "right" if short else "left"))
     top = 1.075 if name_endings else 1  # their names stand above those of the phases
     for step, ended in schedule_ends(events).items():
         shapes.append(vertical_line(step, "dot", top=top))
         if name_endings:
             text = " and ".join(ended) + (" end" if len(ended) > 1 else " ends")
-            notes.append(note(step, text, anchor="right" if step > 0.5 * last_step(events) else "left", y=top))
+            notes.append(note(step, text, anchor="right" if step > 0.5 * last else "left", y=top))
     layout["margin"]["t"] += 22 if name_endings else 0
     return {"data": traces, "layout": layout | {"shapes": shapes, "annotations": notes}}
 

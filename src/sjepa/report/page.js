@@ -31,10 +31,10 @@
         if (trace.error_x) trace.error_x.color = "#a3acb5";
       });
     }
-    return Plotly.newPlot(name, chart.data, chart.layout, {
+    return Plotly.newPlot(name, chart.data, chart.layout, Object.assign({
       responsive: true, displaylogo: false, modeBarButtons: [["toImage", "resetScale2d"]],
       toImageButtonOptions: { filename: name, scale: 3 }
-    });
+    }, chart.config));
   }
 
   function drawNext(specs) {
