@@ -290,6 +290,24 @@ def test_mistakes_get_one_line(finished_run: Path, corpus: Path, tmp_path: Path)
     attempt("would be written to the same file", file, copy)
 
 
+@pytest.mark.parametrize("encoder", ["mfcc", "logmel", "s3prl:hubert", "module:function", "untrained:run", "whisper"])
+def test_encoders_that_only_evaluations_accept_are_refused_with_what_embed_accepts(
+    encoder: str, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "whisper").mkdir()
+    (tmp_path / "whisper" / "encoder.safetensors").touch()
+    accepts = "embed accepts sjepa's own encoders, and networks with the architecture of HuBERT Base"
+    refused(
+        rf"^only superb, probe, units and cost accept {encoder}: {accepts}$",
+        corpus,
+        "--encoder",
+        encoder,
+        "--out",
+        "out",
+    )
+
+
 @pytest.mark.parametrize(
     ("kind", "words"),
     [

@@ -62,6 +62,30 @@ def test_an_unknown_name_gets_the_list_and_a_path_comes_first(shipped: Path, fin
     assert Encoder.from_pretrained("iban-compact").config.layers == 1
 
 
+@pytest.mark.parametrize("load", [Encoder.from_pretrained, load_upstream, find_encoder])
+def test_a_model_on_hugging_face_is_not_downloaded(
+    load: Callable[[str], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    online = "models on Hugging Face are not downloaded: give a local folder"
+    with pytest.raises(UserError, match=f"^there is no encoder facebook/hubert-base-ls960: .*; {online}; "):
+        load("facebook/hubert-base-ls960")
+    (tmp_path / "runs").mkdir()
+    for local in ("runs/mine", "nowhere", str(tmp_path / "nowhere")):
+        with pytest.raises(UserError, match=r"^there is no encoder") as refusal:
+            load(local)
+        assert "Hugging Face" not in str(refusal.value)
+
+
+def test_a_mistyped_baseline_gets_a_suggestion_where_baselines_are_accepted() -> None:
+    with pytest.raises(
+        UserError, match=r"there is no encoder logmell \(did you mean logmel\?\): .*mfcc\+context, logmel;"
+    ):
+        load_upstream("logmell")
+    with pytest.raises(UserError, match=r"there is no encoder logmell: .* or a file of weights"):
+        find_encoder("logmell")
+
+
 def test_the_encoder_of_the_package_is_complete_and_separates_phones() -> None:
     folder = named.WEIGHTS / "english-compact"
     sums = dict(line.split()[::-1] for line in (folder / "SHA256SUMS").read_text().splitlines())

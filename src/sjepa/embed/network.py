@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from sjepa.errors import UserError
-from sjepa.evaluate.upstream import ARCHITECTURES, WHISPER
+from sjepa.evaluate.upstream import ARCHITECTURES, WHISPER, is_only_evaluated
 from sjepa.model.formats import OtherNetworkError
 from sjepa.model.frontend import Moments
 from sjepa.model.utterances import encode
@@ -19,6 +19,7 @@ from sjepa.runs.steps import load_encoder
 
 ALL_LAYERS = "all"
 Reader = Literal["layers", "mixture", "head"]
+ACCEPTED = "embed accepts sjepa's own encoders, and networks with the architecture of HuBERT Base"
 
 
 @dataclass(frozen=True)
@@ -98,15 +99,14 @@ def make_network(encoder: Encoder, reader: Reader, layer: str, device: torch.dev
 
 def load_frozen_encoder(source: Path, step: int | None = None) -> Encoder:
     """Load an encoder without gradients. The error for another network names the commands that accept it."""
+    if is_only_evaluated(str(source)):
+        raise UserError(f"only superb, probe, units and cost accept {source}: {ACCEPTED}")
     try:
         return load_encoder(source, step).requires_grad_(False)
     except OtherNetworkError as error:
         known = error.kind in (*ARCHITECTURES, WHISPER)
         others = ", which only superb, probe, units and cost accept" if known else ""
-        raise UserError(
-            f"{error.folder} holds a {error.kind!r} network{others}: embed accepts sjepa's own encoders, "
-            "and networks with the architecture of HuBERT Base"
-        ) from error
+        raise UserError(f"{error.folder} holds a {error.kind!r} network{others}: {ACCEPTED}") from error
 
 
 def state_index(layer: str, layers: int) -> int:

@@ -16,6 +16,7 @@ from sjepa.audio.io import SAMPLE_RATE, one_line
 from sjepa.errors import UserError
 
 S3PRL = "s3prl:"
+UNTRAINED = "untrained:"  # prefix of a path: the architecture of an encoder, with random weights
 FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 Call = Callable[[Tensor], Sequence[Tensor]]
 """Maps waveforms of equal length (B, N) to hidden states, each (B, T, D)."""
@@ -79,7 +80,7 @@ def run_by_length(
 
 def is_function(source: str) -> bool:
     """Return whether an encoder is given as `module:function`."""
-    return bool(FUNCTION.fullmatch(source)) and not source.startswith("untrained:") and not Path(source).exists()
+    return bool(FUNCTION.fullmatch(source)) and not source.startswith(UNTRAINED) and not Path(source).exists()
 
 
 def load_function(source: str, device: torch.device) -> AdaptedNetwork:

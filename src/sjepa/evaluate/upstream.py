@@ -19,6 +19,7 @@ from sjepa.device import Device, choose_device
 from sjepa.errors import UserError
 from sjepa.evaluate.adapters import (
     S3PRL,
+    UNTRAINED,
     AdaptedNetwork,
     is_function,
     list_states,
@@ -138,8 +139,8 @@ def load_upstream(
     if source.startswith(S3PRL) or is_function(source):
         load = load_s3prl if source.startswith(S3PRL) else load_function
         return wrap_network(load(source, chosen), chosen)
-    fresh = source.startswith("untrained:")
-    folder = find_upstream_folder(Path(source.removeprefix("untrained:")))
+    fresh = source.startswith(UNTRAINED)
+    folder = find_upstream_folder(Path(source.removeprefix(UNTRAINED)))
     name = ("untrained " if fresh else "") + name_encoder(folder)
     found = EncoderFolder(folder)
     settings = read_json(found.config_file) if found.exists else {"model_type": WHISPER}
@@ -155,9 +156,17 @@ def load_upstream(
     return load_hugging_face(name, folder, settings, fresh, chosen, precision)
 
 
+def is_only_evaluated(source: str) -> bool:
+    """Return whether `load_upstream` accepts an encoder that has no folder in the format of Hugging Face."""
+    path = Path(source)
+    if path.exists():
+        return find_encoder_folder(path) is None and find_encoder_folder(path, WEIGHTS) is not None
+    return source in BASELINES or source.startswith((S3PRL, UNTRAINED)) or is_function(source)
+
+
 def find_upstream_folder(path: Path) -> Path:
     """Return the encoder folder, of any architecture, that belongs to a run, a folder or a shipped name."""
-    path = resolve_encoder(path, ", ".join(BASELINES))
+    path = resolve_encoder(path, BASELINES)
     folder = find_encoder_folder(path, WEIGHTS)
     if folder is None:
         hint = RunFolder(path).suggest_other()
