@@ -308,6 +308,25 @@ def test_encoders_that_only_evaluations_accept_are_refused_with_what_embed_accep
     )
 
 
+def test_audio_in_a_format_that_is_not_read_is_reported_with_what_to_do(
+    finished_run: Path, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "in"
+    (folder / "below").mkdir(parents=True)
+    for name in ("a.m4a", "below/b.M4A", "c.wma", "notes.txt"):
+        (folder / name).write_bytes(b"\0\0\0\x18ftypM4A " + bytes(range(256)))
+    options = ("--encoder", finished_run, "--out", tmp_path / "out")
+    refused(
+        r"a\.m4a: cannot be decoded \(.*\); if it is audio, convert it to wav or flac first", folder / "a.m4a", *options
+    )
+    others = f"{folder}: 2 .m4a files, 1 .wma file ignored: convert to wav or flac first, for example with ffmpeg"
+    refused(f"no usable audio: {others}", folder, *options)
+    shutil.copy(min(corpus.glob("*.wav")), folder)
+    run_embed(folder, *options)
+    assert (tmp_path / "out" / "_refused.txt").read_text() == f"{others}\n"
+    assert capsys.readouterr().out.count(others) == 1
+
+
 @pytest.mark.parametrize(
     ("kind", "words"),
     [

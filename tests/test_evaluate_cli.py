@@ -64,8 +64,10 @@ def test_one_encoder_goes_through_every_verb_into_one_table(
     assert other["units"]["codebook"] == data.name
     assert other["metrics"]["pnmi"] != same
     (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "a.m4a").touch()
     with pytest.raises(UserError, match="there is no audio in"):
         dispatch([*kmeans, "--codebook", str(tmp_path / "empty"), "--out", str(out / "empty")])
+    assert "empty: 1 .m4a file ignored" in capsys.readouterr().out
 
     capsys.readouterr()
     dispatch(["table", str(out)])

@@ -146,6 +146,22 @@ def test_links_that_loop_and_folders_that_cannot_be_read(tmp_path: Path, monkeyp
     assert "locked: the folder cannot be read (Permission denied)" in refused(tmp_path / "index")
 
 
+def test_audio_of_other_types_is_counted_once_and_left_out(tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    soundfile.write(folder / "a.wav", babble(1.0, 0), 16_000)
+    for name in ("b.m4a", "c.M4A", "d.webm", "e.aiff", "cover.jpg"):
+        (folder / name).touch()
+    others = f"{folder}: 1 .aiff file, 2 .m4a files, 1 .webm file ignored: convert to wav or flac first"
+    assert index(folder, out=tmp_path / "index")["refused"] == 1
+    assert refused(tmp_path / "index").startswith(others)
+    (reason,) = scan_folder(folder, 15.0, show=False).refused
+    assert reason.startswith(others)
+    (folder / "a.wav").unlink()
+    with pytest.raises(UserError, match=f"^no audio in {folder}: {others}"):
+        scan_folder(folder, 15.0, show=False)
+
+
 def test_missing_and_empty_sources_are_one_clear_line(tmp_path: Path, corpus: Path) -> None:
     def attempt(*arguments: object) -> str:
         done = sjepa("index", *arguments)

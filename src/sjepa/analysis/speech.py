@@ -86,9 +86,12 @@ def choose_utterances(data: Path, labels: list[LabelledUtterance], count: int) -
     """Return `count` labelled utterances, or as many audio files of the corpus if it has no labels."""
     if labels:
         return sample_evenly(labels, count)
-    found = list(audio_files(data, []))
+    refused: list[str] = []
+    found = list(audio_files(data, refused))
     if not found:
-        raise UserError(f"no audio in {data}")
+        raise UserError(f"no audio in {data}" + (f": {refused[0]}" if refused else ""))
+    for reason in refused:
+        say(f"left out: {reason}")
     return [label_file(Path(path), []) for path in sample_evenly(found, count)]
 
 

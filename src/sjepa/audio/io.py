@@ -14,10 +14,16 @@ from sjepa.files import escape_text
 
 SAMPLE_RATE = 16_000
 EXTENSIONS = frozenset({".wav", ".flac", ".ogg", ".opus", ".mp3"})
+# Extensions of audio that is not read: it has to be converted first.
+OTHER_EXTENSIONS = frozenset(
+    {".3gp", ".aac", ".ac3", ".aif", ".aifc", ".aiff", ".amr", ".ape", ".au", ".caf", ".m4a", ".m4b", ".mka", ".mp2"}
+    | {".mp4", ".oga", ".sph", ".spx", ".webm", ".wma", ".wv"}
+)
 RATES = (1_000, 1_000_000)  # accepted rates in Hz: at a far lower rate, a few bytes would become hours at 16 kHz
 LOUDEST = 1e6  # full scale is 1; far larger samples overflow in the encoder
 ROUNDING = 16  # samples at 16 kHz that a file may lack, because resampling rounds
 OVERSHOOT = 1_600  # samples at 16 kHz that a list may claim beyond the end of a recording, because lists round
+UNRECOGNISED = 1  # libsndfile's code of an error: a format that it does not know
 HEADER_BYTES = 128  # bytes that a WAV header may state in excess, because some programs count the header itself
 MARGIN = 1_600  # samples at 16 kHz read around a piece before resampling, so that its edges match the whole file
 
@@ -130,7 +136,9 @@ def open_audio(source: str | Path | BinaryIO, name: str) -> Iterator[Any]:
         if isinstance(source, str | Path) and not os.path.exists(source):
             raise BadAudioError(f"{name}: there is no such file; was it moved?") from None
         reason = getattr(error, "error_string", "") or one_line(error)  # libsndfile's message, without the path
-        raise BadAudioError(f"{name}: cannot be decoded ({reason.rstrip('.')})") from error
+        unknown = getattr(error, "code", None) == UNRECOGNISED
+        hint = "; if it is audio, convert it to wav or flac first, for example with ffmpeg" if unknown else ""
+        raise BadAudioError(f"{name}: cannot be decoded ({reason.rstrip('.')}){hint}") from error
 
 
 def read_piece(file: Any, start: int, samples: int | None) -> np.ndarray:

@@ -3,7 +3,8 @@
 import hashlib
 import io
 import os
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,6 +14,7 @@ import numpy as np
 from sjepa.audio.frames import RECEPTIVE_FIELD
 from sjepa.audio.io import (
     EXTENSIONS,
+    OTHER_EXTENSIONS,
     SAMPLE_RATE,
     AudioInfo,
     BadAudioError,
@@ -21,6 +23,7 @@ from sjepa.audio.io import (
     read_int16,
     show_path,
 )
+from sjepa.counts import format_count
 from sjepa.data.outages import collect
 from sjepa.data.shard_cache import ShardCache
 from sjepa.data.storage import ByteRange, is_url, read_bytes
@@ -139,8 +142,12 @@ class Corpus:
 
 
 def audio_files(folder: Path, refused: list[str]) -> Iterator[str]:
-    """Audio files below a folder in a stable order. Links are followed once; unreadable folders are refused."""
+    """Audio files below a folder in a stable order. Links are followed once; unreadable folders are refused.
+
+    Audio of types that are not read is refused too, all of it in one line.
+    """
     visited = set()
+    others: Counter[str] = Counter()
 
     def refuse(error: OSError) -> None:
         refused.append(f"{show_path(error.filename)}: the folder cannot be read ({error.strerror})")
@@ -152,7 +159,20 @@ def audio_files(folder: Path, refused: list[str]) -> Iterator[str]:
             continue
         visited.add((status.st_dev, status.st_ino))
         folders.sort()
-        yield from (os.path.join(where, name) for name in sorted(files) if Path(name).suffix.lower() in EXTENSIONS)
+        for name in sorted(files):
+            extension = Path(name).suffix.lower()
+            if extension in EXTENSIONS:
+                yield os.path.join(where, name)
+            elif extension in OTHER_EXTENSIONS:
+                others[extension] += 1
+    if others:
+        refused.append(describe_others(folder, others))
+
+
+def describe_others(folder: Path, counts: Mapping[str, int]) -> str:
+    """The reason why audio of types that are not read is refused."""
+    found = ", ".join(format_count(count, f"{extension} file") for extension, count in sorted(counts.items()))
+    return f"{show_path(folder)}: {found} ignored: convert to wav or flac first, for example with ffmpeg"
 
 
 def make_header_pool() -> ThreadPoolExecutor:

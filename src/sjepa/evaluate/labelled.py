@@ -159,7 +159,11 @@ def read_unlabelled(folder: Path) -> list[LabelledUtterance]:
     """Read the audio files of a folder. All labels are empty."""
     if not folder.is_dir():
         raise UserError(f"there is no folder {folder}")
-    return [LabelledUtterance(Utterance(Path(path).stem, Path(path), "")) for path in audio_files(folder, [])]
+    refused: list[str] = []
+    found = list(audio_files(folder, refused))
+    for reason in refused:
+        say(f"left out: {reason}")
+    return [LabelledUtterance(Utterance(Path(path).stem, Path(path), "")) for path in found]
 
 
 def read_item(item: Item) -> LabelledUtterance:
