@@ -21,6 +21,7 @@ def line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
     def written(description: str, total: int, note: str, width: int) -> str:
         monkeypatch.setenv("COLUMNS", str(width))
         with bar(description, total, done=12_344) as progress:
+            capsys.readouterr()  # its first state
             progress.advance(note=note)
         text = capsys.readouterr().err.rstrip("\n")
         assert all(len(row) <= width for row in text.split("\n"))
@@ -57,8 +58,8 @@ def test_a_long_description_continues_on_the_next_line_and_no_number_is_cut(line
     assert [*begin, *" ".join(below).split()] == ["Features:", *name.split()]
 
 
-@pytest.mark.parametrize(("seconds", "lines"), [(-1.0, ["1/3", "2/3", "3/3", "3/3"]), (600.0, ["3/3"])])
-def test_without_a_terminal_a_line_is_printed_now_and_then(
+@pytest.mark.parametrize(("seconds", "lines"), [(-1.0, ["0/3", "1/3", "2/3", "3/3", "3/3"]), (600.0, ["0/3", "3/3"])])
+def test_without_a_terminal_a_line_is_printed_at_once_and_then_now_and_then(
     seconds: float, lines: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sjepa.progress.QUIET", seconds)
@@ -66,6 +67,32 @@ def test_without_a_terminal_a_line_is_printed_now_and_then(
         for step in range(3):
             progress.advance(note=f"loss {step}")
     assert [row.split()[1] for row in capsys.readouterr().err.splitlines()] == lines
+
+
+def test_the_time_left_is_estimated_from_two_steps_however_slow_they_are(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seconds = 0.0
+    monkeypatch.setattr("rich.console.monotonic", lambda: seconds)
+    monkeypatch.setattr("sjepa.progress.QUIET", -1.0)
+    with bar("Training", 100) as progress:
+        for _ in range(3):
+            seconds += 90.0
+            progress.advance()
+    left = [line.split()[-1] for line in capsys.readouterr().err.splitlines()]
+    assert left == ["-:--:--", "-:--:--", "2:27:00", "2:25:30", "2:25:30"]
+
+
+def test_work_of_an_earlier_call_does_not_count_for_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = 0.0
+    monkeypatch.setattr("rich.console.monotonic", lambda: seconds)
+    with bar("Writing shards", 100) as progress:
+        for _ in range(3):
+            progress.skip(20)
+        for _ in range(3):
+            seconds += 2.0
+            progress.advance()
+        assert progress.progress.tasks[0].time_remaining == 2 * 37
 
 
 def test_the_fit_between_two_phases_does_not_change_the_time_left(

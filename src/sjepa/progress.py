@@ -13,6 +13,7 @@ T = TypeVar("T")
 WIDE = 100  # columns of a terminal that has room for a bar and a note
 APART = "  "  # separates the parts of a note
 QUIET = 60.0  # seconds between progress lines if the output is not a terminal
+RECENT = 3600.0  # seconds: the time left is estimated from the steps in this time, so from two of them at the least
 
 
 def make_columns(width: int) -> list[Any]:
@@ -66,15 +67,25 @@ class Bar:
         self.progress, self.task = progress, task
         console = None if progress is None else progress.console
         self.logging = console is not None and not (console.is_terminal or console.is_jupyter)
-        self.written = time.monotonic()
+        if self.logging:
+            self.log()  # at once, because the next line may take long
 
     def advance(self, steps: int = 1, note: str | None = None) -> None:
         """Advance the bar and replace its note. Its parts are two spaces apart. The last ones are dropped first."""
         if self.progress is not None:
             self.progress.update(self.task, advance=steps, **({} if note is None else {"note": note}))
             if self.logging and time.monotonic() - self.written > QUIET:
-                self.written = time.monotonic()
-                self.progress.console.print(self.progress.get_renderable())
+                self.log()
+
+    def skip(self, steps: int) -> None:
+        """Advance over work of an earlier call, which tells nothing about the time left."""
+        self.advance(steps)
+        self.restart_estimate()
+
+    def log(self) -> None:
+        """Print the state as a line, for output that is not a terminal."""
+        self.written = time.monotonic()
+        self.progress.console.print(self.progress.get_renderable())
 
     def restart_estimate(self) -> None:
         """Estimate the time left from the steps after this call only. The total and the time so far stay."""
@@ -101,7 +112,8 @@ def bar(description: str, total: int | None, done: int = 0, show: bool = True) -
     from rich.progress import Progress
 
     console = Console(stderr=True)
-    with Progress(*make_columns(console.width), console=console, expand=True) as progress:
+    columns = make_columns(console.width)
+    with Progress(*columns, console=console, expand=True, speed_estimate_period=RECENT) as progress:
         yield Bar(progress, progress.add_task(description, total=total, completed=done, note=""))
 
 

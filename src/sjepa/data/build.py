@@ -106,7 +106,7 @@ def write_parts(items: Found, index: IndexFolder, settings: dict[str, Any], prog
         for chunk in split_chunks(items):
             part = index.part(name_part(chunk, settings))
             if part.exists():
-                progress.advance(len(chunk))
+                progress.skip(len(chunk))
             else:
                 read_part(chunk, part, index, settings, pool, progress)
             parts.append(part)

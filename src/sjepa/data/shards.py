@@ -70,7 +70,7 @@ def pack(source: str, out: Path, settings: dict[str, Any], workers: int, show: b
             ):
                 path, part = out / f"{number:06d}.tar", index.part(f"{key}-{number:06d}")
                 if path.exists() and part.exists():
-                    progress.advance(len(utterances))
+                    progress.skip(len(utterances))
                 else:
                     write_shard(path, part, utterances, corpus, labels, encoding, pool, progress)
                 check_shard(path, part)
