@@ -14,6 +14,7 @@ from small_indexes import index, labels, refused, write
 from test_cli import sjepa
 
 from sjepa import UserError
+from sjepa.cli import dispatch
 from sjepa.data import build
 from sjepa.data.build import summarise_index
 from sjepa.data.corpus import scan_folder
@@ -146,6 +147,14 @@ def test_links_that_loop_and_folders_that_cannot_be_read(tmp_path: Path, monkeyp
     assert "locked: the folder cannot be read (Permission denied)" in refused(tmp_path / "index")
 
 
+def test_an_empty_folder_counts_as_no_audio(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match="no audio in it"):
+        dispatch(["index", str(tmp_path / "empty"), "--out", str(tmp_path / "index")])
+    shown = capsys.readouterr().err.splitlines()
+    assert {line.split(" 0:")[0] for line in shown} == {"Looking for audio 0/?", "Reading headers 0/0"}
+
+
 def test_audio_of_other_types_is_counted_once_and_left_out(tmp_path: Path) -> None:
     folder = tmp_path / "in"
     folder.mkdir()
@@ -169,7 +178,8 @@ def test_missing_and_empty_sources_are_one_clear_line(tmp_path: Path, corpus: Pa
         assert "Traceback" not in done.stderr
         return done.stderr.splitlines()[-1]
 
-    assert "sjepa: there is no " in attempt(tmp_path / "missing", "--out", tmp_path / "index")
+    missing = attempt(tmp_path / "missing", "--out", tmp_path / "index")
+    assert missing == f"sjepa: there is no file or folder {tmp_path / 'missing'}"
     assert not (tmp_path / "index").exists()
     (tmp_path / "empty").mkdir()
     assert "no audio in it; looked for .flac" in attempt(tmp_path / "empty", "--out", tmp_path / "index")

@@ -48,7 +48,7 @@ def build_index(
     import_ipc()  # fail before the work if it is not installed
     for source in sources:
         if not os.path.exists(source):
-            raise UserError(f"there is no {show_path(source)}")
+            raise UserError(f"there is no file or folder {show_path(source)}")
         if not (os.path.isfile(source) or os.path.isdir(source)):
             raise UserError(f"{show_path(source)} is neither a regular file nor a folder")
     with lock_folder(out):
@@ -88,11 +88,13 @@ def write_index(
 
 
 def count_items(items: Found, show: bool) -> int:
+    """Count the items, without the reasons for refused ones."""
     with bar("Looking for audio", None, show=show) as progress:
         total = 0
-        for _ in items:
-            total += 1
-            progress.advance()
+        for item in items:
+            if isinstance(item, Item):
+                total += 1
+                progress.advance()
     return total
 
 
@@ -106,7 +108,7 @@ def write_parts(items: Found, index: IndexFolder, settings: dict[str, Any], prog
         for chunk in split_chunks(items):
             part = index.part(name_part(chunk, settings))
             if part.exists():
-                progress.skip(len(chunk))
+                progress.skip(sum(isinstance(item, Item) for item in chunk))
             else:
                 read_part(chunk, part, index, settings, pool, progress)
             parts.append(part)
@@ -126,12 +128,14 @@ def read_part(
     """Read the headers of some items and write them as a part."""
     rows: list[Row] = []
     refused = []
-    for result in read_rows(chunk, pool, round(settings["max_seconds"] * SAMPLE_RATE), settings["cut_transcribed"]):
+    limit = round(settings["max_seconds"] * SAMPLE_RATE)
+    results = read_rows(chunk, pool, limit, settings["cut_transcribed"])
+    for item, result in zip(chunk, results, strict=True):
         if isinstance(result, str):
             refused.append(result)
         else:
             rows += result
-        progress.advance()
+        progress.advance(isinstance(item, Item))
     with report_write_errors(index.path):
         write_part(part, rows, refused)
 
