@@ -4,6 +4,7 @@ import http.server
 import io
 import json
 import re
+import signal
 import tarfile
 import threading
 import time
@@ -17,6 +18,7 @@ import pytest
 import soundfile
 import torch
 from conftest import babble
+from processes import Command
 
 from sjepa import UserError
 from sjepa.audio.augment import AugmentConfig
@@ -101,6 +103,37 @@ def test_any_tar_reader_finds_samples_by_key(index: Path, tmp_path: Path, encodi
     assert corpus.byte_offset is not None
     for n in range(24):
         assert (Path(corpus.place(n).path).name, int(corpus.byte_offset[n])) in offsets
+
+
+def slow_down() -> None:
+    from sjepa.data import shards
+
+    add = shards.add_member
+
+    def slowly(*arguments: Any) -> int:
+        time.sleep(0.1)
+        return add(*arguments)
+
+    shards.add_member = slowly  # type: ignore[assignment]
+
+
+def test_a_terminated_command_prints_that_the_same_one_continues(index: Path, flac: Path, tmp_path: Path) -> None:
+    out = tmp_path / "shards"
+    call = ["shard", str(index), "--out", str(out), "--workers", "1", "--shard-hours", str(10 / 3600)]
+    stopped = Command(call, tmp_path / "log", before=slow_down)
+    while not any((out / "parts").glob("*-000000.arrow")):  # the first shard is complete
+        assert stopped.is_running, stopped.text
+        time.sleep(0.02)
+    assert "Writing shards  0/24" in stopped.text  # a line at once, though this is not a terminal
+    for _ in range(2):  # `timeout` repeats it
+        stopped.send(signal.SIGTERM)
+    assert stopped.wait(20) == 130
+    assert stopped.text.endswith("sjepa: interrupted; the same command continues\n")
+    assert not (out / "index.json").exists()
+    first = (out / "000000.tar").stat().st_mtime_ns
+    assert Command(call, tmp_path / "log").wait() == 0
+    assert (out / "000000.tar").stat().st_mtime_ns == first
+    assert {p.name: p.read_bytes() for p in out.glob("*.tar")} == {p.name: p.read_bytes() for p in flac.glob("*.tar")}
 
 
 def test_interrupted_shards_continue(index: Path, flac: Path, tmp_path: Path) -> None:

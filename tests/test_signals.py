@@ -16,7 +16,7 @@ from small_runs import arguments, command, environment, lines
 
 from sjepa.config import Config
 from sjepa.runs.folder import RunFolder
-from sjepa.stopping import stop_requests
+from sjepa.stopping import interrupt_on_term, stop_requests
 from sjepa.train.loop import pretrain
 
 Make = Callable[..., Config]
@@ -35,6 +35,22 @@ def test_signals_ask_for_a_stop_and_only_a_second_ctrl_c_ends_at_once(
             signal.raise_signal(signal.SIGINT)
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     assert capfd.readouterr().err.count("SIGTERM: stopping after this step") == 1
+
+
+def test_sigterm_interrupts_once_unless_other_ranks_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with interrupt_on_term():
+        pass
+    assert signal.getsignal(signal.SIGTERM) is before
+    try:
+        with pytest.raises(KeyboardInterrupt), interrupt_on_term():
+            signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)  # the process is about to exit
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with interrupt_on_term():
+        assert signal.getsignal(signal.SIGTERM) is before
 
 
 class Interruption:

@@ -3,14 +3,14 @@
 import io
 import os
 import sys
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from sjepa.commands import COMMANDS
 from sjepa.errors import OutageError, ReportedError, UserError, describe_file_error
 from sjepa.files import refuse_below_file, refuse_folder
 from sjepa.memory import keep_freed_memory
-from sjepa.stopping import INTERRUPTED, stop_requests
+from sjepa.stopping import INTERRUPTED, interrupt_on_term, stop_requests
 from sjepa.subcommands import call, option
 
 # Commands that save their progress when they are interrupted. The same call continues.
@@ -61,6 +61,13 @@ def check(arguments: list[str]) -> None:
         refuse_folder(Path(out))
 
 
+def handle_signals(command: str) -> AbstractContextManager[object]:
+    """Return a block in which signals stop a command in good order, if the same command continues."""
+    if command == "pretrain":
+        return stop_requests("before the next step", until_exit=True)
+    return interrupt_on_term() if command in CONTINUED else nullcontext()
+
+
 def suggest_continuing(arguments: list[str]) -> str:
     """Return a hint for the message after an interruption. With --force, the work starts again."""
     continued = arguments[:1] and arguments[0] in CONTINUED and "--force" not in arguments
@@ -92,7 +99,7 @@ def main(arguments: list[str] | None = None) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):  # names of files need not be UTF-8; the standard error escapes them
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        with stop_requests("before the next step", until_exit=True) if arguments[:1] == ["pretrain"] else nullcontext():
+        with handle_signals(arguments[0] if arguments else ""):
             dispatch(arguments)
     except ReportedError:
         sys.exit(2)

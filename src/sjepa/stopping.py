@@ -95,6 +95,32 @@ def nothing_unsaved() -> Iterator[None]:
         request.unsaved = True
 
 
+@contextmanager
+def interrupt_on_term() -> Iterator[None]:
+    """Let SIGTERM end the block like Ctrl-C, with KeyboardInterrupt. Further ones are ignored until the process exits.
+
+    Ranks of several processes are left alone: one that waits for another could not raise it.
+    """
+    process = os.getpid()
+
+    def interrupt(number: int, frame: object) -> None:
+        if os.getpid() != process:  # a forked worker process, which has nothing to save
+            os._exit(INTERRUPTED)
+        signal.signal(number, signal.SIG_IGN)  # `timeout` and schedulers repeat it
+        raise KeyboardInterrupt
+
+    alone = os.environ.get("WORLD_SIZE", os.environ.get("SLURM_STEP_NUM_TASKS", "1")) == "1"
+    if not alone or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        if signal.getsignal(signal.SIGTERM) is interrupt:
+            signal.signal(signal.SIGTERM, before)
+
+
 def is_first_process() -> bool:
     """Return whether this is the main rank, also before the ranks have joined."""
     return os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) == "0"

@@ -153,6 +153,7 @@ def open_source(source: str) -> None:
     """Open the corpus in a worker process."""
     global _source
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process handles Ctrl-C
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # without the handler of the main process
     _source = open_index(source)
 
 
