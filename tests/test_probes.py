@@ -361,6 +361,13 @@ def test_a_list_needs_no_more_than_a_path_a_text_and_a_speaker(
         read_labelled(data)
 
 
+def test_a_corpus_without_labels_gets_the_list_of_accepted_layouts(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"^\S+ has no folder dev-clean or \S+; give LibriSpeech, ") as refusal:
+        read_labelled(tmp_path, phones=False)
+    for layout in ("labels.jsonl", "an index", ".tsv", "Kaldi (wav.scp)", "lhotse", "Hugging Face", "metadata.csv"):
+        assert layout in str(refusal.value)
+
+
 def test_speakers_are_probed_where_librispeech_has_no_phones(tmp_path: Path) -> None:
     pytest.importorskip("espeakng_loader")
     root = superb_corpora.librispeech(tmp_path / "libri", {"test-other": 4}, VOICES[:3])

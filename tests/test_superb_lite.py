@@ -3,11 +3,13 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from superb_corpora import speakers
 
 from sjepa.errors import UserError
+from sjepa.evaluate.labelled import read_labelled
 from sjepa.evaluate.superb.classes import ClassTask
 from sjepa.evaluate.superb.records import (
     LITE_UTTERANCES,
@@ -98,6 +100,28 @@ def test_utterances_without_a_speaker_are_in_no_part_of_a_split(capsys: pytest.C
     assert "it: 2 utterances without a speaker left out" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("task", ["asr", "pr", "probe"])
+def test_a_folder_of_speakers_is_read_once_its_own_name_is_the_subset(
+    task: str, superb_data: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = shutil.copytree(superb_data["libri"] / "LibriSpeech" / "train-clean-100", tmp_path / "my-audio")
+    for file in superb_data["libri"].glob("phones-*"):
+        shutil.copy(file, tmp_path)
+
+    def read(data: Path, **options: Any) -> int:
+        if task == "probe":
+            return len(read_labelled(data, **options))
+        return len(make_task(task, data, lite=True, **options).folds[0].utterances)
+
+    with pytest.raises(UserError, match=r"dev-clean; it holds speakers itself, so add --subset my-audio$"):
+        read(folder)
+    found = read(folder, subset="my-audio")
+    assert found == len(list(folder.rglob("*.flac")))
+    if task == "asr":
+        monkeypatch.chdir(folder)
+        assert read(Path(), subset="my-audio") == found
+
+
 def test_lite_recognition_takes_any_subset_and_any_list(superb_data: dict[str, Path], tmp_path: Path) -> None:
     (fold,) = make_task("asr", superb_data["libri"], lite=True, subset="train-clean-100").folds
     assert fold.name == "LibriSpeech train-clean-100 split by speaker"
@@ -108,6 +132,8 @@ def test_lite_recognition_takes_any_subset_and_any_list(superb_data: dict[str, P
         make_task("asr", superb_data["libri"], subset="test-clean")
     with pytest.raises(UserError, match="libri has no folder dev-other"):
         make_task("asr", superb_data["libri"], lite=True, subset="dev-other")
+    with pytest.raises(UserError, match=r"LibriSpeech/dev-other; it holds \S+-clean\S*: choose it with --subset$"):
+        make_task("pr", superb_data["libri"] / "LibriSpeech", lite=True, subset="dev-other")
 
     source = next((superb_data["libri"]).rglob("*.flac"))
     rows = []

@@ -17,7 +17,13 @@ from sjepa.evaluate.alignments import Alignment, complete_alignment, cut_segment
 from sjepa.evaluate.probes import frame_labels
 from sjepa.evaluate.superb import librispeech
 from sjepa.evaluate.superb.records import Fold, Utterance, read_json_lines, require_audio, split_by_speaker
-from sjepa.evaluate.superb.user_corpus import corpus_label, is_user_corpus, make_utterance, read_items
+from sjepa.evaluate.superb.user_corpus import (
+    USER_LAYOUTS,
+    corpus_label,
+    is_user_corpus,
+    make_utterance,
+    read_items,
+)
 from sjepa.fields import NUMBER, TEXT, Kind, check_fields, optional
 from sjepa.progress import say
 
@@ -233,9 +239,8 @@ def read_librispeech(data: Path, subset: str) -> list[LabelledUtterance]:
     try:
         librispeech.find_subset_folder(data, subset)
     except UserError as error:
-        raise UserError(
-            f"{error}, and no labels.jsonl: give LibriSpeech, or a corpus with labels.jsonl such as runs/demo/corpus"
-        ) from None
+        accepted = f"; give LibriSpeech, a folder with {LABELS_FILE} (such as runs/demo/corpus), {USER_LAYOUTS}"
+        raise UserError(f"{error}{librispeech.suggest_subset(data) or accepted}") from None
     utterances = librispeech.read_subset(data, subset, need_text=False)
     genders, phones = librispeech.read_speaker_sexes(data), librispeech.read_aligned_phones(data)
     return [

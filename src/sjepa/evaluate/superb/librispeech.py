@@ -14,7 +14,16 @@ STANDARD = ("train-clean-100", "dev-clean", "test-clean")
 
 
 def find_subset_folder(root: Path, subset: str) -> Path:
+    """Find a subset by its name. It may be the root itself."""
     return find_folder(root, subset, f"LibriSpeech/{subset}")
+
+
+def suggest_subset(root: Path) -> str:
+    """Return a hint for a folder without the requested subset, if it is or holds another one. Otherwise nothing."""
+    if any(root.glob("*/*/*.trans.txt")):
+        return f"; it holds speakers itself, so add --subset {root.absolute().name}"
+    other = next(root.glob("*/*/*/*.trans.txt"), None)
+    return f"; it holds {other.parents[2].name}: choose it with --subset" if other is not None else ""
 
 
 def read_subset(root: Path, subset: str, need_text: bool = True) -> list[Utterance]:
@@ -23,7 +32,10 @@ def read_subset(root: Path, subset: str, need_text: bool = True) -> list[Utteran
     Without `need_text`, an utterance without a transcript has an empty label, and transcripts without audio are left
     out, so that a part of a subset can be read. Otherwise both are errors.
     """
-    folder = find_subset_folder(root, subset)
+    try:
+        folder = find_subset_folder(root, subset)
+    except UserError as error:
+        raise UserError(f"{error}{suggest_subset(root)}") from None
     found: list[Utterance] = []
     unlabelled: list[Path] = []
     for chapter in sorted(folder.glob("*/*"), key=lambda path: (path.parent.name, path.name)):

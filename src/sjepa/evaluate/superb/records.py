@@ -147,7 +147,7 @@ def find_folder(root: Path, *names: str) -> Path:
     for name in names:
         if (root / name).is_dir():
             return root / name
-        if root.name == name and root.is_dir():
+        if root.absolute().name == name and root.is_dir():  # absolute, because `.` has no name
             return root
     raise UserError(f"{root} has no folder {' or '.join(names)}")
 

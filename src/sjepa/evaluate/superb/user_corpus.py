@@ -24,6 +24,11 @@ from sjepa.progress import say, track
 
 AnyTask = TypeVar("AnyTask", bound=Task)
 DEV_SHARE = 0.1  # of the training speakers, if the corpus has no dev part
+# What `is_user_corpus` accepts besides labels.jsonl, for messages.
+USER_LAYOUTS = (
+    "an index, a list (.jsonl, .csv, .tsv or .parquet), or a folder of Kaldi (wav.scp), lhotse, Hugging Face datasets, "
+    "or audio with manifest.jsonl or metadata.csv"
+)
 ITEM_COLUMNS = {"speaker": "speaker", "sex": "sex", "gender": "sex", "chapter": "chapter", "text": "text"}
 
 
