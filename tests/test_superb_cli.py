@@ -1,6 +1,7 @@
 """Options of `sjepa superb` that are refused in one line, and unusual ones that work."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -38,11 +39,17 @@ def test_a_date_is_a_seed_and_a_second_call_reports_the_same(
     data, out = corpora.voxceleb(tmp_path / "vox", speakers=2), tmp_path / "out"
     command = ["superb", "sid", "--encoder", "mfcc", "--data", str(data), "--lite", "--steps", "2", "--out", str(out)]
     dispatch([*command, "--seed", "20240101"])
-    first = capsys.readouterr().out
+    printed = capsys.readouterr()
+    first = printed.out
+    assert re.search(
+        r"^This runs on a CPU: \d+ seconds of audio to encode, 2 head steps to train\. A GPU", printed.err, re.M
+    )
     written = (out / "results.json").stat().st_mtime_ns
     dispatch([*command, "--seed", "20240101"])
-    second = capsys.readouterr().out
+    printed = capsys.readouterr()
+    second = printed.out
     assert "nothing to do" in second
+    assert "to encode" not in printed.err
     assert first.splitlines()[-3:] == second.splitlines()[-3:]
     assert (out / "results.json").stat().st_mtime_ns == written
     assert json.loads((out / "results.json").read_text())["seed"] == 20240101

@@ -71,6 +71,9 @@ class LearningRateSearch(Search):
     def candidates(self, lr: float | None, sweep: bool) -> Sequence[float]:
         return GRID if sweep else [self.task.recipe.lr if lr is None else lr]
 
+    def training_steps(self, candidates: Sequence[float]) -> int:
+        return self.task.recipe.steps * len(self.task.folds) * len(candidates)
+
     def protocol(self) -> dict[str, Any]:
         head = self.task.head(self.upstream.dimension)
         return asdict(self.task.recipe) | {"head_parameters": sum(p.numel() for p in head.parameters())}

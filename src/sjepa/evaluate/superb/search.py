@@ -15,6 +15,7 @@ import torch
 from sjepa import distributed
 from sjepa.audio.io import SAMPLE_RATE
 from sjepa.counts import format_count
+from sjepa.durations import AUDIO, format_duration
 from sjepa.evaluate.results import RESULTS, write_results
 from sjepa.evaluate.superb.decode import BeamDecoder
 from sjepa.evaluate.superb.feature_files import FeatureFiles
@@ -82,6 +83,7 @@ class Search(ABC):
             say(f"{self.out} already has the results of this evaluation: nothing to do; delete it to evaluate again")
             return past
         if past is None:
+            self.report_work(candidates)
             dev = self.dev_scores(candidates)
         else:
             dev = {candidate: past["dev"][f"by_{self.candidate_key}"][f"{candidate:g}"] for candidate in candidates}
@@ -108,6 +110,20 @@ class Search(ABC):
             write_results(self.out, results)
             self.clean_up(chosen)
         return results
+
+    def training_steps(self, candidates: Sequence[float]) -> int:
+        """Return how many steps the training of all candidates takes. 0 for a task without training."""
+        return 0
+
+    def report_work(self, candidates: Sequence[float]) -> None:
+        """Report how much there is to do before the work starts, if it runs on a CPU."""
+        if self.upstream.device.type != "cpu":
+            return
+        used = list({u.key: u for fold in self.task.folds for u in fold.utterances}.values())
+        work = f"{format_duration(3600 * self.hours(used), AUDIO)} of audio to encode"
+        if steps := self.training_steps(candidates):
+            work += f", {steps:,} head steps to train"
+        say(f"This runs on a CPU: {work}. A GPU is advised for large tasks, which take hours or days here", aside=True)
 
     def find_results(self, candidates: Sequence[float]) -> dict[str, Any] | None:
         """Return existing results of these candidates. Raise UserError if they belong to another evaluation."""
