@@ -191,9 +191,9 @@ def read_batches(folder: Path, s: SimpleNamespace, device: str) -> Iterator[tupl
 
 
 if __name__ == "__main__":
+    sys.argv[1:] or sys.exit("usage: python examples/minimal.py FOLDER_OF_AUDIO [--small]")
     settings, device = SMALL if "--small" in sys.argv else PAPER, "cuda" if torch.cuda.is_available() else "cpu"
-    model = SJEPA(settings).to(device)
-    batches = read_batches(Path(sys.argv[1]), settings, device)
+    model, batches = SJEPA(settings).to(device), read_batches(Path(sys.argv[1]), settings, device)
     for step, (phase, loss) in enumerate(pretrain(model, batches, settings)):
         if step % 50 == 0:
             print(f"phase {phase}  step {step:,}  loss {loss:.3f}", flush=True)

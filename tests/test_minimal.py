@@ -1,6 +1,7 @@
 """`examples/minimal.py`, the method in one file, against the package."""
 
 import importlib.util
+import runpy
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -194,3 +195,9 @@ def test_it_trains_on_a_folder(
     exec(compile(short, str(FILE), "exec"), {"__name__": "__main__"})
     assert capsys.readouterr().out.startswith("phase 1  step 0  loss ")
     assert "layers.3.linear2.weight" in torch.load("encoder.pt", weights_only=True)
+
+
+def test_without_a_folder_it_prints_its_usage(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["minimal.py"])
+    with pytest.raises(SystemExit, match=r"^usage: python examples/minimal\.py FOLDER_OF_AUDIO"):
+        runpy.run_path(str(FILE), run_name="__main__")
