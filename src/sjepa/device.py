@@ -31,7 +31,7 @@ def explain_busy_cpu() -> None:
     fitting = max(1, round(cores - used))
     if fitting < threads:
         print(
-            f"Other programs use {used:.1f} of {cores} cores, so work on all cores is very slow. "
+            f"Other programs use {used:.1f} of {cores} cores, so work on all cores is slow. "
             f"To use fewer, stop this command and start it with OMP_NUM_THREADS={fitting}",
             file=sys.stderr,
             flush=True,
