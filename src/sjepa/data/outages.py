@@ -38,7 +38,7 @@ def collect(
                 result = pool.submit(read, keys[number]).result()
             yield str(result) if isinstance(result, BadAudioError) else result
     except (OutageError, KeyboardInterrupt):
-        pool.shutdown(wait=False, cancel_futures=True)  # the rest would fail one by one
+        pool.shutdown(cancel_futures=True)  # the rest would fail one by one
         raise
 
 

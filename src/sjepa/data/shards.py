@@ -41,7 +41,7 @@ def write_shards(
     index = IndexFolder(source)
     if not index.exists:
         if not Path(source).exists():
-            raise UserError(f"there is no {source}")
+            raise UserError(f"there is no folder {source}")
         name = f"{Path(source).resolve().name}-index"
         raise UserError(f"{source} is not an index: make one with `sjepa index {source} --out {name}`")
     settings = {"shards": encoding, "shard_hours": shard_hours, "seed": seed, "of": index.facts()["fingerprint"]}

@@ -189,9 +189,9 @@ def gaps(report: Report) -> SectionBody | None:
             any(find_section(r).kind is SectionKind.SUPERB for r in report.results),
             f"sjepa superb asr --encoder {run} --data LibriSpeech",
         ),
-        "Occupancy of the components": (
+        "Occupancy of the components, in every tenth log line": (
             bool(select_events(report.events, "clusters")),
-            "train on: every tenth log line has it",
+            f"sjepa pretrain --out {run}",
         ),
     }
     missing = {what: command for what, (there, command) in made_by.items() if not there}
