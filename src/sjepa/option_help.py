@@ -6,7 +6,7 @@ from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
-NOTHING = ("None", "", "''")  # defaults that say nothing
+NOTHING = ("None", "''")  # defaults that say nothing, as tyro writes them
 
 
 def explain_options(command: type[Any]) -> None:

@@ -111,7 +111,7 @@ def read_usable(
 ) -> Iterator[tuple[T, R]]:
     """Read the utterances of a sample. Unusable audio is left out and reported; UserError if nothing is left.
 
-    If `strict`, the first unusable one is an error.
+    With `strict`, unusable audio raises BadAudioError at once.
     """
     refused: list[str] = []
     for item in track(sample, description, len(sample)):
