@@ -19,6 +19,7 @@ AMOUNTS = {"all": "all transcripts", "60": "1 hour", "10": "10 minutes"}
 ROWS = {
     "logmel": "log-mel",
     "english": "English",
+    "no-dropout": "English, without dropout",
     "iban": "Iban",
     "continued": "English, continued on Iban",
     "both": "English and Iban",
