@@ -2,6 +2,8 @@
 
 import copy
 import shutil
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -11,6 +13,7 @@ from conftest import NO_DROPOUT, change, micro_config
 
 from sjepa.audio.mfcc import MfccConfig, mfcc
 from sjepa.config import Config
+from sjepa.device import describe_gpu_sharing
 from sjepa.evaluate.probes import linear_probe, mlp_probe
 from sjepa.model import gpu_support
 from sjepa.model.encoder_config import EncoderConfig
@@ -157,3 +160,17 @@ def test_kernels_are_found_where_gradients_are_off(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(gpu_support, "_kernels", None)
     with torch.inference_mode():
         assert gpu_support.kernels_work()
+
+
+def test_memory_that_another_program_holds_is_named() -> None:
+    torch.zeros(1, device="cuda")
+    before = describe_gpu_sharing()
+    total = torch.cuda.mem_get_info()[1]
+    held = f"torch.zeros({total // 4}, dtype=torch.uint8, device='cuda')"
+    script = f"import torch; held = {held}; print('held', flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout
+        assert other.stdout.readline() == b"held\n"
+        assert describe_gpu_sharing().endswith(f"of the GPU's {total / 2**30:.0f} GiB")
+        other.communicate(b"\n")
+    assert describe_gpu_sharing() == before

@@ -9,7 +9,7 @@ import torch
 
 from sjepa import device
 from sjepa.config import Config
-from sjepa.device import choose_device
+from sjepa.device import choose_device, describe_gpu_sharing
 from sjepa.model import gpu_support
 from sjepa.train.compute import autocast, should_compile
 
@@ -90,3 +90,15 @@ def test_an_apple_gpu_is_not_used_and_this_is_reported_once(
     assert found == ["cpu", "cpu"]
     assert capsys.readouterr().err.splitlines() == ["Apple's GPU (MPS) is not supported: the CPU is used"]
     assert choose_device("cpu").type == "cpu"
+
+
+def test_a_lack_of_memory_is_explained_by_other_programs_if_they_hold_much_of_the_gpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert describe_gpu_sharing() == ""  # no GPU is in use
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (2**30, 80 * 2**30))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 30 * 2**30)
+    assert describe_gpu_sharing() == "other programs use 49 of the GPU's 80 GiB"
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 78 * 2**30)  # the last GiB is CUDA's own
+    assert describe_gpu_sharing() == ""

@@ -75,9 +75,13 @@ def suggest_continuing(arguments: list[str]) -> str:
 
 
 def report_lack_of_memory(arguments: list[str]) -> None:
-    """Print which options of the command use less memory."""
-    hint = LESS_MEMORY.get(arguments[0] if arguments else "", "choose smaller sizes")
-    print(f"sjepa: not enough memory: {hint}", file=sys.stderr)
+    """Print which options of the command use less memory, and whether other programs fill the GPU."""
+    sharing, hint = "", LESS_MEMORY.get(arguments[0] if arguments else "", "choose smaller sizes")
+    if "torch" in sys.modules:
+        from sjepa.device import describe_gpu_sharing
+
+        sharing = describe_gpu_sharing()
+    print("sjepa: not enough memory: " + "; ".join(filter(None, (sharing, hint))), file=sys.stderr)
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:

@@ -50,3 +50,19 @@ def choose_device(wanted: str) -> "torch.device":
         return torch.device("cuda")
     explain_busy_cpu()
     return torch.device("cpu")
+
+
+def describe_gpu_sharing() -> str:
+    """Return how much of the GPU's memory other programs hold, or nothing if they hold little or there is no GPU.
+
+    CUDA itself takes up to a GiB per process, which torch does not count as its own.
+    """
+    import torch
+
+    if not torch.cuda.is_initialized():
+        return ""
+    free, total = torch.cuda.mem_get_info()
+    others = total - free - torch.cuda.memory_reserved()
+    return (
+        f"other programs use {others / 2**30:.0f} of the GPU's {total / 2**30:.0f} GiB" if others > total / 10 else ""
+    )
