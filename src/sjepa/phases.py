@@ -34,7 +34,7 @@ class PhaseConfig:
     temperature: Annotated[float, TEMPERATURE] = 1.0
     """Divides the log posteriors: above 1, targets are softer."""
     centred: bool = False
-    """Subtract each utterance's mean from the features, so that targets depend less on speaker and channel (not
+    """Subtract each crop's mean from its features, so that targets depend less on speaker and channel (not
     in the paper)."""
     lr: Annotated[float, NOT_NEGATIVE] = 1e-4
     """Learning rate after warm-up."""

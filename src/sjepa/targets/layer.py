@@ -17,7 +17,7 @@ class LayerConfig:
     """Which layer of the target encoder the online mixture reads."""
 
     choice: Annotated[int | None, INDEX] = None
-    """A fixed layer, or none to use the layer with the highest effective rank."""
+    """A fixed layer, or None to use the layer with the highest effective rank."""
     frames: Annotated[int, COUNT] = 2000
     """Frames per layer in each measurement."""
     utterances: Annotated[int, COUNT] = 64
