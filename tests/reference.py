@@ -398,19 +398,18 @@ class Reference:
 
     @torch.no_grad()
     def measure(self, clean: Tensor) -> list[float]:
-        """Ranks over all frames of the reference set. Phase 1 has no target encoder: the encoder itself, unmasked."""
-        encoder = self.encoder if self.target is None else self.target
+        """Ranks over all frames of the reference set, of the moving average or else of the encoder itself, unmasked."""
+        encoder = self.target if self.kind == "online-gmm" else self.encoder
         encoder.eval()
         ranks = [effective_rank(x.reshape(-1, x.shape[2])) for x in encode(encoder, clean, None)]
         encoder.train(encoder is self.encoder)
         return ranks
 
     def check_layers(self, clean: Tensor) -> list[float]:
-        """Smooth the measured ranks; an offline codebook stays with the layer it was fitted on."""
+        """Smooth the measured ranks, from which `active` follows."""
         ranks, past = self.measure(clean), self.config.layer.smoothing
-        if self.target is None or self.kind == "online-gmm":
-            before = self.ranks or ranks
-            self.ranks = [past * old + (1 - past) * new for old, new in zip(before, ranks, strict=True)]
+        before = self.ranks or ranks
+        self.ranks = [past * old + (1 - past) * new for old, new in zip(before, ranks, strict=True)]
         return ranks
 
     def weights(self) -> dict[str, Tensor]:

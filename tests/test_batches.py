@@ -68,6 +68,14 @@ def test_so_many_batches_are_as_few_as_make_up_some_audio() -> None:
     assert epoch.count_batches(1e9) == len(epoch)
 
 
+def test_the_frames_of_some_audio_are_those_that_an_encoder_would_give() -> None:
+    epoch = plan_of(np.random.default_rng(0).integers(16_000, 200_000, 90)).epoch(0)
+    for hours, batches in ((0.001, 1), (1e9, len(epoch))):
+        specs = [epoch[index] for index in range(batches)]
+        encoded = [torch.zeros(len(spec.utterances), spec.samples).unfold(1, 400, 320) for spec in specs]
+        assert epoch.count_frames(hours) == sum(windows.shape[0] * windows.shape[1] for windows in encoded)
+
+
 def test_continuing_from_any_position_gives_the_same_batches() -> None:
     plan = plan_of(np.random.default_rng(0).integers(16_000, 100_000, 90))
     stream = plan.batches(0, 0)
@@ -84,6 +92,8 @@ def test_a_corpus_smaller_than_a_batch_still_trains_and_too_short_ones_are_refus
     plan = plan_of(np.array([50_000, 20_000, 16_000])).epoch(0)
     assert len(plan) == 1
     assert sorted(plan[0].utterances.tolist()) == [0, 1, 2]
+    assert plan[0].samples == 16_000  # the longest bucket that all of them fill
+    assert plan_of(np.array([150_000, 140_000])).epoch(0)[0].samples == 128_000
     with pytest.raises(UserError, match="shorter than the shortest bucket"):
         plan_of(np.array([5000, 9000]))
 

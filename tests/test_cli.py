@@ -262,6 +262,11 @@ def test_more_components_than_frames_is_refused(tmp_path: Path, preset: Path, co
     options = ("--data", corpus, "--out", tmp_path / "run")
     refused(sjepa("pretrain", "--preset", preset, *options, "--phase2.k", 5000), "K = 5000 components")  # of phase 2
     refused(sjepa("pretrain", "--preset", preset, *options, "--gmm.reservoir", 5), "there are 5")
+    # Twelve utterances of up to 2 s; crops keep four frames of each.
+    done = sjepa("pretrain", "--preset", preset, *options, "--batches.buckets", 0.1, "--phase2.k", 50)
+    refused(done, "K = 50 components need at least as many frames; there are 48")
+    for name, value in (("buckets", 0.01), ("max-seconds", 0.00001)):
+        refused(sjepa("pretrain", "--preset", preset, *options, f"--batches.{name}", value), "between 0.1 and 3,600")
     refused(
         sjepa("pretrain", "--preset", preset, *options, "--phase2.batch-seconds", 0.1, "--train.accumulate", 3),
         "in 3 parts",

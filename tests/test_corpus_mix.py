@@ -50,6 +50,29 @@ def test_epochs_go_through_a_corpus_so_that_all_is_used_equally_often() -> None:
     assert times[1_000:].max() <= 4
 
 
+@settings(max_examples=25, deadline=None)
+@given(share=st.floats(0.01, 0.99), sizes=st.tuples(st.integers(1, 12), st.integers(1, 40)), seconds=st.integers(1, 30))
+def test_no_epoch_has_a_smaller_batch_than_the_plan_promises(
+    share: float, sizes: tuple[int, int], seconds: int
+) -> None:
+    lengths = np.random.default_rng(0).integers(16_000, 100_000, sum(sizes))
+    shares = ((sizes[0], 1.0), (sizes[1], share))
+    plan = BatchPlan(lengths, seconds=seconds, buckets=(1.0, 2.0, 4.0), seed=0, shares=shares)
+    epochs = [plan.epoch(number) for number in range(40)]
+    batches = [len(epoch[index].utterances) for epoch in epochs for index in range(len(epoch))]
+    assert min(batches) >= plan.smallest_batch()
+    used = [int((plan.choose_buckets(number)[sizes[0] :] >= 0).sum()) for number in range(40)]
+    assert max(used) - min(used) <= 1
+    assert sum(used) == int(40 * share * sizes[1])
+
+
+def test_a_mix_whose_epochs_are_too_small_for_the_parts_of_a_batch_is_refused() -> None:
+    mix = CorpusMix.combine([made_up(400, 0), made_up(2, 1)], [0.5, 0.5])
+    plan = BatchPlan(mix.length, seconds=60.0, buckets=(1.0,), seed=0, shares=mix.shares)
+    with pytest.raises(UserError, match="cannot share a batch of"):
+        plan.require_parts(8, 1)
+
+
 def test_an_utterance_is_read_from_its_own_corpus(tmp_path: Path) -> None:
     for name, count in (("a", 2), ("b", 3)):
         (tmp_path / name).mkdir()

@@ -63,6 +63,13 @@ def test_dead_components_are_those_with_hardly_any_mass() -> None:
     assert meter.read()["dead_components"] == 3
 
 
+def test_targets_of_a_step_that_is_not_finite_do_not_reach_the_log() -> None:
+    meter = Meter(2, torch.device("cpu"))
+    for occupancy, finite in ((torch.full((2,), math.nan), False), (torch.tensor([1.0, 3.0]), True)):
+        meter.add(torch.zeros(8), occupancy, torch.tensor(0.0), torch.tensor(0.0), torch.tensor(finite))
+    assert meter.read()["share"] == [0.25, 0.75]
+
+
 def test_bad_steps_in_a_row_count_on_over_lines_and_end_with_a_good_step() -> None:
     meter, found = Meter(4, torch.device("cpu")), []
     for line in ("..x.xx.x", "xx..x...", "...", "xx", "x.x"):

@@ -23,6 +23,10 @@ CASES: dict[str, dict[str, object]] = {
         "phase2": {"targets": "encoder-kmeans"},
         "phase3": {"targets": "encoder-gmm", "steps": 6, "lr": 2e-4},
     },
+    "offline, then online": {
+        "phase2": {"targets": "encoder-gmm"},
+        "phase3": {"targets": "online-gmm", "steps": 6, "lr": 2e-4},
+    },
     "same, masked only": {"phase1": {"visible_loss_until": 0}, "phase2": {"targets": "same", "visible_loss_until": 0}},
     "fixed layer, augmented": {"layer": {"choice": 1}, "phase1": {"augment_until": 1.0}},
     "as many components in both": {"phase1": {"k": 8}, "phase2": {"k": 8, "centred": True}},

@@ -139,3 +139,15 @@ def test_hysteresis_keeps_a_used_layer_until_another_is_clearly_higher() -> None
     continued = LayerChoice(LayerConfig(smoothing=0.0, hysteresis=0.1))
     continued.load(choice.state())
     assert continued.active == 0
+
+
+def test_the_layer_of_an_offline_codebook_stays_until_its_phase_ends() -> None:
+    choice = LayerChoice(LayerConfig(smoothing=0.0))
+    choice.observe([1.0, 2.0, 1.5])
+    choice.hold()
+    choice.observe([1.0, 2.0, 3.0])
+    continued = LayerChoice(LayerConfig(smoothing=0.0))
+    continued.load(choice.state())
+    assert (choice.active, continued.active) == (1, 1)
+    continued.release()
+    assert continued.active == 2

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from sjepa.bounds import CADENCE, COUNT, INDEX, NOT_NEGATIVE, POSITIVE, SHARE, TEMPERATURE
+from sjepa.bounds import CADENCE, COUNT, INDEX, LENGTH, NOT_NEGATIVE, SHARE, TEMPERATURE
 from sjepa.targets.ema import EmaConfig, decay_at
 from sjepa.targets.kinds import TargetName
 
@@ -56,7 +56,7 @@ class PhaseConfig:
     """Steps between changes of the target encoder's decay."""
     batch_seconds: Annotated[float, NOT_NEGATIVE] = 0.0
     """Seconds of audio in a global batch of this phase; 0 uses `batches.seconds`."""
-    buckets: Annotated[tuple[float, ...], POSITIVE] = ()
+    buckets: Annotated[tuple[float, ...], LENGTH] = ()
     """Crop lengths of this phase in seconds; if empty, `batches.buckets`."""
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from sjepa.audio.augment import AugmentConfig, draw, student_samples
 from sjepa.audio.frames import frame_count
 from sjepa.audio.io import SAMPLE_RATE, BadAudioError, SilentAudioError
-from sjepa.bounds import GIGABYTES, NOT_NEGATIVE, POSITIVE, SHARE, WORKERS
+from sjepa.bounds import GIGABYTES, LENGTH, NOT_NEGATIVE, POSITIVE, SHARE, WORKERS
 from sjepa.data.corpus import Corpus
 from sjepa.data.corpus_mix import CorpusMix
 from sjepa.data.masking import MaskConfig, draw_views
@@ -41,9 +41,9 @@ class BatchConfig:
 
     seconds: Annotated[float, POSITIVE] = 2880.0
     """Audio in a global batch, all ranks together (the paper: 192 utterances of at most 15 s)."""
-    max_seconds: Annotated[float, POSITIVE] = 15.0
+    max_seconds: Annotated[float, LENGTH] = 15.0
     """Cut longer files of a plain folder into equal pieces of at most this length. An index is already cut."""
-    buckets: Annotated[tuple[float, ...], POSITIVE] = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 12.0, 14.0, 15.0)
+    buckets: Annotated[tuple[float, ...], LENGTH] = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 12.0, 14.0, 15.0)
     """Crop lengths in seconds. An utterance is cropped to the longest that fits, so a batch needs no padding.
     Utterances shorter than the shortest length are not used."""
     cache: Literal["auto", "memory", "none"] = "auto"

@@ -10,6 +10,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from sjepa.audio.frames import frame_count
 from sjepa.audio.io import SAMPLE_RATE
 from sjepa.errors import UserError
 
@@ -63,6 +64,13 @@ class EpochPlan:
         """The number of batches, from the first on, that hold this much audio; all if the epoch has less."""
         return min(len(self), 1 + int(np.searchsorted(np.cumsum(self.lengths()), seconds * SAMPLE_RATE)))
 
+    def count_frames(self, hours: float) -> int:
+        """The number of frames of the batches that hold this much audio."""
+        batches = self.order[: self.count_batches(hours * 3600)]
+        samples, kind = np.unique(self.samples, return_inverse=True)
+        frames = np.array([frame_count(int(length)) for length in samples])[kind]
+        return int((np.diff(self.offsets) * frames)[batches].sum())
+
 
 class BatchPlan:
     """Plans batches of equal audio within length buckets. All batches of a bucket have the same shape.
@@ -81,7 +89,7 @@ class BatchPlan:
         shares: Sequence[tuple[int, float]] = (),
         block: int = 1,
     ):
-        self.seed, self.block = seed, block
+        self.seconds, self.seed, self.block = seconds, seed, block
         self.shares = shares or ((len(lengths), 1.0),)
         self.edges = np.array(sorted(round(length * SAMPLE_RATE) for length in buckets), dtype=lengths.dtype)
         # -1: shorter than the shortest bucket. Two bytes each, because there may be 25 million.
@@ -108,14 +116,11 @@ class BatchPlan:
             sizes += [size] * count
             samples += [int(self.edges[bucket])] * count
             left = members[count * size :]
-            # A corpus smaller than one batch becomes one smaller batch.
-            if bucket == 0 and not sizes:
-                if not len(left):
-                    raise UserError(
-                        "with these weights an epoch has no utterance: raise the weights of the rare corpora"
-                    )
-                chosen.append(left)
-                sizes, samples = [len(left)], [int(self.edges[0])]
+        if not sizes:  # an epoch smaller than one batch becomes one smaller batch, as long as its shortest bucket
+            if not len(left):
+                raise UserError("with these weights an epoch has no utterance: raise the weights of the rare corpora")
+            chosen.append(left)
+            sizes, samples = [len(left)], [int(self.edges[buckets[left].min()])]
         offsets = np.concatenate([[0], np.cumsum(sizes)])
         return EpochPlan(epoch, np.concatenate(chosen), offsets, np.array(samples), generator.permutation(len(sizes)))
 
@@ -128,13 +133,26 @@ class BatchPlan:
         if all(share == 1.0 for _, share in self.shares):
             return self.bucket
         chosen = self.bucket.copy()
-        first = 0
-        for number, (count, share) in enumerate(self.shares):
-            circle = np.random.default_rng((self.seed, number, count)).random(count, dtype=np.float32)
-            used = (circle - epoch * share % 1.0) % 1.0 < share
-            chosen[first : first + count][~used] = -1
-            first += count
+        for number, (part, share) in enumerate(self.split_corpora(chosen)):
+            if share == 1.0:
+                continue
+            usable = np.flatnonzero(part >= 0).astype(np.uint32)
+            used = share * len(usable)  # per epoch; rounded down or up
+            start, end = int(epoch * used), int((epoch + 1) * used)
+            circle = np.random.default_rng((self.seed, number, len(part))).permutation(usable)
+            part[np.roll(circle, -start)[end - start :]] = -1
         return chosen
+
+    def split_corpora(self, values: np.ndarray) -> list[tuple[np.ndarray, float]]:
+        """Return the part of each corpus as a view, and the share of it that an epoch uses."""
+        ends = np.cumsum([count for count, _ in self.shares])
+        return [(part, share) for part, (_, share) in zip(np.split(values, ends[:-1]), self.shares, strict=True)]
+
+    def smallest_batch(self) -> int:
+        """The number of utterances of the smallest batch that any epoch can have."""
+        occupied = np.unique(self.bucket[self.bucket >= 0])
+        epoch = sum(int(share * (part >= 0).sum()) for part, share in self.split_corpora(self.bucket))
+        return int(min(self.sizes[occupied].min(), epoch))
 
     def shuffle(self, members: np.ndarray, generator: np.random.Generator) -> np.ndarray:
         """The utterances of a mask in random order, in blocks of neighbours."""
@@ -150,8 +168,7 @@ class BatchPlan:
 
     def require_parts(self, world_size: int, accumulate: int) -> None:
         """Refuse more ranks, or parts of a rank's batch, than the smallest batch has utterances."""
-        counts = np.bincount(self.bucket[self.bucket >= 0], minlength=len(self.edges))
-        smallest = int(min(self.sizes[counts > 0].min(), counts.sum()))
+        smallest = self.smallest_batch()
         if smallest < world_size * accumulate:
             parts = f" in {accumulate} parts each" if accumulate > 1 else ""
             most = smallest // accumulate

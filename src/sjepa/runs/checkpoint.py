@@ -54,6 +54,7 @@ STATE = {
     "phase": WHOLE,
     "log_bytes": WHOLE,
 }
+LATER_STATE = {"held_layer": optional(WHOLE)}  # missing in checkpoints of earlier versions
 TRAINING_PARTS = ("model", "targets", "optimizer", "meter")
 
 
@@ -64,7 +65,7 @@ def read_state(checkpoint: Path) -> dict[str, Any]:
         state = read_json(file)
         step = require(state, "step", WHOLE, file.name)
         names = require(state, "files", table_of(TEXT), file.name)
-        check_fields(state, STATE, file.name)
+        check_fields(state, STATE | LATER_STATE, file.name)
     except (OSError, UserError) as error:
         raise DamagedError(str(error)) from error
     if not checkpoint.name.endswith(f"-{step:08d}"):

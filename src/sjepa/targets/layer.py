@@ -52,10 +52,22 @@ class LayerChoice:
         self.smoothed: list[float] = []
         self.current: int | None = None
         """The layer chosen at the last check, or None before the first."""
+        self.held: int | None = None
+        """The layer of an offline codebook, which stays the same until its phase ends."""
 
     @property
     def active(self) -> int:
-        return self.config.choice if self.config.choice is not None else self.current or 0
+        """The layer that targets read."""
+        chosen = (self.config.choice, self.held, self.current, 0)
+        return next(layer for layer in chosen if layer is not None)
+
+    def hold(self) -> None:
+        """Keep the active layer whatever later checks choose, until `release`."""
+        self.held = self.active
+
+    def release(self) -> None:
+        """Use the layer that the last check chose."""
+        self.held = None
 
     def observe(self, effective_ranks: list[float], used: bool = True) -> None:
         """Add new ranks to the average and choose the layer. Hysteresis applies only if targets read the layer."""
@@ -72,11 +84,11 @@ class LayerChoice:
 
     def state(self) -> dict[str, Any]:
         """Return the state for a checkpoint."""
-        return {"ranks": self.smoothed, "active_layer": self.current}
+        return {"ranks": self.smoothed, "active_layer": self.current, "held_layer": self.held}
 
     def load(self, state: dict[str, Any]) -> None:
         """Restore from a checkpoint."""
-        self.smoothed, self.current = state["ranks"], state["active_layer"]
+        self.smoothed, self.current, self.held = state["ranks"], state["active_layer"], state.get("held_layer")
 
 
 @torch.no_grad()

@@ -36,6 +36,7 @@ def begin_phase(
         targets, curve = run.targets, []
     else:
         targets, hours = run.make_targets(phase), run.config.gmm.fit_hours
+        run.layer.release()
         frames = partial(targets.frames_to_fit, layer=run.layer.active)
         note = f"Sampling frames for K = {targets.components}"
         curve = targets.fit(sample_frames(run, frames, reader, plan, hours, note, show, check_stop))

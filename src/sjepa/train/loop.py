@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from sjepa import distributed
-from sjepa.audio.frames import STRIDE
 from sjepa.audio.io import SAMPLE_RATE
 from sjepa.config import Config, all_differences, differences
 from sjepa.data.corpus import Corpus
@@ -141,8 +140,8 @@ def run_to_end(job: Job, request: StopRequest, show: bool) -> bool:
         say(f"The encoder starts from {config.init_from}")
     kept = ShardCache(Path(settings.shard_cache), int(settings.shard_cache_gb * 1e9)) if settings.shard_cache else None
     corpus = open_corpus(data, settings.max_seconds, settings.cache, settings.memory_gb, show, kept)
-    check_components(config, corpus.hours)
     plans = plan_phases(job, run.step, corpus)
+    check_components(config, plans)
     held_out = open_held_out(config, corpus, show)
     stop_if_asked(request)
     with ExitStack() as holding:
@@ -264,13 +263,14 @@ def plan_phases(job: Job, step: int, corpus: Corpus | CorpusMix) -> dict[BatchCo
     return {each: plan_batches(corpus, each, config.seed, world_size, config.train.accumulate) for each in wanted}
 
 
-def check_components(config: Config, hours: float) -> None:
-    """Raise UserError now if the audio has too few frames for the codebook of any phase."""
+def check_components(config: Config, plans: Mapping[BatchConfig, BatchPlan]) -> None:
+    """Raise UserError now if the audio has too few frames for the codebook of any phase that has not ended."""
     gmm = config.gmm
-    frames = min(gmm.reservoir, int(min(hours, gmm.fit_hours) * 3600 * SAMPLE_RATE / STRIDE))
+    frames = {each: min(gmm.reservoir, plan.epoch(0).count_frames(gmm.fit_hours)) for each, plan in plans.items()}
     for phase in config.phases:
-        if phase.targets != "same" and KINDS[phase.targets].fits_frames:
-            require_frames(phase.k, frames)
+        batches = config.batches_in(phase)
+        if batches in frames and phase.targets != "same" and KINDS[phase.targets].fits_frames:
+            require_frames(phase.k, frames[batches])
 
 
 def prepare(folder: RunFolder, config: Config, branch_from: Path | None) -> None:
@@ -328,11 +328,13 @@ def draw_reference(run: Run, reader: BatchReader, plan: BatchPlan) -> None:
 
 
 def check_layers(run: Run, log: Log) -> None:
-    """Measure the effective rank of every layer. The highest smoothed one is the active layer from the next step.
+    """Measure the effective rank of every layer. Online targets read the highest smoothed one from the next step.
 
+    The measured encoder is the one that targets read next: the moving average of online targets, otherwise the encoder
+    in training, which the next phase copies. An offline codebook keeps its layer.
     Only the main rank measures, so that the result does not depend on the world size. All ranks have the same encoder.
     """
-    encoder = run.targets.target_encoder or run.model.encoder
+    encoder = (run.targets.target_encoder if run.targets.online else None) or run.model.encoder
     effective_ranks: list[float] | None = None
     if distributed.is_main():
         assert run.reference_set is not None
@@ -341,8 +343,7 @@ def check_layers(run: Run, log: Log) -> None:
     effective_ranks = distributed.broadcast_object(effective_ranks)
     if effective_ranks is None:
         raise UserError(f"the features of the encoder are not finite at step {run.step:,}: lower the learning rate")
-    if run.targets.online or run.targets.target_encoder is None:  # an offline codebook keeps its layer
-        run.layer.observe(effective_ranks, used=run.active_layer is not None)
+    run.layer.observe(effective_ranks, used=run.targets.online)
     log.write(
         "layers",
         run.step,

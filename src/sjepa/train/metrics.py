@@ -41,7 +41,7 @@ class Meter:
         """Add the sums of a step. A step without a finite gradient counts as skipped."""
         good = finite.double()
         self.frames += torch.where(finite, torch.cat([loss.detach()[None], sums]).double(), 0.0)
-        self.occupancy += occupancy.double()
+        self.occupancy += torch.where(finite, occupancy.double(), 0.0)
         self.steps += torch.stack([torch.where(finite, gradient_norm.double(), 0.0), good, 1.0 - good])
         self.bad_in_row.copy_(torch.where(finite, 0, self.bad_in_row + 1))
         self.worst_in_row.copy_(torch.maximum(self.worst_in_row, self.bad_in_row))

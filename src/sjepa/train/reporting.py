@@ -79,7 +79,10 @@ def describe_epoch(corpus: Corpus | CorpusMix, plan: BatchPlan, log: Log, step: 
         f"{len(epoch):,} batches per epoch, without padding; crops leave out {loss['crop_loss']:.1%} of the audio, a "
         f"different part in each epoch{short}"
     )
-    if loss["crop_loss"] > MUCH_CROPPED:
+    if available < plan.seconds:
+        seconds = f"{available:,.0f} s of audio, less than a batch ({plan.seconds:,.0f} s)"
+        say(f"  An epoch has {seconds}: lower --batches.seconds")
+    elif loss["crop_loss"] > MUCH_CROPPED:
         say(f"  To leave out less, {', or '.join(suggest_less_cropping(corpus))}")
 
 

@@ -17,6 +17,7 @@ from sjepa.phases import Phase
 from sjepa.seeds import seed_from
 from sjepa.torch_private import prepare_step
 from sjepa.train.compute import autocast
+from sjepa.train.loss import SUMS
 from sjepa.train.optimizer import set_learning_rate
 from sjepa.train.run import Run
 
@@ -153,7 +154,7 @@ def add_gradients(
         run.step_sum.start()
     if features.grad is not None:
         convolved.backward(features.grad)
-    masked, visible = watched[4], watched[5]
+    masked, visible = (watched[SUMS.index(name)] for name in ("frames_masked", "frames_visible"))
     return PartSums(
         loss.detach(),
         masked + visible if kind.visible_loss else masked,
