@@ -1,5 +1,6 @@
 """All tasks at once, files for the leaderboard, sweeps with one pass of feature extraction, and features on disk."""
 
+import csv
 import itertools
 import json
 import shutil
@@ -309,3 +310,22 @@ def test_ranks_share_a_task(voxceleb: Path, tmp_path: Path) -> None:
     curves = [[look["loss"] for look in each["folds"][0]["dev_curve"]] for each in (one, two)]
     assert curves[0] == pytest.approx(curves[1], abs=2e-4)
     assert (tmp_path / "one" / "predictions.txt").read_text() == (tmp_path / "two" / "predictions.txt").read_text()
+
+
+@pytest.mark.parametrize("part", ["train", "valid"])
+def test_a_file_that_one_rank_cannot_use_ends_the_task_on_all_ranks(tmp_path: Path, part: str) -> None:
+    """Only one rank reads the file. If it went on to the next task alone, the ranks would wait for each other."""
+    pytest.importorskip("espeakng_loader")
+    data = tmp_path / "corpora"
+    corpora.fluent_commands(data)
+    corpora.voxceleb(data / "VoxCeleb1", speakers=2)
+    listed = next(data.rglob(f"{part}_data.csv"))
+    with listed.open(newline="") as file:
+        damaged = listed.parents[1] / next(csv.DictReader(file))["path"]
+    soundfile.write(damaged, np.full(100, 0.1), 16_000)  # shorter than a frame, with a valid header
+    call = ["superb", "all", "--encoder", "mfcc", "--data", str(data), "--out", str(tmp_path / "out")]
+    ranks = start_ranks([*call, "--device", "cpu", "--lite", "--steps", "3"], tmp_path / "output.txt", 2)
+    assert [rank.wait(60) for rank in ranks] == [2, 2], ranks[1].text
+    assert f"ic was not run: {damaged}: 100 samples at 16 kHz" in ranks[0].text
+    assert "1 of 2 tasks were not run: ic" in ranks[0].text
+    assert (tmp_path / "out" / "sid-lite" / "results.json").is_file()

@@ -15,6 +15,8 @@ from sjepa.subcommands import parse
 
 if TYPE_CHECKING:
     from sjepa.evaluate.superb.entry import Entry
+    from sjepa.evaluate.superb.search import Search
+    from sjepa.evaluate.superb.task import Task
     from sjepa.evaluate.upstream import Upstream
 
 ARCHIVE = "predict.zip"
@@ -122,14 +124,36 @@ def start(command: Superb) -> None:
 
 
 def evaluate(command: Superb, entry: "Entry", upstream: "Upstream", data: Path, place: Path) -> Path:
-    """Run one task: train, select, test, and print the scores. Return the folder of its results, below `place`."""
+    """Run one task: train, select, test, and print the scores. Return the folder of its results, below `place`.
+
+    A UserError is raised on all ranks.
+    """
     from sjepa import distributed
+    from sjepa.evaluate.superb.protocol import format_scores
+    from sjepa.locks import lock_folder
+
+    evaluation = distributed.run_on_all_ranks(lambda: prepare(command, entry, upstream, data, place))
+    task, out = evaluation.task, evaluation.out
+    with ExitStack() as holding:
+        distributed.run_on_main_rank(lambda: holding.enter_context(lock_folder(out)))
+        results = evaluation.run(evaluation.candidates(command.lr, command.sweep))
+    scores = format_scores(results["metrics"], results["chance"])
+    report(f"{name_protocol(command, task)} on {upstream.name} ({upstream.parameters:,} parameters): test {scores}")
+    for name, decoded in results["decoded"].items():
+        report(f"  with the language model, {name} settings: {format_scores(decoded)}")
+    if command.lite:
+        where = f"{len(task.folds)} folds" if len(task.folds) > 1 else task.folds[0].name
+        report(f"  lite protocol, {task.recipe.steps} steps on {where}: not comparable with full results")
+    report(f"  features: {results['audio_seconds_per_second']:,.0f} audio seconds per second; results in {out}")
+    return out
+
+
+def prepare(command: Superb, entry: "Entry", upstream: "Upstream", data: Path, place: Path) -> "Search":
+    """Read the corpus of a task, and what decodes it. Return the evaluation, ready to run."""
     from sjepa.evaluate.superb.decode import BOARD, PAPER, BeamDecoder, LanguageModel
     from sjepa.evaluate.superb.feature_files import FeatureFiles
-    from sjepa.evaluate.superb.protocol import format_scores
     from sjepa.evaluate.superb.text import Characters
     from sjepa.evaluate.superb.user_corpus import CorpusOptions, limit_training
-    from sjepa.locks import lock_folder
     from sjepa.progress import say
 
     hours = command.hours if command.minutes is None else command.minutes / 60
@@ -144,7 +168,7 @@ def evaluate(command: Superb, entry: "Entry", upstream: "Upstream", data: Path, 
     task = entry.build(entry, request)
     if hours is not None:
         task = limit_training(task, hours, command.seed)
-    protocol = f"{task.name}-lite" if command.lite else task.name
+    protocol = name_protocol(command, task)
     out = command.out if command.out is not None and command.task != ALL else place / protocol
     if command.language_model is not None and entry.language_model and getattr(task, "symbols", None) != Characters():
         raise UserError("--language-model only supports LibriSpeech's characters: leave it out for other corpora")
@@ -156,19 +180,11 @@ def evaluate(command: Superb, entry: "Entry", upstream: "Upstream", data: Path, 
     files = None
     if command.feature_cache is not None:
         files = FeatureFiles(command.feature_cache, int(command.feature_cache_gb * 2**30), upstream)
-    evaluation = entry.search(task, upstream, out, command.seed, decoders, command.cache_gb, files)
-    with ExitStack() as holding:
-        distributed.run_on_main_rank(lambda: holding.enter_context(lock_folder(out)))
-        results = evaluation.run(evaluation.candidates(command.lr, command.sweep))
-    scores = format_scores(results["metrics"], results["chance"])
-    report(f"{protocol} on {upstream.name} ({upstream.parameters:,} parameters): test {scores}")
-    for name, decoded in results["decoded"].items():
-        report(f"  with the language model, {name} settings: {format_scores(decoded)}")
-    if command.lite:
-        where = f"{len(task.folds)} folds" if len(task.folds) > 1 else task.folds[0].name
-        report(f"  lite protocol, {task.recipe.steps} steps on {where}: not comparable with full results")
-    report(f"  features: {results['audio_seconds_per_second']:,.0f} audio seconds per second; results in {out}")
-    return out
+    return entry.search(task, upstream, out, command.seed, decoders, command.cache_gb, files)
+
+
+def name_protocol(command: Superb, task: "Task") -> str:
+    return f"{task.name}-lite" if command.lite else task.name
 
 
 def report(text: str) -> None:
@@ -201,7 +217,7 @@ def evaluate_all(command: Superb, upstream: "Upstream", out: Path) -> None:
         assert place is not None
         try:
             folders[entry.name] = evaluate(command, entry, upstream, place, out)
-        except UserError as error:  # the others can still be run
+        except UserError as error:  # on all ranks; the other tasks can still be run
             failed[entry.name] = str(error)
             report(f"{entry.name} was not run: {error}")
     if folders:

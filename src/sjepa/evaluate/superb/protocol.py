@@ -115,7 +115,7 @@ class LearningRateSearch(Search):
         """
         task, recipe = self.task, self.task.recipe
         seed = seed_from(self.seed, index)
-        heads = [self.open(index, rate) for rate in rates]
+        heads = distributed.run_on_all_ranks(lambda: [self.open(index, rate) for rate in rates])
         first = min(head.state.step for head in heads)
         if first >= recipe.steps:
             return heads
@@ -124,7 +124,7 @@ class LearningRateSearch(Search):
         with stop_requests() as asked, bar(f"{task.name}{part}, {title}", recipe.steps, first) as progress:
             batches = self.rank_batches(fold, seed, first)
             for step in range(first, recipe.steps):
-                taken = [next(batches) for _ in range(recipe.accumulate)]
+                taken = distributed.run_on_all_ranks(lambda: [next(batches) for _ in range(recipe.accumulate)])
                 behind = [head for head in heads if head.state.step == step]
                 losses = [self.step(head.downstream, head.optimizer, taken, seed, step) for head in behind]
                 for head in behind:
@@ -232,9 +232,13 @@ class LearningRateSearch(Search):
     def predictions(self, downstreams: Sequence[Downstream], utterances: Sequence[Utterance]) -> list[list[Any]]:
         """Return the predictions of each head for all utterances, in order."""
         found: list[dict[int, Any]] = [{} for _ in downstreams]
-        for batch, frames, outputs in self.outputs(downstreams, utterances):
-            for predictions, output in zip(found, outputs, strict=True):
-                predictions.update(zip(batch.tolist(), self.task.predict(output, frames), strict=True))
+
+        def predict_part() -> None:
+            for batch, frames, outputs in self.outputs(downstreams, utterances):
+                for predictions, output in zip(found, outputs, strict=True):
+                    predictions.update(zip(batch.tolist(), self.task.predict(output, frames), strict=True))
+
+        distributed.run_on_all_ranks(predict_part)
         for others in distributed.gather_objects(found):
             for predictions, other in zip(found, others, strict=True):
                 predictions.update(other)
@@ -247,13 +251,17 @@ class LearningRateSearch(Search):
         """Return a head's predictions for all utterances, and those of each additional decoder."""
         found: dict[int, Any] = {}
         decoded: dict[str, dict[int, Any]] = {name: {} for name in self.decoders}
-        for batch, frames, (output,) in self.outputs([downstream], utterances):
-            found.update(zip(batch.tolist(), self.task.predict(output, frames), strict=True))
-            log_probabilities = output.log_softmax(-1).cpu() if self.decoders else ()
-            for name, decoder in self.decoders.items():
-                for row, count, index in zip(log_probabilities, frames.tolist(), batch.tolist(), strict=True):
-                    decoded[name][index] = self.task.complete(decoder(row[:count]))
-            progress.advance(len(batch) * distributed.world_size())
+
+        def decode_part() -> None:
+            for batch, frames, (output,) in self.outputs([downstream], utterances):
+                found.update(zip(batch.tolist(), self.task.predict(output, frames), strict=True))
+                log_probabilities = output.log_softmax(-1).cpu() if self.decoders else ()
+                for name, decoder in self.decoders.items():
+                    for row, count, index in zip(log_probabilities, frames.tolist(), batch.tolist(), strict=True):
+                        decoded[name][index] = self.task.complete(decoder(row[:count]))
+                progress.advance(len(batch) * distributed.world_size())
+
+        distributed.run_on_all_ranks(decode_part)
         for others, others_decoded in distributed.gather_objects((found, decoded)):
             found |= others
             decoded = {name: texts | others_decoded[name] for name, texts in decoded.items()}
@@ -274,8 +282,7 @@ class LearningRateSearch(Search):
             files[f"predictions-{name}{suffix}.txt"] = self.task.listing(texts, fold.test)
             if name == BOARD_DECODER and self.task.submission is not None:
                 files |= self.task.submission.decoded_files(fold.test, texts)
-        if distributed.is_main():
-            write_files(self.out, files)
+        distributed.run_on_main_rank(lambda: write_files(self.out, files))
         weights = downstream.featurizer.weights.detach().softmax(0).tolist()
         return {
             "fold": fold.name,

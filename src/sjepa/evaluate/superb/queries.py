@@ -111,8 +111,8 @@ class LayerSearch(Search):
     def test(self, fold: Fold, index: int, candidate: float) -> dict[str, Any]:
         assert isinstance(self.task, QueryTask)
         scores = self.detect(fold.train, fold.test, [candidate])[candidate]
-        if distributed.is_main():
-            write_files(self.out, self.task.files(scores))
+        files = self.task.files(scores)
+        distributed.run_on_main_rank(lambda: write_files(self.out, files))
         return {"fold": fold.name, "metrics": self.score(scores, "test"), "chance": {}, "decoded": {}}
 
     @torch.inference_mode()
@@ -122,7 +122,7 @@ class LayerSearch(Search):
         """Score all documents for all queries at each layer. Features are standardised over both."""
         both = [*queries, *documents]
         found: dict[float, Scores] = {}
-        features = self.features(both, [int(layer) for layer in layers])
+        features = distributed.run_on_all_ranks(lambda: self.features(both, [int(layer) for layer in layers]))
         with bar("Matching queries", len(layers) * len(queries)) as progress:
             for place, layer in enumerate(layers):
                 scaled = standardise([states[place].float().to(self.upstream.device) for states in features])

@@ -73,12 +73,15 @@ class Search(ABC):
         """Delete files that are not needed after the test."""
 
     def run(self, candidates: Sequence[float]) -> dict[str, Any]:
-        """Score every candidate on dev and test the best. Return the contents of `results.json`."""
+        """Score every candidate on dev and test the best. Return the contents of `results.json`.
+
+        What fails on one rank raises a UserError on all of them, so that none waits for the others.
+        """
         task = self.task
         self.out.mkdir(parents=True, exist_ok=True)
-        self.measure()
+        distributed.run_on_all_ranks(self.measure)
         self.identity = self.describe()
-        past = self.find_results(candidates)
+        past = distributed.run_on_all_ranks(lambda: self.find_results(candidates))
         if past is not None and not self.decoders:
             say(f"{self.out} already has the results of this evaluation: nothing to do; delete it to evaluate again")
             return past
@@ -89,7 +92,7 @@ class Search(ABC):
             dev = {candidate: past["dev"][f"by_{self.candidate_key}"][f"{candidate:g}"] for candidate in candidates}
         chosen = min(dev, key=lambda candidate: dev[candidate] if task.selection.lower else -dev[candidate])
         folds = [self.test(fold, index, chosen) for index, fold in enumerate(task.folds)]
-        check_unchanged(self.upstream, self.identity["encoder"])
+        distributed.run_on_all_ranks(lambda: check_unchanged(self.upstream, self.identity["encoder"]))
         results = self.identity | {
             "metrics": average([fold["metrics"] for fold in folds]),
             "chance": average([fold["chance"] for fold in folds]),
@@ -106,10 +109,12 @@ class Search(ABC):
             "audio_seconds_per_second": round(self.store.speed, 1),
             "versions": {"sjepa": __version__, "torch": torch.__version__, "python": platform.python_version()},
         }
-        if distributed.is_main():
-            write_results(self.out, results)
-            self.clean_up(chosen)
+        distributed.run_on_main_rank(lambda: self.finish(results, chosen))
         return results
+
+    def finish(self, results: dict[str, Any], chosen: float) -> None:
+        write_results(self.out, results)
+        self.clean_up(chosen)
 
     def training_steps(self, candidates: Sequence[float]) -> int:
         """Return how many steps the training of all candidates takes. 0 for a task without training."""
