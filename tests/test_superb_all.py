@@ -3,6 +3,7 @@
 import csv
 import itertools
 import json
+import resource
 import shutil
 import zipfile
 from collections import Counter
@@ -15,7 +16,7 @@ import pytest
 import soundfile
 import superb_corpora as corpora
 import torch
-from processes import start_ranks
+from processes import Command, start_ranks
 
 from sjepa import distributed
 from sjepa.cli import dispatch
@@ -102,6 +103,27 @@ def test_features_on_disk_are_bounded(tmp_path: Path) -> None:
     assert sum(file.stat().st_size for file in kept) <= most + 200 * len(kept)  # with their headers
     full = FeatureFiles(tmp_path / "cache", most, upstream)
     assert full.room < most / 3
+
+
+def fill_cache(arguments: list[str]) -> None:
+    """Compute features while the kernel refuses to write longer files than the second, as a full disk would."""
+    folder = Path(arguments[0])
+    upstream = load_upstream("logmel")
+    store = FeatureStore(upstream, 0.0, FeatureFiles(folder / "cache", 2**20, upstream))
+    made = noises(folder / "audio", 4)
+    size = 4 * features(FeatureStore(upstream), made[1:2])[0].numel()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 200, size + 200))  # with a header
+    expected = features(FeatureStore(upstream), made)
+    for _ in range(2):
+        assert all(a.equal(b) for a, b in zip(features(store, made), expected, strict=True))
+
+
+def test_a_full_disk_for_features_is_reported_once_and_does_not_end_the_evaluation(tmp_path: Path) -> None:
+    command = Command([str(tmp_path)], tmp_path / "output.txt", main=fill_cache)
+    assert command.wait() == 0, command.text
+    assert command.text.count("File too large; no more features are saved there") == 1
+    left = [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
+    assert [path.suffix for path in left] == [".npy", ".npy"]  # and nothing unfinished
 
 
 def test_features_of_changed_audio_are_computed_again(tmp_path: Path) -> None:

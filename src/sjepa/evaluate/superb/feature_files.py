@@ -1,7 +1,7 @@
 """Features on disk, if they do not fit in memory: one memory-mapped file per utterance."""
 
 import hashlib
-from contextlib import suppress
+import io
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +14,7 @@ from sjepa.evaluate.baselines import BASELINES
 from sjepa.evaluate.superb.records import Utterance
 from sjepa.evaluate.upstream import NO_WEIGHTS, Upstream
 from sjepa.files import atomic_file, refuse_file
+from sjepa.progress import say
 
 SUFFIX = ".npy"
 
@@ -50,14 +51,21 @@ class FeatureFiles:
         return torch.from_numpy(np.load(file, mmap_mode="c")).view(self.dtype)
 
     def save(self, utterance: Utterance, states: Tensor) -> None:
-        """Save features if there is room."""
+        """Save features if there is room. If the disk is full, report it once and save no more."""
         size = states.numel() * states.element_size()
         file = self.file(utterance)
         if size > self.room or file.is_file():
             return
         self.room -= size
-        file.parent.mkdir(parents=True, exist_ok=True)  # the folder may have been deleted
         plain = states.contiguous().view(torch.int16) if states.dtype is torch.bfloat16 else states
-        # The temporary file is gone if another rank has just written the same one.
-        with suppress(FileNotFoundError), atomic_file(file) as unfinished, unfinished.open("wb") as target:
-            np.save(target, plain.cpu().numpy())
+        content = io.BytesIO()
+        np.save(content, plain.cpu().numpy())  # not to the file: on a full disk, numpy may cut it off without an error
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)  # the folder may have been deleted
+            with atomic_file(file) as unfinished:
+                unfinished.write_bytes(content.getbuffer())
+        except FileNotFoundError:  # another process has just deleted the folder
+            pass
+        except OSError as error:
+            self.room = 0
+            say(f"{self.folder}: {error.strerror}; no more features are saved there, others are computed when needed")
