@@ -1,6 +1,7 @@
 """Runs that start from others: a second phase from the first phase of another run, or another encoder."""
 
 import dataclasses
+import json
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,10 @@ from conftest import change
 from processes import start_ranks
 from small_runs import Make, arguments, lines
 
-from sjepa import UserError
+from sjepa import Encoder, EncoderConfig, UserError
 from sjepa.runs.folder import RunFolder
 from sjepa.train.branch import branch, find_unshared
+from sjepa.train.initial_encoder import read_initial_encoder
 from sjepa.train.loop import pretrain
 
 
@@ -67,6 +69,18 @@ def test_a_run_can_start_from_another_encoder(corpus: Path, tmp_path: Path, micr
         pretrain(larger, corpus, tmp_path / "larger", show=False)
     with pytest.raises(UserError, match=r"another size than the config: use --preset compact$"):
         pretrain(dataclasses.replace(config, init_from="english-compact"), corpus, tmp_path / "shipped", show=False)
+
+
+def test_a_size_that_another_encoder_does_not_state_is_the_default(tmp_path: Path) -> None:
+    config = EncoderConfig(hidden_size=32, layers=1, heads=2, inner_size=64, conv_channels=32)
+    Encoder(config).save_pretrained(tmp_path)
+    settings = json.loads((tmp_path / "config.json").read_text())
+    assert settings.pop("num_conv_pos_embeddings") == EncoderConfig().position_kernel == 128
+    (tmp_path / "config.json").write_text(json.dumps(settings))
+    weights = read_initial_encoder(str(tmp_path), config)
+    assert weights.keys() == Encoder.from_pretrained(tmp_path).state_dict().keys()
+    with pytest.raises(UserError, match=r"another size than the config: set --encoder\.position-kernel 128$"):
+        read_initial_encoder(str(tmp_path), dataclasses.replace(config, position_kernel=16))
 
 
 def test_the_size_of_another_encoder_is_checked_before_the_layer_that_is_read(corpus: Path, tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """The encoder that a run starts from (`init_from`)."""
 
+from dataclasses import asdict
+
 from torch import Tensor
 
 from sjepa.errors import UserError
@@ -13,7 +15,8 @@ SIZES = ("hidden_size", "layers", "heads", "inner_size", "conv_channels", "posit
 
 def read_initial_encoder(source: str, config: EncoderConfig) -> dict[str, Tensor]:
     """Read the weights of an encoder. Raise UserError if its size is not that of the config."""
-    weights, fields = formats.read_encoder(find_encoder(source))
+    weights, stated = formats.read_encoder(find_encoder(source))
+    fields = asdict(EncoderConfig()) | stated
 
     def list_differences(other: EncoderConfig) -> list[str]:
         differing = [name for name in SIZES if fields[name] != getattr(other, name)]
