@@ -203,6 +203,19 @@ def test_the_last_frame_comes_twice() -> None:
     x = torch.randn(1, 10, 4)
     longer, _ = head.recurrent(torch.cat([x, x[:, -1:]], dim=1))
     assert torch.equal(head(x, torch.tensor([10])), head.output(longer))
+    assert torch.equal(head.eval()(x, torch.tensor([10])), head.output(longer))
+
+
+def test_batching_changes_the_last_frame_in_training_as_in_s3prl_but_not_in_evaluation() -> None:
+    torch.manual_seed(0)
+    head = DiarizationHead(4)
+    x, frames = torch.randn(2, 10, 4), torch.tensor([10, 7])
+    x[1, 7:] = 0
+    alone = head(x[1:, :7], frames[1:])[0]
+    padded, _ = head.recurrent(x[1:, :8])  # s3prl repeats the end of the padded batch, so this frame is padding
+    assert torch.allclose(head(x, frames)[1, :8], head.output(padded)[0], atol=1e-6)
+    assert not torch.allclose(head(x, frames)[1, 7], alone[7], atol=1e-3)
+    assert torch.allclose(head.eval()(x, frames)[1, :8], alone, atol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,9 @@ WIDTH = 512
 class DiarizationHead(nn.Module):
     """One LSTM layer, and a binary decision for each speaker at each frame.
 
-    Labels have one frame more than features, so the last frame of the features is repeated.
+    Labels have one frame more than features. As in s3prl, the last frame of the padded batch is repeated in training,
+    which is padding for all utterances but the longest. In evaluation, s3prl has one utterance per batch. Here each
+    utterance repeats its own last frame, so that batching does not change the result.
     """
 
     def __init__(self, dimension: int):
@@ -34,7 +36,11 @@ class DiarizationHead(nn.Module):
         self.output = nn.Linear(WIDTH, SPEAKERS)
 
     def forward(self, x: Tensor, frames: Tensor) -> Tensor:  # (B, T, D) -> (B, T + 1, speakers)
-        x, _ = self.recurrent(torch.cat([x, x[:, -1:]], dim=1))
+        x = torch.cat([x, x[:, -1:]], dim=1)
+        if not self.training:
+            rows = torch.arange(len(x))
+            x[rows, frames] = x[rows, frames - 1]
+        x, _ = self.recurrent(x)
         return self.output(x)
 
 
