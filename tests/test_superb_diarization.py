@@ -18,6 +18,7 @@ from sjepa.evaluate.superb.protocol import LearningRateSearch
 from sjepa.evaluate.superb.records import Fold, Utterance
 from sjepa.evaluate.superb.task import Recipe
 from sjepa.evaluate.superb.tasks import make_task
+from sjepa.evaluate.superb.tasks.sd import sample_recordings
 from sjepa.evaluate.upstream import load_upstream
 
 
@@ -216,6 +217,31 @@ def test_batching_changes_the_last_frame_in_training_as_in_s3prl_but_not_in_eval
     assert torch.allclose(head(x, frames)[1, :8], head.output(padded)[0], atol=1e-6)
     assert not torch.allclose(head(x, frames)[1, 7], alone[7], atol=1e-3)
     assert torch.allclose(head.eval()(x, frames)[1, :8], alone, atol=1e-6)
+
+
+def test_lite_keeps_all_chunks_of_a_recording() -> None:
+    chunks = [Utterance(name, Path(f"{name}.wav"), "", start=start) for name in "abcd" for start in (0, 1, 2)]
+    kept = sample_recordings(chunks, 2)
+    assert [(chunk.name, chunk.start) for chunk in kept] == [(name, start) for name in "ac" for start in (0, 1, 2)]
+    assert sample_recordings(chunks, 4) == chunks
+
+
+def test_lite_scores_every_recording_whole(tmp_path: Path) -> None:
+    """A perfect head makes no error, also if the recordings have more chunks than the lite protocol has recordings."""
+    for part, count in (("train", 1), ("dev", 1), ("test", 500)):
+        folder = tmp_path / part
+        folder.mkdir()
+        names = [f"{part}-{number}" for number in range(count)]
+        (folder / "x.wav").touch()
+        (folder / "wav.scp").write_text("".join(f"{name} x.wav\n" for name in names))
+        (folder / "reco2dur").write_text("".join(f"{name} 70.0\n" for name in names))
+        (folder / "segments").write_text("".join(f"1{n} {n} 1.0 30.0\n2{n} {n} 20.0 60.0\n" for n in names))
+        (folder / "utt2spk").write_text("".join(f"1{n} one\n2{n} two\n" for n in names))
+    task = make_task("sd", tmp_path, lite=True)
+    assert isinstance(task, DiarizationTask)
+    test = task.folds[0].test
+    perfect = [task.active[u.label].numpy() for u in test]
+    assert task.score_part(perfect, test)["der"] == pytest.approx(0, abs=0.01)
 
 
 @pytest.mark.parametrize(
