@@ -3,6 +3,7 @@
 import hashlib
 import json
 import pickle
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -191,6 +192,11 @@ def load_tensors(file: Path) -> Any:
         ) from error
     except Exception as error:  # bytes that are not a pickle can raise anything
         raise UserError(f"{file} is not a file of weights") from error
+
+
+def select_part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Return the tensors whose names start with a prefix, without it: the weights of one module of a larger one."""
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
 def load_strictly(module: nn.Module, weights: dict[str, Tensor], source: str) -> None:

@@ -347,6 +347,10 @@ def planned_steps(settings: dict[str, Any]) -> int:
     return sum(phase["steps"] for phase in phases if WHOLE.accepts(phase.get("steps")))
 
 
+def timestamp() -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S")
+
+
 def describe_process() -> dict[str, str]:
     """Return the command of this process, and the time."""
-    return {"command": " ".join(sys.argv), "started": time.strftime("%Y-%m-%d %H:%M:%S")}
+    return {"command": " ".join(sys.argv), "started": timestamp()}

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from sjepa.errors import UserError
 from sjepa.model.encoder_folder import find_encoder_files
-from sjepa.model.formats import fingerprint
+from sjepa.model.formats import fingerprint, select_part
 from sjepa.model.predictor import Predictor
 from sjepa.runs.checkpoint import load_valid, refuse_unfit
 from sjepa.runs.folder import RunFolder
@@ -103,15 +103,12 @@ class RunHeads:
         for parts, state in load_valid(self.run):
             self.parts, self.state = parts, state
             self.weights = parts.get("model", {})
-            trained = self.part("encoder.")
+            trained = select_part(self.weights, "encoder.")
             if exported.keys() == trained.keys() and all(is_same_weight(exported[n], t) for n, t in trained.items()):
                 return
         raise UserError(
             f"{path}: its encoder belongs to no checkpoint; is another process writing it, or was it replaced?"
         )
-
-    def part(self, prefix: str) -> dict[str, Tensor]:
-        return {name.removeprefix(prefix): t for name, t in self.weights.items() if name.startswith(prefix)}
 
     def clusters(self) -> Clusters:
         return restore_clusters(self.run, self.parts, self.state)
@@ -121,7 +118,7 @@ class RunHeads:
         with refuse_unfit(self.run):
             hidden_size = self.weights["head.output.weight"].shape[1]
             predictor = Predictor(hidden_size, self.run.config().predictor)
-            predictor.load_state_dict(self.part("predictor."))
+            predictor.load_state_dict(select_part(self.weights, "predictor."))
         return predictor.eval().requires_grad_(False)
 
 

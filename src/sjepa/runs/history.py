@@ -8,7 +8,6 @@ import json
 import os
 import platform
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -16,17 +15,13 @@ from typing import Any
 from sjepa.errors import UserError
 from sjepa.fields import shorten
 from sjepa.files import write_whole
-from sjepa.runs.folder import HISTORY, PENDING, RunFolder
+from sjepa.runs.folder import HISTORY, PENDING, RunFolder, timestamp
 from sjepa.stopping import StoppedError
 
 LONGEST = 200  # number of starts to keep
 COMMAND = 2000  # characters of a command to keep
 Entry = dict[str, Any]
 """A start of a run: time, host, versions, step and changes, and later how it stopped."""
-
-
-def timestamp() -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S")
 
 
 def record_start(

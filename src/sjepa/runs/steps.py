@@ -42,7 +42,7 @@ def load_encoder_at(path: Path, step: int | None, ema: bool = False) -> "Encoder
 
     With `ema`, load the target encoder: the moving average of the encoder, whose features the mixture reads.
     """
-    from sjepa.model.formats import load_strictly
+    from sjepa.model.formats import load_strictly, select_part
     from sjepa.runs.encoder import Encoder
     from sjepa.runs.heads import restore_clusters
 
@@ -53,9 +53,7 @@ def load_encoder_at(path: Path, step: int | None, ema: bool = False) -> "Encoder
     if found is None:
         raise UserError(f"{path} has no checkpoint yet: `sjepa pretrain --out {path}` continues it")
     parts, state = found
-    prefix = "features.encoder." if ema else "encoder."
-    part = parts["targets" if ema else "model"]
-    weights = {name.removeprefix(prefix): tensor for name, tensor in part.items() if name.startswith(prefix)}
+    weights = select_part(parts["targets"], "features.encoder.") if ema else select_part(parts["model"], "encoder.")
     if not weights:
         raise UserError(
             f"{path} has no target encoder at step {state['step']}: its targets do not read an encoder there"

@@ -22,6 +22,7 @@ from sjepa.errors import UserError
 from sjepa.fields import FLAG, NUMBER, SURPRISES, TEXT, WHOLE, one_of, optional, require, shorten, table_of
 from sjepa.files import save_tensors
 from sjepa.model.encoder_folder import CLUSTERS_HEADER
+from sjepa.model.formats import select_part
 from sjepa.model.predictor import ClusterHead
 from sjepa.targets.gmm import DiagonalGMM
 from sjepa.targets.kinds import KINDS, TargetName
@@ -84,14 +85,14 @@ class Clusters(nn.Module):
         projected = "projection.directions" in tensors
         dimension, components = tensors["projection.directions"].shape if projected else (self.mixture.dimension, 0)
         self.projection = PrincipalComponents(dimension, components)
-        self.projection.load_state_dict(select(tensors, "projection."))
+        self.projection.load_state_dict(select_part(tensors, "projection."))
         self.features = None
         if not self.kind.reads_encoder:  # the encoder of the source is then not used
             self.features = self.kind.plain_features(info.mfcc)
-            self.features.load_state_dict(select(tensors, "features."))
+            self.features.load_state_dict(select_part(tensors, "features."))
         count, hidden_size = tensors["head.output.weight"].shape
         self.head = ClusterHead(hidden_size, count)
-        self.head.load_state_dict(select(tensors, "head."))
+        self.head.load_state_dict(select_part(tensors, "head."))
         self.eval().requires_grad_(False)
 
     @property
@@ -154,15 +155,11 @@ class Clusters(nn.Module):
             raise UserError(f"{path} does not hold a mixture and a head ({shorten(str(error))})") from error
 
 
-def select(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-
-
 def clusters_from_parts(
     model: Mapping[str, Tensor], targets: Mapping[str, Tensor], info: ClustersInfo
 ) -> dict[str, Tensor]:
     """Select the tensors of the file from the model and the targets of a checkpoint."""
-    found = select(targets, "codebook.")
+    found = select_part(targets, "codebook.")
     kept = ("projection.",) if KINDS[info.targets].reads_encoder else ("projection.", "features.")
     found |= {name: tensor for name, tensor in targets.items() if name.startswith(kept)}
     return found | {name: tensor for name, tensor in model.items() if name.startswith("head.")}

@@ -195,7 +195,7 @@ def useful_gpus(work: Work, machine: Machine) -> tuple[int, float]:
 def describe_plan(work: Work, machine: Machine, shard_hours: float) -> list[str]:
     """The lines of the plan, section by section."""
     sections = [summarise(work, machine, shard_hours), describe_limits(work, machine), describe_scaling(work, machine)]
-    if repetition := describe_repetition(work.audio_seconds, sum(phase.steps for phase in work.phases), work.hours):
+    if repetition := describe_repetition(work.audio_seconds, work.steps, work.hours):
         sections.append([repetition])
     return [line for section in sections for line in (*section, "")][:-1]
 

@@ -27,7 +27,7 @@ from sjepa.runs.folder import RunFolder
 from sjepa.runs.heads import describe_clusters
 from sjepa.runs.steps import load_step
 from sjepa.seeds import seed_from
-from sjepa.targets.clusters import ClustersInfo, clusters_from_parts, save_clusters, select
+from sjepa.targets.clusters import ClustersInfo, clusters_from_parts, save_clusters
 from sjepa.targets.kinds import FeatureInputs
 from sjepa.targets.layer import LayerChoice
 from sjepa.targets.targets import Targets
@@ -216,7 +216,7 @@ class Run:
         self, folder: RunFolder, parts: dict[str, dict[str, Tensor]], clusters: ClustersInfo, ended: int | None
     ) -> None:
         """Write the encoder with its mixture and head. At the end of a phase, also write the files of that phase."""
-        encoder = select(parts["model"], "encoder.")
+        encoder = formats.select_part(parts["model"], "encoder.")
         tensors = clusters_from_parts(parts["model"], parts["targets"], clusters)
         clusters = replace(clusters, encoder=formats.fingerprint_weights(encoder))
         settings = formats.to_hugging_face(self.config.encoder)

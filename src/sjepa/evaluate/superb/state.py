@@ -13,6 +13,7 @@ from sjepa.errors import UserError
 from sjepa.evaluate.results import flatten_settings
 from sjepa.fields import SURPRISES, TABLE, WHOLE, Kind, check_fields, list_of, shorten
 from sjepa.files import save_tensors
+from sjepa.model.formats import select_part
 
 SCORE = Kind("a number", lambda value: type(value) in (int, float) and not abs(value) > 1e300)  # NaN before the first
 WEIGHTS = "encoder fingerprint"  # the field of an evaluation that changes with the weights, as flattened
@@ -87,8 +88,7 @@ class TrainingState:
         check_fields(about, FIELDS, str(self.file))
         self.step, self.best_step = about["step"], about["best_step"]
         self.best_score, self.curve = about["best_score"], about["curve"]
-        self.best = {name.removeprefix("best."): t for name, t in tensors.items() if name.startswith("best.")}
-        last = {name.removeprefix("last."): t for name, t in tensors.items() if name.startswith("last.")}
+        self.best, last = select_part(tensors, "best."), select_part(tensors, "last.")
         self.modules.load_state_dict(last or self.best)
         adam: dict[int, dict[str, Tensor]] = {}
         for name, tensor in tensors.items():
