@@ -15,13 +15,14 @@ from scipy import stats
 
 from sjepa.analysis.calibration import calibrate, make_task, rank_correlation, split_corpus, train_heads
 from sjepa.analysis.clusters import analyse_clusters, draw_clusters, occupancy, summarise_phones
-from sjepa.analysis.erank import analyse_erank, draw_erank
-from sjepa.analysis.pareto import analyse_pareto, draw_pareto, frontier, frontier_line
+from sjepa.analysis.erank import analyse_erank, draw_effective_ranks, draw_erank
+from sjepa.analysis.pareto import analyse_pareto, draw_pareto, frontier, frontier_line, size_axis
 from sjepa.analysis.restored_run import RestoredRun
 from sjepa.audio.io import read_audio
 from sjepa.cli import dispatch
 from sjepa.errors import UserError
 from sjepa.evaluate.labelled import read_labelled
+from sjepa.evaluate.results import find_results
 from sjepa.evaluate.superb.features import FeatureStore
 from sjepa.evaluate.upstream import Upstream, load_upstream
 from sjepa.runs.events import decay_switches, select_events
@@ -138,6 +139,25 @@ def test_the_frontiers_line_goes_through_its_systems_in_steps() -> None:
     assert frontier_line(systems) == [(1, 20), (50, 20), (50, 12)]
 
 
+def test_the_axis_of_sizes_shows_the_smallest_system() -> None:
+    for millions in (0.8, 12.0):
+        low, ticks = size_axis([{"millions": 50.0}, {"millions": millions}])
+        assert low < min(millions, 2.0)
+        assert all(tick > low for tick in ticks)
+
+
+def test_decay_switches_are_drawn_in_their_own_phase() -> None:
+    plots = pytest.importorskip("matplotlib.figure").Figure().subplots(1, 3)
+    found = {
+        "phase": [1, 2, 3], "steps": [50, 150, 250], "measured": [[1.0]] * 3, "smoothed": [[1.0]] * 3,
+        "decay_switches": [[120, 0.9], [150, 0.99], [200, 0.9], [260, 0.99]],
+    }  # fmt: skip
+    for number, axes in enumerate(plots, 1):
+        draw_effective_ranks(axes, found, number, 100 * (number - 1), 100 * number)
+    drawn = [[line.get_xdata()[0] for line in axes.lines if line.get_linestyle() == "--"] for axes in plots]
+    assert drawn == [[], [120, 150, 200], [260]]
+
+
 def results(run: Path, task: str, metrics: dict[str, float], name: str = "full") -> None:
     folder = run / "results" / f"{task}-{name}"
     folder.mkdir(parents=True)
@@ -163,7 +183,7 @@ def test_our_results_appear_with_reported_ones_and_lite_results_do_not(tmp_path:
     pytest.importorskip("matplotlib")
     results(tmp_path, "asr", {"wer": 11.0, "cer": 3.0})
     results(tmp_path, "asr", {"wer": 1.0, "cer": 0.3}, "lite")
-    found = analyse_pareto([tmp_path])
+    found = analyse_pareto(find_results([tmp_path]))
     ours = [system for system in found["tasks"]["asr wer"]["systems"] if system["ours"]]
     assert ours == [{"name": "mine <b>", "millions": 52.0, "score": 11.0, "ours": True, "frontier": True}]
     assert not any(system["ours"] for system in found["tasks"]["er accuracy"]["systems"])
@@ -172,7 +192,7 @@ def test_our_results_appear_with_reported_ones_and_lite_results_do_not(tmp_path:
     for task in found["tasks"].values():  # the paper's claim about itself
         assert [s["frontier"] for s in task["systems"] if s["name"] == "S-JEPA (paper)"] == [True]
     draw_pareto(found, tmp_path / "pareto")
-    draw_pareto(analyse_pareto([tmp_path / "nowhere"]), tmp_path / "none")
+    draw_pareto(analyse_pareto([]), tmp_path / "none")
 
 
 def test_components_die_and_are_born() -> None:

@@ -18,7 +18,7 @@ from sjepa.analysis.missing import analyse_missing
 from sjepa.analysis.restored_run import RestoredRun
 from sjepa.analysis.speech import CorpusLabels, excerpt_segments, find_utterances, label_file, merge_labels, read_speech
 from sjepa.analysis.style import file_name, load_findings
-from sjepa.analysis.utterance import analyse_utterance, draw_utterance, mel_ticks, spectrogram_image
+from sjepa.analysis.utterance import analyse_utterance, draw_utterance, file_stem, mel_ticks, spectrogram_image
 from sjepa.audio.io import to_int16
 from sjepa.audio.mfcc import log_mel, mel_filters
 from sjepa.cli import dispatch
@@ -115,7 +115,9 @@ def test_silence_and_hostile_names_are_drawn(
 def test_names_become_names_of_files() -> None:
     assert file_name("a/b c<d>語.wav") == "a_b_c_d_語.wav"
     assert file_name("../..") == "unnamed"
-    assert len(file_name("x" * 300)) == 80
+    long, longer = (file_name("x" * count) for count in (300, 301))
+    assert len(long) == len(longer) == 80
+    assert long != longer
 
 
 def test_what_cannot_be_looked_at_is_refused(tmp_path: Path) -> None:
@@ -196,6 +198,17 @@ def test_a_folder_without_labels_gives_utterances_without_labels(tmp_path: Path)
         write(tmp_path / f"{index}.wav", 0.1 * np.random.default_rng(index).normal(size=16_000))
     chosen = find_utterances(tmp_path, [], 2, "dev-clean")
     assert [(item.utterance.name, item.utterance.label) for item in chosen] == [("0.wav", ""), ("2.wav", "")]
+
+
+def test_files_of_the_same_name_keep_the_folders_that_differ(tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        write(tmp_path / folder / "1.wav", np.ones(16_000))
+    files = [tmp_path / "a" / "1.wav", tmp_path / "b" / "1.wav"]
+    for chosen in (find_utterances(tmp_path, [], 2, "dev-clean"), find_utterances(None, files, 2, "")):
+        assert [item.utterance.name for item in chosen] == ["a/1.wav", "b/1.wav"]
+        assert len({file_stem(item.utterance) for item in chosen}) == 2
+    assert find_utterances(None, files[:1], 1, "")[0].utterance.name == "1.wav"
 
 
 def test_the_command_takes_files_with_their_labels_and_draws_them_again(tmp_path: Path) -> None:

@@ -111,8 +111,13 @@ def test_a_calibration_and_results_of_the_full_protocol_are_drawn(tmp_path: Path
     page = Page(write_page(run, tmp_path / "page.html"))
     assert page.charts["calibration"]["data"][0]["y"] == [30.0, 20.0]
     assert "layer 1 is best and layer 1 has the highest rank: the same layer" in page.text
-    ours = [trace for trace in page.charts["pareto-0"]["data"] if trace["name"] == "measured here"]
-    assert [(trace["x"], trace["y"]) for trace in ours] == [([52.0], [11.0])]
+    assert "at the end of phase 1: 1,000 steps" in page.text
+    (tmp_path / "more").mkdir()
+    (run / "results.json").rename(tmp_path / "more" / "results.json")
+    moved = Page(write_page(run, tmp_path / "page.html", more_results=(tmp_path / "more",)))
+    for found in (page, moved):
+        ours = [trace for trace in found.charts["pareto-0"]["data"] if trace["name"] == "measured here"]
+        assert [(trace["x"], trace["y"]) for trace in ours] == [([52.0], [11.0])]
 
 
 def test_a_comparison_has_the_curves_of_all_runs_and_their_differences(tmp_path: Path) -> None:
@@ -132,6 +137,9 @@ def test_a_comparison_has_the_curves_of_all_runs_and_their_differences(tmp_path:
     assert "hidden_size" not in page.text  # does not differ
     assert "91.25" in page.text
     assert {"softness-visible", "softness-masked", "softness-target"} <= page.charts.keys()
+    (curve,) = page.charts["softness-masked"]["data"]  # all frames are below the end of the last bin
+    edges = json.loads((runs[0] / "analysis" / "entropy.json").read_text())["edges"]
+    assert (curve["x"][-1], curve["y"][-1]) == (edges[-1], pytest.approx(1.0))
     same = tmp_path / "other" / "one"
     assert str(make_run(same, make_events(0))) in Page(write_comparison([runs[0], same], tmp_path / "page.html")).text
 

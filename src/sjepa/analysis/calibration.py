@@ -65,6 +65,7 @@ def calibrate(
         "labels": labels,
         "metric": task.selection.name,
         "steps": steps,
+        "checkpoint_step": step,
         "train_utterances": len(train),
         "held_out_utterances": len(held_out),
         "seed": seed,

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from sjepa.analysis.names import calibration_moment
 from sjepa.analysis.style import GRID, INK, MARKERS, MASKED, MUTED, RULE, Findings, figure, ramp
 from sjepa.errors import UserError
 from sjepa.runs.events import active_layers, decay_switches, last_step, phase_spans, select_events
@@ -50,7 +51,7 @@ def draw_phases(fig: Any, found: Findings) -> None:
     rows = fig.subplots(2, len(phases), sharex="col", sharey="row", height_ratios=(9, 1), squeeze=False)
     for index, (number, start, end) in enumerate(phases):
         axes, strip = rows[0][index], rows[1][index]
-        draw_effective_ranks(axes, found, number)
+        draw_effective_ranks(axes, found, number, start, end)
         draw_active(strip, found, start, end)
         letter = f"({'abcdefgh'[index]}) " if len(phases) <= 8 else ""
         axes.set_title(f"{letter}Phase {number}")
@@ -63,16 +64,15 @@ def draw_phases(fig: Any, found: Findings) -> None:
         )
 
 
-def draw_effective_ranks(axes: Any, found: Findings, phase: int) -> None:
-    """Draw the measurements of a phase as dots and their running mean as lines."""
+def draw_effective_ranks(axes: Any, found: Findings, phase: int, first: int, last: int) -> None:
+    """Draw the measurements of a phase as dots and their running mean as lines, and where the decay switches."""
     checks = [index for index, number in enumerate(found["phase"]) if number == phase]
     steps = [found["steps"][index] for index in checks]
     for layer, colour in enumerate(ramp(len(found["smoothed"][-1]))):
         axes.plot(steps, [found["measured"][i][layer] for i in checks], ".", color=colour, alpha=0.3, ms=4)
         values = [found["smoothed"][i][layer] for i in checks]
         axes.plot(steps, values, color=colour, label=f"layer {layer}", marker=MARKERS[layer % len(MARKERS)], ms=3.5)
-    last = found["phases"][-1][0] == phase
-    for step, decay in found["decay_switches"] if last else ():
+    for step, decay in (switch for switch in found["decay_switches"] if first < switch[0] <= last):
         axes.axvline(step, color=RULE, lw=0.8, ls=(0, (2, 2)), zorder=0)
         axes.text(step, 0.01, f" {decay:g}", transform=axes.get_xaxis_transform(), color=MUTED, fontsize=7, rotation=90)
     axes.grid(color=GRID, lw=0.7, axis="y")
@@ -112,7 +112,6 @@ def draw_calibration(fig: Any, calibration: dict[str, Any]) -> None:
         )
     best = min(range(len(scores)), key=scores.__getitem__)
     axes.plot(effective_ranks[best], scores[best], "o", ms=16, mfc="none", mec=MASKED, mew=1.2)
-    axes.set(
-        xlabel="effective rank at the end of phase 1", ylabel=f"{calibration['metric'].upper()} (%), lower is better"
-    )
+    when = calibration_moment(calibration)
+    axes.set(xlabel=f"effective rank {when}", ylabel=f"{calibration['metric'].upper()} (%), lower is better")
     axes.set_title(f"rank correlation {calibration['spearman']:+.2f} (p = {calibration['p']:.2g})")

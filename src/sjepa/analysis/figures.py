@@ -102,7 +102,7 @@ def draw_run(run: RunFolder, out: Path, prefix: str, made: FigureList) -> None:
 
 def draw_size(folders: Sequence[Path], run: Path, out: Path, made: FigureList) -> None:
     """Draw the Pareto figure of reported systems and of all available results."""
-    found = analyse_pareto(folders)
+    found = analyse_pareto(find_results(folder for folder in folders if folder.is_dir()))
     draw_pareto(found, out / "pareto")
     made.files += [out / f"pareto.{kind}" for kind in FORMATS]
     if not found["ours"]:

@@ -7,7 +7,6 @@ from typing import Any
 from sjepa.analysis.style import GRID, INK, MUTED, PLAIN, RULE, SKY, WARNING, Findings, figure
 from sjepa.evaluate import reported
 from sjepa.evaluate.metric import SectionKind, column_name
-from sjepa.evaluate.results import find_results
 from sjepa.evaluate.superb.metrics import ACCURACY, WER
 from sjepa.evaluate.table import build_sections, find_section
 
@@ -19,9 +18,8 @@ PAPER = "S-JEPA (paper)"
 COMPACT = 90.0  # millions of parameters: the paper compares systems below this size
 
 
-def analyse_pareto(folders: Sequence[Path]) -> Findings:
-    """Collect all systems with a size and a score under the full protocol. Results in the folders are ours."""
-    results = find_results(folder for folder in folders if folder.is_dir())
+def analyse_pareto(results: Sequence[dict[str, Any]]) -> Findings:
+    """Collect all systems with a size and a score under the full protocol. The given results are ours."""
     sections = [section for section in build_sections(results) if section.key.kind is SectionKind.SUPERB]
     ours = [row for section in sections for row in section.rows if not row.reported]
     places = [(result["task"], find_section(result)) for result in results]
@@ -96,6 +94,12 @@ def frontier_line(systems: Sequence[dict[str, Any]]) -> list[tuple[float, float]
     return line
 
 
+def size_axis(systems: Sequence[dict[str, Any]]) -> tuple[float, list[float]]:
+    """The left end of the logarithmic axis of millions of parameters, and its ticks."""
+    low = 0.7 * min([2.0, *(system["millions"] for system in systems)])
+    return low, [tick for tick in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 300) if tick > low]
+
+
 def draw_pareto(found: Findings, stem: Path) -> None:
     with figure(11, 4.6, stem) as fig:
         for axes, about in zip(fig.subplots(1, 2), found["tasks"].values(), strict=True):
@@ -123,9 +127,9 @@ def draw_task(axes: Any, about: dict[str, Any]) -> None:
         if group:
             x, y = [s["millions"] for s in group], [s["score"] for s in group]
             axes.plot(x, y, marker, color=colour, ms=13 if marker == "*" else 6, mec="white", label=label)
-    axes.set(xscale="log", xlim=(1.4, 800), xlabel="parameters (millions)", title=about["title"])
-    ticks = [2, 5, 10, 20, 50, 100, 300]
-    axes.set_xticks(ticks, [str(tick) for tick in ticks])
+    low, ticks = size_axis(systems)
+    axes.set(xscale="log", xlim=(low, 800), xlabel="parameters (millions)", title=about["title"])
+    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.minorticks_off()
     axes.grid(color=GRID, lw=0.7)
     axes.set_axisbelow(True)

@@ -1,6 +1,7 @@
 """Choose and read the utterances to analyse: files, or a part of a corpus, with their labels."""
 
 import itertools
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -76,7 +77,8 @@ def find_utterances(
         known: dict[Path, list[LabelledUtterance]] = {}
         for item in labels:
             known.setdefault(item.utterance.path.resolve(), []).append(item)
-        return [label_file(path, known.get(path.resolve(), [])) for path in files]
+        names = short_names(files)
+        return [label_file(path, known.get(path.resolve(), []), name) for path, name in zip(files, names, strict=True)]
     if data is None:
         raise UserError("no utterance given: name audio files, or give a corpus with --data")
     return choose_utterances(data, labels, count)
@@ -92,10 +94,21 @@ def choose_utterances(data: Path, labels: list[LabelledUtterance], count: int) -
         raise UserError(f"no audio in {data}" + (f": {refused[0]}" if refused else ""))
     for reason in refused:
         say(f"left out: {reason}")
-    return [label_file(Path(path), []) for path in sample_evenly(found, count)]
+    chosen = [Path(path) for path in sample_evenly(found, count)]
+    return [label_file(path, [], name) for path, name in zip(chosen, short_names(chosen), strict=True)]
 
 
-def label_file(path: Path, known: list[LabelledUtterance]) -> LabelledUtterance:
+def short_names(files: Sequence[Path]) -> list[str]:
+    """Return the names of files, with the folders below their common one if two have the same name."""
+    names = [file.name for file in files]
+    if len(set(names)) < len(names):
+        whole = [file.resolve() for file in files]
+        common = os.path.commonpath([file.parent for file in whole])
+        names = [file.relative_to(common).as_posix() for file in whole]
+    return [show_path(name) for name in names]
+
+
+def label_file(path: Path, known: list[LabelledUtterance], name: str = "") -> LabelledUtterance:
     """Return a file as one utterance, with its labels if it has not several utterances."""
     if not path.is_file():
         raise UserError(f"there is no file {show_path(path)}")
@@ -103,7 +116,7 @@ def label_file(path: Path, known: list[LabelledUtterance]) -> LabelledUtterance:
         return known[0]
     if known:
         say(f"{show_path(path)} has {len(known)} labelled utterances: it is shown as a whole, without labels")
-    return LabelledUtterance(Utterance(show_path(path.name), path, ""))
+    return LabelledUtterance(Utterance(name or show_path(path.name), path, ""))
 
 
 def read_usable(

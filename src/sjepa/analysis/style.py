@@ -1,5 +1,6 @@
 """The style of printed figures, and how findings are saved: as JSON, then drawn from it as SVG and PNG."""
 
+import hashlib
 import json
 import re
 import warnings
@@ -20,6 +21,7 @@ Findings = dict[str, Any]
 MASKED, VISIBLE, TARGET, PREDICTOR, PLAIN = "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#0072B2"
 WARNING, SKY = "#D55E00", "#56B4E9"
 INK, MUTED, RULE, GRID, SHADE = "#1b1f24", "#667079", "#9aa3ab", "#e9ecef", "#f4f7fa"
+LONGEST_NAME = 80  # characters of the name of a file
 MARKERS = "osD^vP*X"  # distinguish curves in greyscale prints
 RAMP = ("#440154", "#414487", "#2a788e", "#22a884", "#7ad151")  # viridis without its palest end
 
@@ -164,5 +166,8 @@ def redraw(path: Path, draw: Callable[[Findings, Path], None]) -> None:
 
 
 def file_name(name: str) -> str:
-    """Turn a name into one that every file system accepts. Letters of any script stay."""
-    return re.sub(r"[^\w.-]+", "_", name)[-80:].strip("._") or "unnamed"
+    """Turn a name into one that every file system accepts. Letters of any script stay. A hash replaces a long start."""
+    plain = re.sub(r"[^\w.-]+", "_", name)
+    if len(plain) > LONGEST_NAME:
+        plain = f"{hashlib.sha256(name.encode(errors='replace')).hexdigest()[:8]}-{plain[9 - LONGEST_NAME :]}"
+    return plain.strip("._") or "unnamed"

@@ -25,12 +25,13 @@ from sjepa.analysis.style import (
     figure,
     file_name,
 )
-from sjepa.audio.frames import FRAMES_PER_SECOND, frame_centres
+from sjepa.audio.frames import FRAMES_PER_SECOND, RECEPTIVE_FIELD, frame_centres
 from sjepa.audio.io import SAMPLE_RATE, show_path, to_int16
 from sjepa.audio.mfcc import log_mel
 from sjepa.evaluate.superb.records import Utterance
 
 MELS, SHIFT = 80, 160  # spectrogram: bands, samples between columns
+CENTRE = RECEPTIVE_FIELD / 2 / SAMPLE_RATE  # of the first frame and the first column, in seconds
 RANGE = 12.0  # dynamic range shown, in natural logarithms below the loudest point
 TOP = 3
 PARTS = (*PATHS, "target")
@@ -167,8 +168,10 @@ def draw_posteriors(axes: Any, found: Findings, part: str, times: np.ndarray) ->
 
 def draw_spectrogram(axes: Any, found: Findings) -> None:
     image = spectrogram_image(found)
-    right = image.shape[1] * found["spectrogram"]["seconds_per_column"]
-    axes.imshow(image, origin="lower", aspect="auto", extent=(0, right, 0, MELS), cmap="magma", vmin=0, vmax=255)
+    column = found["spectrogram"]["seconds_per_column"]
+    first = CENTRE - column / 2
+    extent = (first, first + image.shape[1] * column, 0, MELS)
+    axes.imshow(image, origin="lower", aspect="auto", extent=extent, cmap="magma", vmin=0, vmax=255)
     axes.set_yticks(mel_ticks([500, 1000, 2000, 4000]), ["0.5", "1", "2", "4 kHz"])
     text = f"   “{found['text']}”" if found["text"] else ""
     axes.set_title(shorten(found["name"] + text, 110))
@@ -187,7 +190,8 @@ def draw_segments(axes: Any, segments: list[Any], kind: str, seconds: float, wid
 def draw_strip(axes: Any, clusters: list[list[int]], part: str, components: int) -> None:
     best = np.array([row[0] for row in clusters])
     colours = np.array([cluster_colour(k) for k in range(components)])
-    extent = (0, len(best) / FRAMES_PER_SECOND, 0, 1)
+    first = CENTRE - 0.5 / FRAMES_PER_SECOND
+    extent = (first, first + len(best) / FRAMES_PER_SECOND, 0, 1)
     axes.imshow(colours[best][None], aspect="auto", extent=extent, interpolation="nearest")
     style_row(axes, f"argmax {SHORT[part]}")
 

@@ -240,6 +240,7 @@ def run_erank(command: Erank, out: Path) -> None:
 def run_pareto(command: Pareto, out: Path) -> None:
     from sjepa.analysis import style
     from sjepa.analysis.pareto import analyse_pareto, draw_pareto
+    from sjepa.evaluate.results import find_results
 
     file = style.findings_file(out, "pareto")
     if command.redraw:
@@ -249,7 +250,7 @@ def run_pareto(command: Pareto, out: Path) -> None:
             raise UserError(f"there is no folder {folder}")
     made_from = {"results": [style.absolute_path(folder) for folder in (command.run, *command.results)]}
     style.refuse_replacing(file, made_from, command.force)
-    found = analyse_pareto([command.run, *command.results]) | {"made_from": made_from}
+    found = analyse_pareto(find_results([command.run, *command.results])) | {"made_from": made_from}
     style.save_findings(found, out, "pareto", draw_pareto)
     if not found["ours"]:
         print(

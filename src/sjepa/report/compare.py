@@ -182,7 +182,7 @@ def softness(reports: Sequence[Report]) -> SectionBody | None:
                     "type": "scatter",
                     "mode": "lines",
                     "name": f"{escape(name, quote=False)}: {kept['above']['1']:.1%} above 1 bit",
-                    "x": found["edges"][:-1],
+                    "x": found["edges"][1:],
                     "y": [sum(shares[: place + 1]) for place in range(len(shares))],
                     "line": {"color": COLOURS[index % len(COLOURS)], "dash": DASHES[index % len(DASHES)], "width": 2},
                     "hovertemplate": "%{y:.1%}",

@@ -6,7 +6,7 @@ from typing import Any
 
 from sjepa.analysis.clusters import occupancies
 from sjepa.analysis.entropy import describe_modes
-from sjepa.analysis.names import LABELS
+from sjepa.analysis.names import LABELS, calibration_moment
 from sjepa.analysis.pareto import analyse_pareto
 from sjepa.evaluate.metric import SectionKind
 from sjepa.evaluate.table import Section, build_sections, find_section
@@ -62,7 +62,7 @@ def layers(report: Report) -> SectionBody:
             "calibration",
             f"Does rank find the best layer? {calibration['metric'].upper()} against effective rank",
             findings_charts.calibration(calibration),
-            f"A CTC head on every frozen layer at the end of phase 1: {calibration['steps']:,} steps on "
+            f"A CTC head on every frozen layer {calibration_moment(calibration)}: {calibration['steps']:,} steps on "
             f"{calibration['corpus']}, {calibration['labels']} of held-out speakers. Rank correlation "
             f"{calibration['spearman']:+.2f} (p = {calibration['p']:.2g}, one-sided); layer "
             f"{calibration['best_layer']} is best and layer {calibration['highest_rank_layer']} has the highest rank: "
@@ -150,7 +150,7 @@ def clusters(report: Report) -> SectionBody | None:
 def pareto(report: Report) -> SectionBody | None:
     """Size against score, if the run has results of the full protocol or the analysis was made."""
     own = any(find_section(result).kind is SectionKind.SUPERB for result in report.results)
-    found = analyse_pareto([report.folder]) if own else report.found.get("pareto")
+    found = analyse_pareto(report.results) if own else report.found.get("pareto")
     if not found:
         return None
     figures = "".join(

@@ -1,5 +1,6 @@
 """Charts of analyses: from the JSON of `sjepa analyze` to Plotly figures."""
 
+import math
 from html import escape
 from typing import Any
 
@@ -7,8 +8,8 @@ import numpy as np
 
 from sjepa.analysis.clusters import step_edges
 from sjepa.analysis.entropy import upper_limit
-from sjepa.analysis.names import LABELS
-from sjepa.analysis.pareto import PAPER, frontier_line
+from sjepa.analysis.names import LABELS, calibration_moment
+from sjepa.analysis.pareto import PAPER, frontier_line, size_axis
 from sjepa.analysis.style import GRID, INK, MUTED, PLAIN, PREDICTOR, RULE, TARGET, VISIBLE, WARNING, ramp
 from sjepa.report.charts import Chart, base_layout, vertical_line
 from sjepa.runs.events import DEAD_SHARE
@@ -109,7 +110,7 @@ def calibration(found: dict[str, Any]) -> Chart:
     }
     layout = base_layout(height=340) | {"hovermode": "closest", "showlegend": False}
     layout["margin"] |= {"t": 30, "r": 40}
-    axis_title(layout, "xaxis", "effective rank at the end of phase 1")
+    axis_title(layout, "xaxis", f"effective rank {calibration_moment(found)}")
     axis_title(layout, "yaxis", f"{found['metric'].upper()} (%), lower is better")
     return {"data": [trace], "layout": layout}
 
@@ -225,8 +226,9 @@ def pareto(about: dict[str, Any]) -> Chart:
                 }
             )
     layout = base_layout(height=440) | {"hovermode": "closest"}
-    ticks = [2, 5, 10, 20, 50, 100, 300]
-    layout["xaxis"] |= {"type": "log", "tickvals": ticks, "range": [0.1, 2.95], "showgrid": True, "gridcolor": GRID}
+    low, ticks = size_axis(about["systems"])
+    limits = [math.log10(low), math.log10(900)]
+    layout["xaxis"] |= {"type": "log", "tickvals": ticks, "range": limits, "showgrid": True, "gridcolor": GRID}
     axis_title(layout, "xaxis", "parameters (millions)")
     axis_title(layout, "yaxis", "lower is better" if about["lower"] else "higher is better")
     return {"data": traces, "layout": layout}
