@@ -77,28 +77,30 @@ def to_json_value(value: Any) -> Any:
 
 
 @contextmanager
-def record_stop(run: RunFolder, state: Any, planned: int, signal_name: Callable[[], str]) -> Iterator[None]:
-    """Record at the end of the block how it ended: the step of `state`, and the reason.
+def record_stop(
+    run: RunFolder, step: Callable[[], int], planned: int, signal_name: Callable[[], str]
+) -> Iterator[None]:
+    """Record at the end of the block how it ended: the step, and the reason.
 
     The reason is complete, signal, stopped (as requested, before the end), interrupted or error.
     """
     try:
         yield
     except KeyboardInterrupt:
-        write_stop(run, state.step, "interrupted")
+        write_stop(run, step(), "interrupted")
         raise
     except StoppedError:
-        write_stop(run, state.step, "signal", signal_name())
+        write_stop(run, step(), "signal", signal_name())
         raise
     except BaseException as error:
-        write_stop(run, state.step, "error", describe_error(error))
+        write_stop(run, step(), "error", describe_error(error))
         raise
     else:
         asked = signal_name()
-        if state.step >= planned:
-            write_stop(run, state.step, "complete")
+        if step() >= planned:
+            write_stop(run, step(), "complete")
         else:
-            write_stop(run, state.step, "signal" if asked else "stopped", asked)
+            write_stop(run, step(), "signal" if asked else "stopped", asked)
 
 
 def write_stop(run: RunFolder, step: int, reason: str, message: str = "") -> None:

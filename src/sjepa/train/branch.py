@@ -84,15 +84,15 @@ def reads_encoder(phase: PhaseConfig) -> bool:
     return phase.targets != "same" and KINDS[phase.targets].reads_encoder
 
 
-def boundary_checkpoint(run: RunFolder, config: Config, phases: int) -> Path:
+def boundary_checkpoint(folder: RunFolder, config: Config, phases: int) -> Path:
     """Return the checkpoint at the end of the first `phases` phases."""
-    return run.checkpoint(config.schedule()[phases - 1].end)
+    return folder.checkpoint(config.schedule()[phases - 1].end)
 
 
-def count_shared_phases(run: RunFolder, past: Config, config: Config) -> int:
+def count_shared_phases(folder: RunFolder, past: Config, config: Config) -> int:
     """Return how many first phases a new run can take from one that has finished them. Its last phase is always new."""
     most = min(len(past.phases), len(config.phases) - 1)
-    finished = [n for n in range(1, most + 1) if checkpoint.state_file(boundary_checkpoint(run, past, n)).is_file()]
+    finished = [n for n in range(1, most + 1) if checkpoint.state_file(boundary_checkpoint(folder, past, n)).is_file()]
     return max((n for n in finished if not find_unshared(past, config, n)), default=0)
 
 

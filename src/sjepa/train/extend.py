@@ -23,11 +23,11 @@ SWITCHES = {
 }
 
 
-def find_begun_phase(run: RunFolder) -> int:
+def find_begun_phase(folder: RunFolder) -> int:
     """Return the phase of the newest checkpoint, or 0 without checkpoints."""
-    for step in run.checkpoint_steps:
+    for step in folder.checkpoint_steps:
         try:
-            return int(checkpoint.read_state(run.checkpoint(step)).get("phase", 0))
+            return int(checkpoint.read_state(folder.checkpoint(step)).get("phase", 0))
         except checkpoint.DamagedError:
             continue
     return 0
@@ -80,39 +80,39 @@ def describe_extension(past: Config, config: Config, step: int) -> list[str]:
     return lines
 
 
-def keep_earlier(run: RunFolder, phases: int, step: int) -> Path | None:
+def keep_earlier(folder: RunFolder, phases: int, step: int) -> Path | None:
     """Copy the run at the checkpoint of a step to a folder inside it. Return the folder, or None without a checkpoint.
 
     Checkpoints and weights are hard links if the disk supports them. They take no space until the run replaces its own.
     """
-    kept = run.earlier(step)
-    if RunFolder(kept).exists or step not in run.checkpoint_steps:
+    kept = folder.earlier(step)
+    if RunFolder(kept).exists or step not in folder.checkpoint_steps:
         return kept if RunFolder(kept).exists else None
-    logged = int(checkpoint.read_state(run.checkpoint(step))["log_bytes"])
+    logged = int(checkpoint.read_state(folder.checkpoint(step))["log_bytes"])
     with atomic_folder(kept, "replace") as partial:
         new = RunFolder(partial)
-        link_tree(run.checkpoint(step), new.checkpoints / run.checkpoint(step).name)
+        link_tree(folder.checkpoint(step), new.checkpoints / folder.checkpoint(step).name)
         numbers = range(1, phases + 1)
-        for folder in (run.encoder, *map(run.phase_encoder, numbers)):
-            if folder.is_dir():
-                link_tree(folder, partial / folder.name)
-        for file in map(run.codebook, numbers):
+        for weights in (folder.encoder, *map(folder.phase_encoder, numbers)):
+            if weights.is_dir():
+                link_tree(weights, partial / weights.name)
+        for file in map(folder.codebook, numbers):
             if file.is_file():
                 link(file, partial / file.name)
-        for file in (run.refused, run.readme, run.facts_file, run.config_file):
+        for file in (folder.refused, folder.readme, folder.facts_file, folder.config_file):
             if file.is_file():
                 shutil.copy2(file, partial / file.name)
-        with run.log.open("rb") as log:
+        with folder.log.open("rb") as log:
             new.log.write_bytes(log.read(logged))
     return kept
 
 
-def keep_ended_phase(run: RunFolder, past: Config, config: Config, step: int) -> None:
+def keep_ended_phase(folder: RunFolder, past: Config, config: Config, step: int) -> None:
     """Keep the encoder of a phase that was the last and has ended, before a new phase replaces it."""
     last = len(past.phases)
-    if len(config.phases) > last and config.schedule()[last - 1].end == step and run.encoder.is_dir():
-        with atomic_folder(run.phase_encoder(last), "replace") as partial:
-            shutil.copytree(run.encoder, partial, dirs_exist_ok=True)
+    if len(config.phases) > last and config.schedule()[last - 1].end == step and folder.encoder.is_dir():
+        with atomic_folder(folder.phase_encoder(last), "replace") as partial:
+            shutil.copytree(folder.encoder, partial, dirs_exist_ok=True)
 
 
 def link_tree(source: Path, target: Path) -> None:
@@ -127,10 +127,10 @@ def link(source: str | Path, target: str | Path) -> None:
         shutil.copy2(source, target)
 
 
-def refuse_idle_change(run: RunFolder, config: Config, step: int) -> None:
+def refuse_idle_change(folder: RunFolder, config: Config, step: int) -> None:
     """Raise UserError if a run gets other audio but has no steps left."""
     if step >= config.steps:
         raise UserError(
-            f"{run} is complete: give it more steps for the new audio, as in --phase{len(config.phases)}.steps "
+            f"{folder} is complete: give it more steps for the new audio, as in --phase{len(config.phases)}.steps "
             f"{2 * config.phases[-1].steps}"
         )

@@ -150,7 +150,7 @@ def run_to_end(job: Job, request: StopRequest, show: bool) -> bool:
         if run.step >= job.phases[-1].end:
             return True
         if distributed.is_main():
-            holding.enter_context(record_stop(folder, run, config.steps, request.signal_name))
+            holding.enter_context(record_stop(folder, lambda: run.step, config.steps, request.signal_name))
         run.set_data_start(distributed.broadcast_object(audio_sections(folder.facts)[-1].since))
         holding.callback(run.writer.join)  # finish writing before the lock is released
         log = holding.enter_context(closing(Log(folder, run.log_bytes, run.step, config.train.wandb)))
