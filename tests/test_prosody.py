@@ -111,3 +111,22 @@ def test_probes_of_prosody_need_no_labels(tmp_path: Path) -> None:
     (scores,) = json.loads((tmp_path / "out" / "results.json").read_text())["layers"].values()
     assert "stress linear, held-out speakers" in scores
     assert "tone linear, held-out speakers" not in scores
+
+
+def write_voices(folder: Path, speakers: list[str]) -> list[str]:
+    """Write one utterance per speaker, with a vowel of each stress. Return the command that probes them."""
+    phones = [[0.0, 0.3, "K"], [0.3, 0.6, "AH0"], [0.6, 1.0, "AH1"]]
+    rows = ""
+    for number, speaker in enumerate(speakers):
+        soundfile.write(folder / f"{number}.wav", voice(np.linspace(90 + 10 * number, 250, 16_000)), 16_000)
+        rows += json.dumps({"path": f"{number}.wav", "speaker": speaker, "phones": phones}) + "\n"
+    (folder / "labels.jsonl").write_text(rows)
+    return ["probe", "--encoder", "logmel", "--data", str(folder), "--prosody", "--out", str(folder / "out")]
+
+
+def test_stress_is_not_probed_if_one_speaker_is_named_and_others_are_not(tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
+    dispatch(write_voices(tmp_path, ["ann", "", "ann", "", "ann", ""]))
+    (scores,) = json.loads((tmp_path / "out" / "results.json").read_text())["layers"].values()
+    assert "stress linear, held-out speakers" not in scores
+    assert {"phoneme linear, random frames", "pitch R²", "energy R²"} <= set(scores)

@@ -263,7 +263,7 @@ class ProsodyProbes:
             return found
         for name, label in ((ProbeName.STRESS, parse_stress), (ProbeName.TONE, parse_tone)):
             kept, labels = label_frames(self.phones, label)
-            if len(set(labels.tolist())) > 1 and len(set(self.speakers[kept].tolist())) > 1:
+            if len(set(labels.tolist())) > 1 and len(set(self.speakers[kept].tolist()) - {""}) > 1:
                 chosen = torch.from_numpy(kept).to(x.device)
                 score = phone_probe(x[chosen], labels, self.speakers[kept], splits=PHONE_SPLITS, seed=self.seed)
                 found[name] = format_scores(score, chance_accuracy(labels))
