@@ -10,6 +10,8 @@ import torch
 
 from sjepa.cli import dispatch
 from sjepa.evaluate.prosody import (
+    LEFT_OUT,
+    choose_groups,
     compute_log_energy,
     estimate_pitch,
     label_frames,
@@ -130,3 +132,28 @@ def test_stress_is_not_probed_if_one_speaker_is_named_and_others_are_not(tmp_pat
     (scores,) = json.loads((tmp_path / "out" / "results.json").read_text())["layers"].values()
     assert "stress linear, held-out speakers" not in scores
     assert {"phoneme linear, random frames", "pitch R²", "energy R²"} <= set(scores)
+
+
+def test_pitch_and_energy_of_utterances_without_a_speaker_are_left_out_if_others_have_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An unnamed speaker may be one that is held out."""
+    pytest.importorskip("sklearn")
+    found = []
+    for name, unnamed in (("some", 3), ("none", 0)):
+        (tmp_path / name).mkdir()
+        command = write_voices(tmp_path / name, ["ann", "bob", "eve"] + unnamed * [""])
+        lines = [json.loads(line) for line in (tmp_path / name / "labels.jsonl").read_text().splitlines()]
+        rows = [json.dumps(line | {"phones": []}) + "\n" for line in lines]
+        (tmp_path / name / "labels.jsonl").write_text("".join(rows))
+        dispatch(command)
+        (scores,) = json.loads((tmp_path / name / "out" / "results.json").read_text())["layers"].values()
+        found.append({key: scores[key]["splits"] for key in ("pitch R²", "energy R²")})
+    assert found[0] == found[1]
+    assert "probes with held-out speakers leave out 3 utterances without a speaker" in capsys.readouterr().out
+
+
+def test_groups_are_speakers_if_two_are_known_and_otherwise_utterances() -> None:
+    assert choose_groups(["bob", "", "ann", "bob"], [4, 5, 7, 9]).tolist() == [1, LEFT_OUT, 0, 1]
+    for speakers in (["ann", "", "ann"], ["", "", ""]):
+        assert choose_groups(speakers, [4, 5, 7]).tolist() == [4, 5, 7]

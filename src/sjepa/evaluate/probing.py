@@ -24,6 +24,7 @@ from sjepa.evaluate.probes import (
     utterance_probe,
 )
 from sjepa.evaluate.prosody import (
+    LEFT_OUT,
     choose_groups,
     compute_log_energy,
     estimate_pitch,
@@ -219,14 +220,19 @@ class PhoneProbes:
 def choose_phone_probes(speakers: Sequence[str]) -> dict[ProbeName, tuple[Probe, bool]]:
     """Return the phone probes of utterances with these speakers. Held-out speakers need at least two."""
     if len(set(speakers) - {""}) > 1:
-        if unknown := sum(not speaker for speaker in speakers):
-            say(f"probes with held-out speakers leave out {format_count(unknown, 'utterance')} without a speaker")
+        report_left_out(sum(not speaker for speaker in speakers))
         return PHONE_PROBES
     say(
         "the utterances of the phoneme probes have fewer than two speakers: skipping the phoneme probes with held-out "
         "speakers (increase --frames if the corpus has more speakers)"
     )
     return {name: (probe, by_speaker) for name, (probe, by_speaker) in PHONE_PROBES.items() if not by_speaker}
+
+
+def report_left_out(unknown: int) -> None:
+    """Say how many utterances without a speaker the probes with held-out speakers leave out, if any."""
+    if unknown:
+        say(f"probes with held-out speakers leave out {format_count(unknown, 'utterance')} without a speaker")
 
 
 class ProsodyProbes:
@@ -247,14 +253,17 @@ class ProsodyProbes:
         self.pitch = np.log(np.concatenate([estimate_pitch(*each) for each in audio]))
         self.energy = np.concatenate([compute_log_energy(*each) for each in audio])
         self.speakers = np.repeat(speakers, lengths)
-        self.groups = np.repeat(choose_groups(speakers, found.framed), lengths)
+        groups = choose_groups(speakers, found.framed)
+        if phones is None:  # otherwise the phone probes report it
+            report_left_out(int((groups == LEFT_OUT).sum()))
+        self.groups = np.repeat(groups, lengths)
         self.phones, self.seed = phones, seed
 
     def scores(self, x: Tensor) -> dict[str, Any]:
         """Return R² in percent of pitch (log F0 of voiced frames) and energy, and accuracies of stress and tone."""
         found: dict[str, Any] = {}
         for name, values in ((ProbeName.PITCH, self.pitch), (ProbeName.ENERGY, self.energy)):
-            kept = np.flatnonzero(np.isfinite(values))
+            kept = np.flatnonzero(np.isfinite(values) & (self.groups != LEFT_OUT))
             if len(np.unique(self.groups[kept])) > 1:
                 chosen = torch.from_numpy(kept).to(x.device)
                 score = regression_probe(x[chosen], values[kept], self.groups[kept], PHONE_SPLITS, self.seed)

@@ -16,6 +16,7 @@ LOWEST, HIGHEST = 60.0, 400.0  # Hz
 VOICED = 0.5  # smallest normalised autocorrelation of a voiced frame
 NEAR_BEST = 0.9  # the period is the shortest lag that reaches this fraction of the best peak, to avoid octave errors
 RIDGE = 1e-3
+LEFT_OUT = -1  # the group of an utterance that the regression probe does not use
 ARPABET = re.compile(rf"({'|'.join(VOWELS)})([012])")
 IPA_STRESS = {"ˈ": "1", "ˌ": "2"}
 TONE_LETTERS = re.compile(r"[˥˦˧˨˩]+")
@@ -113,5 +114,11 @@ def regression_probe(x: Tensor, y: np.ndarray, groups: np.ndarray, splits: int, 
 
 
 def choose_groups(speakers: Sequence[str], utterances: Sequence[int]) -> np.ndarray:
-    """Return the groups to hold out: speakers if there are several, otherwise utterances."""
-    return np.array(speakers) if len(set(speakers)) > 1 else np.array(utterances)
+    """Return the number of the group of each utterance: its speaker if two are known, otherwise the utterance itself.
+
+    Among known speakers, an utterance without one is LEFT_OUT: it may be from a speaker that is held out.
+    """
+    names = sorted(set(speakers) - {""})
+    if len(names) < 2:
+        return np.array(utterances)
+    return np.array([names.index(speaker) if speaker else LEFT_OUT for speaker in speakers])
