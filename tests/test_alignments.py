@@ -135,6 +135,15 @@ def test_labels_of_a_corpus_are_completed_as_alignments_are(tmp_path: Path) -> N
     assert found.segments == [(0.0, 0.5, "SIL"), (0.5, 1.0, "AA"), (1.0, 1.5, "SIL"), (1.5, 1.8, "B")]
 
 
+def test_speaker_0_is_a_speaker(tmp_path: Path) -> None:
+    rows = [{"path": "a.wav", "speaker": 0, "gender": "F", "text": "ja"}, {"path": "a.wav", "id": 0, "speaker": None}]
+    soundfile.write(tmp_path / "a.wav", babble(1.0, 0), 16_000)
+    (tmp_path / "labels.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    zero, unknown = read_labels_file(tmp_path)
+    assert (zero.speaker, zero.gender, zero.utterance.label, zero.utterance.name) == ("0", "F", "ja", "a")
+    assert (unknown.speaker, unknown.gender, unknown.utterance.label, unknown.utterance.name) == ("", "", "", "0")
+
+
 def test_probes_read_phones_of_any_language(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("sklearn")
     lines: dict[str, str] = {"wav_scp": "", "utt2spk": ""}

@@ -23,7 +23,7 @@ from sjepa.evaluate.abx import abx_errors, phone_tokens
 from sjepa.evaluate.agreement import measure_agreement
 from sjepa.evaluate.labelled import LabelledUtterance, corpus_name, read_labelled
 from sjepa.evaluate.logistic import fit_logistic
-from sjepa.evaluate.probe_names import state_name
+from sjepa.evaluate.probe_names import ProbeName, state_name
 from sjepa.evaluate.probes import (
     chance_accuracy,
     choose_utterances,
@@ -34,7 +34,7 @@ from sjepa.evaluate.probes import (
     standardize,
     utterance_probe,
 )
-from sjepa.evaluate.probing import probe_encoder, select_states
+from sjepa.evaluate.probing import choose_properties, probe_encoder, select_states
 from sjepa.evaluate.superb.records import Utterance
 from sjepa.evaluate.table import build_sections
 from sjepa.evaluate.units import KMEANS_PASSES, kmeans_units
@@ -359,6 +359,15 @@ def test_a_list_needs_no_more_than_a_path_a_text_and_a_speaker(
     (data / "labels.jsonl").write_text('{"text": "a"}\n')
     with pytest.raises(UserError, match=r"labels\.jsonl line 1: there is no path"):
         read_labelled(data)
+
+
+def test_a_property_that_only_some_utterances_have_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
+    labels = [("a", ""), ("b", "f"), ("b", "")]
+    found = choose_properties(
+        [LabelledUtterance(Utterance("x", Path("x.wav"), "", speaker), gender) for speaker, gender in labels]
+    )
+    assert found == {ProbeName.SPEAKER: ["a", "b", "b"]}
+    assert capsys.readouterr().out == "2 of 3 utterances have no gender: skipping its probe\n"
 
 
 def test_a_corpus_without_labels_gets_the_list_of_accepted_layouts(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from sjepa.audio.frames import FRAMES_PER_SECOND, frame_centres
 from sjepa.audio.io import SAMPLE_RATE
 from sjepa.data.corpus import audio_files
 from sjepa.data.layouts import Item
+from sjepa.data.layouts.fields import text_field
 from sjepa.data.layouts.manifest import LABELS_FILE
 from sjepa.errors import UserError
 from sjepa.evaluate.alignments import Alignment, complete_alignment, cut_segments, find_alignment, read_alignments
@@ -227,8 +228,8 @@ def read_labelled_fold(data: Path, spell: Callable[[LabelledUtterance], str]) ->
 
 def read_row(data: Path, row: dict[str, Any]) -> LabelledUtterance:
     """Convert a line of `labels.jsonl`. The name is the id, or the path if there is none."""
-    name = str(row.get("id") or Path(row["path"]).with_suffix("").as_posix())
-    text, speaker, gender = (str(row.get(key) or "") for key in ("text", "speaker", "gender"))
+    name = text_field(row, "id") or Path(row["path"]).with_suffix("").as_posix()
+    text, speaker, gender = (text_field(row, key) for key in ("text", "speaker", "sex"))
     segments, words = ([tuple(part) for part in row.get(key) or ()] for key in ("phones", "words"))
     own = complete_alignment(Alignment(segments, words), name)
     utterance = Utterance(name, data / row["path"], text, speaker)

@@ -179,6 +179,9 @@ def choose_properties(corpus: Sequence[LabelledUtterance]) -> dict[ProbeName, li
         ProbeName.CHAPTER: [item.chapter for item in corpus],
     }
     known = {name: labels for name, labels in labelled.items() if all(labels)}
+    for name, labels in labelled.items():
+        if any(labels) and name not in known:
+            say(f"{labels.count(''):,} of {len(labels):,} utterances have no {name}: skipping its probe")
     for name, labels in known.items():
         if len(set(labels)) == 1:
             say(f"the corpus has a single {name}: skipping its probe")
