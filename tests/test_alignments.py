@@ -135,6 +135,16 @@ def test_labels_of_a_corpus_are_completed_as_alignments_are(tmp_path: Path) -> N
     assert found.segments == [(0.0, 0.5, "SIL"), (0.5, 1.0, "AA"), (1.0, 1.5, "SIL"), (1.5, 1.8, "B")]
 
 
+def test_audio_after_the_last_segment_is_silence(tmp_path: Path) -> None:
+    """CTM files leave out silence, also at the end. An alignment with 30 ms frames ends shortly before the audio."""
+    data = kaldi(tmp_path / "data", wav_scp="u1 ../a.wav\nu2 ../a.wav\n")
+    soundfile.write(tmp_path / "a.wav", babble(2.0, 0), 16_000)
+    (tmp_path / "phones.ctm").write_text("u1 1 0.5 1.0 a\nu2 1 0.5 1.46 a\n")
+    early, whole = (item.frame_phones(99).tolist() for item in read_labelled(data, alignments=tmp_path / "phones.ctm"))
+    assert early == 25 * ["SIL"] + 52 * ["a"] + 22 * ["SIL"]
+    assert whole == 25 * ["SIL"] + 74 * ["a"]
+
+
 def test_speaker_0_is_a_speaker(tmp_path: Path) -> None:
     rows = [{"path": "a.wav", "speaker": 0, "gender": "F", "text": "ja"}, {"path": "a.wav", "id": 0, "speaker": None}]
     soundfile.write(tmp_path / "a.wav", babble(1.0, 0), 16_000)

@@ -17,6 +17,9 @@ from sjepa.analysis.calibration import calibrate, make_task, rank_correlation, s
 from sjepa.analysis.clusters import analyse_clusters, draw_clusters, occupancy, summarise_phones
 from sjepa.analysis.erank import analyse_erank, draw_effective_ranks, draw_erank
 from sjepa.analysis.pareto import analyse_pareto, draw_pareto, frontier, frontier_line, size_axis
+from sjepa.analysis.clusters import analyse_clusters, analyse_phones, draw_clusters, occupancy, summarise_phones
+from sjepa.analysis.erank import analyse_erank, draw_erank
+from sjepa.analysis.pareto import analyse_pareto, draw_pareto, frontier, frontier_line
 from sjepa.analysis.restored_run import RestoredRun
 from sjepa.audio.io import read_audio
 from sjepa.cli import dispatch
@@ -236,6 +239,13 @@ def test_phones_of_clusters_are_posteriors_added_up_frame_by_frame() -> None:
         for column, phone in enumerate(found["phones"]):
             assert found["share"][row][column] == pytest.approx(slow.get((cluster, phone), 0.0) / total, abs=1e-3)
     assert found["utterances"] == 8
+
+
+def test_clusters_count_silence_after_the_last_segment() -> None:
+    early = [dataclasses.replace(item, segments=item.segments[:5]) for item in read_labelled(corpus())]
+    found = analyse_phones(RestoredRun(trained()), early, 8)
+    assert found["phones"][0] == "SIL"  # of 1.2 s, the last 0.55 s
+    assert "SIL" not in findings()["clusters"]["phones"]["phones"]
 
 
 def test_clusters_are_ordered_by_their_main_phone() -> None:

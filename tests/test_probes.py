@@ -152,7 +152,9 @@ def test_whole_utterances_are_chosen_until_there_are_enough_frames() -> None:
 def test_frame_labels_are_those_at_the_frames_centre() -> None:
     """Frame t is centred at 320 t + 200 samples: 12.5 ms, 32.5 ms, ... and label 2 t + 1 of 100 per second."""
     assert frame_labels([(0.0, 0.02, "a"), (0.02, 0.05, "b"), (0.05, 0.1, "c")], 4) == ["a", "b", "c", "c"]
-    assert frame_labels([(0.0, 0.02, "a"), (0.02, 0.03, "b")], 4) == ["a", "b", "b", "b"]  # and after the last segment
+    # Shortly after the last segment, its label continues. Later frames are silence.
+    assert frame_labels([(0.0, 0.02, "a"), (0.02, 0.03, "b")], 6) == ["a", "b", "b", "b", "SIL", "SIL"]
+    assert frame_labels([(0, 1, "a")], 60) == 52 * ["a"] + 8 * ["SIL"]  # whole seconds
     hundred = LabelledUtterance(Utterance("x", Path("x.wav"), ""), phones=list("aabbcdde"))
     assert hundred.frame_phones(4).tolist() == ["a", "b", "d", "e"]
     with pytest.raises(UserError, match=r"x has 8 phone labels; its 0\.40 s of audio need 40, 100 per second"):

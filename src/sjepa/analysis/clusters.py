@@ -10,6 +10,7 @@ from sjepa.analysis.restored_run import RestoredRun
 from sjepa.analysis.speech import read_usable
 from sjepa.analysis.style import GRID, MUTED, TARGET, WARNING, Findings, absolute_path, figure
 from sjepa.evaluate.agreement import measure_agreement
+from sjepa.evaluate.alignments import SILENCE
 from sjepa.evaluate.labelled import LabelledUtterance
 from sjepa.evaluate.superb.records import sample_evenly
 from sjepa.runs.events import DEAD_SHARE, Event, phase_start, select_events
@@ -60,7 +61,8 @@ def corpus_inputs(data: Path, subset: str, utterances: int, step: int | None = N
 def analyse_phones(run: RestoredRun, corpus: Sequence[LabelledUtterance], utterances: int = 500) -> dict[str, Any]:
     """Sum the target's posteriors over labelled frames to see which phones every component holds."""
     chosen = sample_evenly(list(corpus), utterances)
-    names = sorted({phone for item in chosen for phone in (item.phones or [label for _, _, label in item.segments])})
+    labelled = {phone for item in chosen for phone in (item.phones or [label for _, _, label in item.segments])}
+    names = sorted(labelled | {SILENCE})  # audio after the last segment is silence
     number = {name: index for index, name in enumerate(names)}
     joint = np.zeros((run.components, len(names)))
     best, spoken = [], []
@@ -71,9 +73,10 @@ def analyse_phones(run: RestoredRun, corpus: Sequence[LabelledUtterance], uttera
         np.add.at(joint.T, order, target)
         best.append(target.argmax(1))
         spoken.append(labels)
+    present = np.flatnonzero(joint.any(0))
     return (
         run.about
-        | summarise_phones(joint, names)
+        | summarise_phones(joint[:, present], [names[i] for i in present])
         | {
             "utterances": len(best),
             "frames": int(sum(map(len, best))),

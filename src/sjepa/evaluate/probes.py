@@ -10,10 +10,13 @@ from torch import Tensor, nn
 from sjepa.audio.frames import frame_centres
 from sjepa.cuda_graphs import StepGraphs
 from sjepa.errors import UserError
+from sjepa.evaluate.alignments import SILENCE
 from sjepa.evaluate.logistic import fit_logistic
 
 MLP_WIDTH, MLP_DROPOUT, MLP_LR, MLP_BATCH, MLP_EPOCHS = 256, 0.1, 1e-3, 512, 20
 TEST_SHARE = 0.2
+# Seconds. Aligners with frames of up to 30 ms leave the last part of a file unlabelled. Longer parts are silence.
+END_TOLERANCE = 0.05
 
 Probe = Callable[[Tensor, np.ndarray, Tensor, np.ndarray], float]
 """Maps training features and labels, test features and labels to test accuracy, on the device of the features."""
@@ -30,11 +33,15 @@ class Scores(NamedTuple):
 def frame_labels(
     segments: Sequence[tuple[float, float, str]], frames: int, centres: np.ndarray | None = None
 ) -> list[str]:
-    """Return the label of the segment at each frame's centre. `centres` defaults to those of our encoder."""
-    ends = np.array([end for _, end, _ in segments])
+    """Return the label of the segment at each frame's centre. `centres` defaults to those of our encoder.
+
+    Frames after the last segment are silence. The last segment continues for END_TOLERANCE.
+    """
+    ends = np.array([end for _, end, _ in segments], float)
     centres = frame_centres(frames) if centres is None else centres
-    inside = np.minimum(np.searchsorted(ends, centres, side="right"), len(segments) - 1)
-    return [segments[i][2] for i in inside]
+    ends[-1] += END_TOLERANCE
+    labels = [*(label for _, _, label in segments), SILENCE]
+    return [labels[i] for i in np.searchsorted(ends, centres, side="right")]
 
 
 def require_scikit_learn() -> None:
