@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -246,6 +247,16 @@ def test_clusters_count_silence_after_the_last_segment() -> None:
     found = analyse_phones(RestoredRun(trained()), early, 8)
     assert found["phones"][0] == "SIL"  # of 1.2 s, the last 0.55 s
     assert "SIL" not in findings()["clusters"]["phones"]["phones"]
+
+
+def test_clusters_leave_out_an_utterance_without_a_frame(capsys: pytest.CaptureFixture[str]) -> None:
+    item, *others = read_labelled(corpus())[:4]
+    short = dataclasses.replace(item, utterance=dataclasses.replace(item.utterance, samples=399))
+    run = RestoredRun(trained())
+    assert analyse_phones(run, [short, *others], 4) == analyse_phones(run, others, 4)
+    assert re.search(
+        r"left out: \S+speaker0-00\.flac: 399 samples are too few: a frame needs 400", capsys.readouterr().out
+    )
 
 
 def test_clusters_are_ordered_by_their_main_phone() -> None:

@@ -9,6 +9,8 @@ import numpy as np
 from sjepa.analysis.restored_run import RestoredRun
 from sjepa.analysis.speech import read_usable
 from sjepa.analysis.style import GRID, MUTED, TARGET, WARNING, Findings, absolute_path, figure
+from sjepa.audio.frames import RECEPTIVE_FIELD, frame_count
+from sjepa.audio.io import BadAudioError, show_path
 from sjepa.evaluate.agreement import measure_agreement
 from sjepa.evaluate.alignments import SILENCE
 from sjepa.evaluate.labelled import LabelledUtterance
@@ -66,7 +68,7 @@ def analyse_phones(run: RestoredRun, corpus: Sequence[LabelledUtterance], uttera
     number = {name: index for index, name in enumerate(names)}
     joint = np.zeros((run.components, len(names)))
     best, spoken = [], []
-    for item, samples in read_usable(chosen, lambda item: item.utterance.read(), "Phones of clusters"):
+    for item, samples in read_usable(chosen, read_frames, "Phones of clusters"):
         target = run.targets(samples).cpu().numpy()
         labels = item.frame_phones(len(target))
         order = np.array([number[label] for label in labels])
@@ -85,6 +87,15 @@ def analyse_phones(run: RestoredRun, corpus: Sequence[LabelledUtterance], uttera
             },
         }
     )
+
+
+def read_frames(item: LabelledUtterance) -> np.ndarray:
+    """Read an utterance. Raise BadAudioError if it is too short for a frame."""
+    samples = item.utterance.read()
+    if not frame_count(len(samples)):
+        name = show_path(item.utterance.path)
+        raise BadAudioError(f"{name}: {len(samples)} samples are too few: a frame needs {RECEPTIVE_FIELD} (25 ms)")
+    return samples
 
 
 def summarise_phones(joint: np.ndarray, names: Sequence[str]) -> dict[str, Any]:
