@@ -1,6 +1,8 @@
 """ABX on ZeroSpeech item files: triphones of features that separate phones, and files that are refused."""
 
 import json
+import sys
+import types
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +11,8 @@ import soundfile
 
 from sjepa.cli import dispatch
 from sjepa.errors import UserError
-from sjepa.evaluate.abx import HEADER, item_errors, read_item_files
+from sjepa.evaluate.abx import HEADER, item_errors, item_lines, number_names, read_item_files
+from sjepa.evaluate.superb.features import FeatureStore
 
 
 def items(path: Path, files: int = 6) -> Path:
@@ -41,6 +44,35 @@ def test_other_files_are_refused(text: str, message: str, tmp_path: Path) -> Non
     (tmp_path / "x.item").write_text(text)
     with pytest.raises(UserError, match=message):
         read_item_files(tmp_path / "x.item")
+
+
+def test_names_with_spaces_and_unknown_speakers_make_a_valid_item_file(tmp_path: Path) -> None:
+    """Numbers sort like the names, so that fastabx draws the same sample."""
+    phones = [np.array(["a b", "a b", ""]), np.array(["a b", "z"]), np.array(["c", "SIL"])]
+    speakers = ["Ann Lee", "", "Ann"]
+    lines = list(item_lines(phones, speakers, 50))
+    assert lines == ["0 0.00 0.04 p2 p1 p0 s1", "2 0.00 0.02 p3 p1 p1 s0"]
+    (tmp_path / "x.item").write_text("\n".join([HEADER, *lines]) + "\n")
+    assert read_item_files(tmp_path / "x.item") == ["0", "2"]
+
+
+def test_numbers_of_names_sort_like_the_names() -> None:
+    names = [f"speaker {number}" for number in range(12)]
+    numbers = number_names("s", names)
+    assert sorted(names, key=numbers.__getitem__) == sorted(names)
+    assert len(set(numbers.values())) == 12
+
+
+def test_abx_without_speakers_is_refused_before_the_encoder_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    soundfile.write(tmp_path / "a.wav", np.zeros(16_000), 16_000)
+    (tmp_path / "labels.jsonl").write_text(json.dumps({"path": "a.wav", "phones": [[0.0, 1.0, "a"]]}) + "\n")
+    monkeypatch.setitem(sys.modules, "fastabx", types.ModuleType("fastabx"))
+    monkeypatch.setattr(FeatureStore, "batches", lambda *_: pytest.fail("the encoder ran"))
+    command = ["units", "--encoder", "logmel", "--units", "kmeans", "--data", str(tmp_path), "--abx"]
+    with pytest.raises(UserError, match="ABX compares phones within and across speakers: no utterance has a speaker"):
+        dispatch([*command, "--out", str(tmp_path / "out")])
 
 
 def test_triphone_abx_is_low_for_phones_apart(tmp_path: Path) -> None:

@@ -249,7 +249,8 @@ def test_a_unit_is_the_nearest_centre_also_far_from_zero() -> None:
 
 
 def test_abx_tokens_are_runs_of_one_phone() -> None:
-    assert list(phone_tokens(np.array(["SIL", "A", "A", "B", "SIL"]))) == ["0.02 0.06 A SIL B", "0.06 0.08 B A SIL"]
+    tokens = [("0.02", "0.06", "A", "SIL", "B"), ("0.06", "0.08", "B", "A", "SIL")]
+    assert list(phone_tokens(np.array(["SIL", "A", "A", "B", "SIL"]))) == tokens
 
 
 def test_abx_is_low_for_phones_apart_and_half_for_noise() -> None:

@@ -104,7 +104,7 @@ def measure(command: Units, upstream: "Upstream") -> dict[str, Any]:
     import numpy as np
 
     from sjepa.audio.io import SAMPLE_RATE
-    from sjepa.evaluate.abx import abx_errors
+    from sjepa.evaluate.abx import abx_errors, require_speakers
     from sjepa.evaluate.agreement import measure_agreement
     from sjepa.evaluate.labelled import corpus_name, read_labelled
     from sjepa.evaluate.probing import extract_features
@@ -112,6 +112,8 @@ def measure(command: Units, upstream: "Upstream") -> dict[str, Any]:
 
     source = make_source(command, upstream)
     corpus = read_labelled(command.data, command.subset, alignments=command.alignments)
+    if command.abx:
+        require_speakers(item.speaker for item in corpus)
     with check_frozen(upstream) as encoder:
         found = extract_features(upstream, corpus, [source.state], command.frames, command.seed, only_framed=True)
         features, scored = [x[0] for x in found.frames], [corpus[i] for i in found.framed]

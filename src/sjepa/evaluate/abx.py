@@ -3,7 +3,7 @@
 import importlib
 import itertools
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,10 @@ import torch
 from torch import Tensor
 
 from sjepa.audio.frames import FRAMES_PER_SECOND
+from sjepa.counts import format_count
 from sjepa.errors import UserError
 from sjepa.evaluate.superb.librispeech import SILENCES
+from sjepa.progress import say
 
 HEADER = "#file onset offset #phone prev-phone next-phone speaker"
 GROUP, ACROSS = 10, 5  # tokens per cell and speakers of X per cell, as in the ZeroSpeech challenge
@@ -33,14 +35,19 @@ def abx_errors(
     seed: int = 0,
     frequency: float = FRAMES_PER_SECOND,
 ) -> dict[str, float]:
-    """Return the error in percent within and across speakers, with the angular distance and time alignment."""
+    """Return the error in percent within and across speakers, with the angular distance and time alignment.
+
+    Utterances without a speaker are left out.
+    """
     import_fastabx()
+    require_speakers(speakers)
+    if unknown := sum(not speaker for speaker in speakers):
+        say(f"ABX leaves out {format_count(unknown, 'utterance')} without a speaker")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        lines = [HEADER]
-        for index, (frames, labels, speaker) in enumerate(zip(features, phones, speakers, strict=True)):
+        for index, frames in enumerate(features):
             np.save(folder / f"{index}.npy", frames.astype(np.float32))
-            lines += [f"{index} {token} {speaker}" for token in phone_tokens(labels, frequency)]
+        lines = [HEADER, *item_lines(phones, speakers, frequency)]
         (folder / "phones.item").write_text("\n".join(lines) + "\n", encoding="utf-8")
         errors = zerospeech_errors(folder / "phones.item", folder, "any", frequency, seed)
         return {f"abx_{mode}": error for mode, error in errors.items()}
@@ -108,7 +115,34 @@ def is_number(text: str) -> bool:
         return False
 
 
-def phone_tokens(labels: np.ndarray, frequency: float = FRAMES_PER_SECOND) -> Iterator[str]:
+def require_speakers(speakers: Iterable[str]) -> None:
+    """Raise UserError if no utterance has a speaker."""
+    if not any(speakers):
+        raise UserError("ABX compares phones within and across speakers: no utterance has a speaker")
+
+
+def item_lines(phones: Sequence[np.ndarray], speakers: Sequence[str], frequency: float) -> Iterator[str]:
+    """Yield a line of an item file for each phone of the utterances with a speaker. Utterance `i` is file `i`.
+
+    Phones and speakers become numbers, because names may contain spaces.
+    """
+    known = [index for index, speaker in enumerate(speakers) if speaker]
+    tokens = {index: list(phone_tokens(phones[index], frequency)) for index in known}
+    phone_numbers = number_names("p", (label for found in tokens.values() for token in found for label in token[2:]))
+    speaker_numbers = number_names("s", (speakers[index] for index in known))
+    for index, found in tokens.items():
+        owner = speaker_numbers[speakers[index]]
+        for onset, offset, *labels in found:
+            yield " ".join([str(index), onset, offset, *(phone_numbers[x] for x in labels), owner])
+
+
+def number_names(prefix: str, names: Iterable[str]) -> dict[str, str]:
+    """Map names to numbers with a prefix, which sort in the order of the names."""
+    ordered = sorted(set(names))
+    return {name: f"{prefix}{number:0{len(str(len(ordered)))}}" for number, name in enumerate(ordered)}
+
+
+def phone_tokens(labels: np.ndarray, frequency: float = FRAMES_PER_SECOND) -> Iterator[tuple[str, str, str, str, str]]:
     """Yield onset, offset, phone and its neighbours for each run of frames with one label, except silence."""
     runs = []
     for label, group in itertools.groupby(enumerate(labels), key=lambda pair: pair[1]):
@@ -117,7 +151,7 @@ def phone_tokens(labels: np.ndarray, frequency: float = FRAMES_PER_SECOND) -> It
     names = ["SIL", *(label for _, _, label in runs), "SIL"]
     for (onset, offset, label), before, after in zip(runs, names, names[2:], strict=False):
         if label not in SILENCES:
-            yield f"{onset:.2f} {offset:.2f} {label} {before} {after}"
+            yield f"{onset:.2f}", f"{offset:.2f}", label, before, after
 
 
 def load_features(path: str | Path) -> Tensor:
