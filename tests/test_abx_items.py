@@ -10,6 +10,7 @@ import pytest
 import soundfile
 
 from sjepa.cli import dispatch
+from sjepa.commands.units import find_item_audio
 from sjepa.errors import UserError
 from sjepa.evaluate.abx import HEADER, item_errors, item_lines, number_names, read_item_files
 from sjepa.evaluate.superb.features import FeatureStore
@@ -121,3 +122,33 @@ def test_the_command_measures_items_on_audio_files(tmp_path: Path) -> None:
     dispatch(command)
     scores = json.loads((tmp_path / "out" / "results.json").read_text())["metrics"]
     assert scores["abx_triphone_within"] < 5
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        ["--units", "kmeans"],
+        ["--clusters", "9"],
+        ["--codebook", "audio"],
+        ["--frames", "5"],
+        ["--abx"],
+        ["--alignments", "grids"],
+        ["--subset", "test-clean"],
+    ],
+)
+def test_options_without_effect_on_items_are_refused(option: list[str], tmp_path: Path) -> None:
+    command = ["units", "--encoder", "logmel", "--data", str(tmp_path), "--items", str(items(tmp_path / "x.item"))]
+    with pytest.raises(UserError, match=rf"^{option[0]} has no effect with --items"):
+        dispatch([*command, *option])
+
+
+def test_two_audio_files_of_one_name_are_refused_if_items_name_them(tmp_path: Path) -> None:
+    item = items(tmp_path / "x.item", 1)
+    for folder, name in [("a", "f0"), ("a", "other"), ("b", "other")]:
+        (tmp_path / folder).mkdir(exist_ok=True)
+        soundfile.write(tmp_path / folder / f"{name}.wav", np.zeros(800), 16_000)
+    (found,) = find_item_audio(item, ["f0"], tmp_path)
+    assert found.utterance.path == tmp_path / "a" / "f0.wav"
+    soundfile.write(tmp_path / "b" / "f0.wav", np.zeros(800), 16_000)
+    with pytest.raises(UserError, match=r"x\.item names f0, which may be \S+f0\.wav and \S+f0\.wav: keep one"):
+        dispatch(["units", "--encoder", "logmel", "--data", str(tmp_path), "--items", str(item)])

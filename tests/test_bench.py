@@ -107,6 +107,14 @@ def test_bench_step_times_both_phases_every_part_and_a_peer(tmp_path: Path, caps
     assert_stages(shown, "Making batches", "steps of phase 1", "steps of phase 2", "each part", "steps of hf")
 
 
+def test_bench_step_accepts_spaces_between_peers_and_refuses_unknown_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    assert step.parse_peers("hf, torchaudio") == ["hf", "torchaudio"]
+    assert step.parse_peers("") == []
+    with pytest.raises(UserError, match="--against hugging: unknown; choose from hf, torchaudio"):
+        step.run(["--preset", "tiny", "--against", "hf, hugging"])
+    assert capsys.readouterr().err == ""  # before any work
+
+
 def test_bench_data_reports_its_stages_and_checks_for_pyarrow_first(
     corpus: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

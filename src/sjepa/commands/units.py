@@ -11,6 +11,7 @@ from sjepa.errors import UserError
 from sjepa.subcommands import parse
 
 if TYPE_CHECKING:
+    from sjepa.evaluate.labelled import LabelledUtterance
     from sjepa.evaluate.units import UnitSource
     from sjepa.evaluate.upstream import Upstream
 
@@ -62,6 +63,7 @@ class Units:
 def run(arguments: list[str]) -> None:
     command = parse(Units, "sjepa units", arguments)
     if command.items is not None:
+        check_item_options(command)
         run_items(command)
         return
     check_options(command)
@@ -97,6 +99,13 @@ def check_options(command: Units) -> None:
         raise UserError("--clusters is for --units kmeans: other units have their own number")
     if command.codebook is not None:
         raise UserError("--codebook is for --units kmeans: other units have their own clusters")
+
+
+def check_item_options(command: Units) -> None:
+    """Raise UserError for options that have no effect with --items."""
+    for name in ("subset", "alignments", "units", "clusters", "codebook", "frames", "abx"):
+        if getattr(command, name) != getattr(Units, name):
+            raise UserError(f"--{name} has no effect with --items, which only measures the ABX error: omit it")
 
 
 def measure(command: Units, upstream: "Upstream") -> dict[str, Any]:
@@ -168,7 +177,6 @@ def run_items(command: Units) -> None:
     """Measure triphone ABX on a ZeroSpeech item file."""
     from sjepa.audio.io import SAMPLE_RATE
     from sjepa.evaluate.abx import import_fastabx, item_errors, read_item_files
-    from sjepa.evaluate.labelled import read_unlabelled
     from sjepa.evaluate.probe_names import state_name
     from sjepa.evaluate.probing import extract_features, select_states
     from sjepa.evaluate.results import results_folder, write_results
@@ -177,19 +185,13 @@ def run_items(command: Units) -> None:
 
     assert command.items is not None
     names = read_item_files(command.items)
-    audio = {found.utterance.name: found for found in read_unlabelled(command.data)}
-    missing = [name for name in names if name not in audio]
-    if missing:
-        raise UserError(
-            f"{command.items} names {missing[0]} and {len(missing) - 1} more that are not in {command.data}"
-        )
+    corpus = find_item_audio(command.items, names, command.data)
     import_fastabx()  # fail before the work if it is not installed
     upstream = load_upstream(command.encoder, command.device, command.precision, command.step)
     out = results_folder(command, "abx", upstream.name, command.items.stem, upstream.fingerprint)
     states = select_states(upstream, command.layer)
     if len(states) != 1:
         raise UserError("--layer all: ABX is measured on one layer")
-    corpus = [audio[name] for name in names]
     with check_frozen(upstream) as encoder:
         found = extract_features(upstream, corpus, states, 0, command.seed, only_framed=True)
     features = {names[i]: x[0] for i, x in zip(found.framed, found.frames, strict=True)}
@@ -211,3 +213,20 @@ def run_items(command: Units) -> None:
     values = ", ".join(f"{name} {value:.2f}" for name, value in scores.items())
     files = f"{format_count(len(names), 'file')} of {command.items.name}"
     print(f"{upstream.name}, {layer}, {files}: {values}; results in {out}")
+
+
+def find_item_audio(items: Path, names: list[str], folder: Path) -> list["LabelledUtterance"]:
+    """Return the audio files that an item file names. Raise UserError if one is missing or there are two of a name."""
+    from sjepa.audio.io import show_path
+    from sjepa.evaluate.labelled import read_unlabelled
+
+    audio: dict[str, LabelledUtterance] = {}
+    for found in read_unlabelled(folder):
+        first = audio.setdefault(found.utterance.name, found)
+        if first is not found and found.utterance.name in names:
+            both = f"{show_path(first.utterance.path)} and {show_path(found.utterance.path)}"
+            raise UserError(f"{items} names {found.utterance.name}, which may be {both}: keep one of them in --data")
+    missing = [name for name in names if name not in audio]
+    if missing:
+        raise UserError(f"{items} names {missing[0]} and {len(missing) - 1} more that are not in {folder}")
+    return [audio[name] for name in names]

@@ -22,6 +22,7 @@ from sjepa.bounds import LENGTH_OR_DEFAULT, SIZE, SIZE_OR_DEFAULT
 from sjepa.config import Config
 from sjepa.data.loader import Batch, copy_to_device
 from sjepa.data.masking import draw_views
+from sjepa.errors import UserError
 from sjepa.settings_file import load_preset
 from sjepa.speed.output import announce, describe_machine, print_table, save
 from sjepa.speed.peers import PEERS
@@ -67,7 +68,17 @@ def run(arguments: list[str]) -> None:
     save(results, command.out)
 
 
+def parse_peers(against: str) -> list[str]:
+    """Return the implementations that --against names. Raise UserError for an unknown one."""
+    names = [name.strip() for name in against.split(",") if name.strip()]
+    for name in names:
+        if name not in PEERS:
+            raise UserError(f"--against {name}: unknown; choose from {', '.join(PEERS)}")
+    return names
+
+
 def measure(command: BenchStep) -> dict[str, Any]:
+    peers = parse_peers(command.against)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     gpu = device.type == "cuda"
     config = load_preset(command.preset or ("paper" if gpu else "tiny"))
@@ -95,10 +106,9 @@ def measure(command: BenchStep) -> dict[str, Any]:
     results["encoder_tflops"], results["encoder_share"] = rate, rate / results["matrix_tflops"]
     results["audio_per_second"] = results["phase2"]["audio_per_second"]
     results["peers"] = {}
-    for name in command.against.split(","):
-        if name in PEERS:
-            announce(f"Timing steps of {name}")
-            results["peers"][name] = PEERS[name](config, there.clean, there.masks[:, 0], device)
+    for name in peers:
+        announce(f"Timing steps of {name}")
+        results["peers"][name] = PEERS[name](config, there.clean, there.masks[:, 0], device)
     return results
 
 
