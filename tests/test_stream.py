@@ -201,6 +201,15 @@ def test_embed_live_takes_a_file_as_if_it_were_live(
         dispatch([*call, "--stream.chunk", "0"])
 
 
+def test_the_mean_of_a_stream_without_a_frame_is_not_printed(
+    finished_run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(bytes(2 * 399))))
+    with pytest.raises(UserError, match=r"--live: 0\.025 s of audio are too short for a frame"):
+        dispatch(["embed", "-", "--live", "--encoder", str(finished_run), "--out", "-", "--pool", "mean"])
+    assert capsys.readouterr().out == ""
+
+
 def test_standard_output_without_live_is_refused(
     finished_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -78,6 +78,8 @@ class Readout:
         total, frames = np.zeros(1), 0
         for values in pieces:
             total, frames = total + values.sum(0, dtype=np.float64), frames + len(values)
+        if not frames:
+            return
         seconds = sample_count(frames) / SAMPLE_RATE
         yield self.columns((total / frames).astype(np.float32)[None]) | {"seconds": np.array([seconds])}
 
