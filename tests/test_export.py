@@ -3,6 +3,7 @@
 import json
 import logging
 import math
+import re
 import shutil
 import subprocess
 import warnings
@@ -24,6 +25,7 @@ from sjepa.cli import dispatch
 from sjepa.config import Config
 from sjepa.evaluate.upstream import load_upstream
 from sjepa.export import graphs
+from sjepa.export.hugging_face import write_hugging_face
 from sjepa.export.int8 import relative_error
 from sjepa.export.plain import PlainEncoder
 from sjepa.model.card_facts import CardFacts
@@ -140,6 +142,19 @@ def test_a_folder_without_a_training_record_gets_a_card_without_one(tmp_path: Pa
     assert not (tmp_path / "out" / "clusters.safetensors").exists()
     assert "has no record of their training" in (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
     refused("is not a run", tmp_path / "new", tmp_path / "x", "--to", "hf", "--ema")
+
+
+def test_weights_that_are_not_finite_and_weights_too_large_for_fp16_are_told_apart(tmp_path: Path) -> None:
+    encoder = Encoder(EncoderConfig(32, 2, 2, 64, conv_channels=16, position_kernel=16, position_groups=2))
+    name, weight = next(iter(encoder.named_parameters()))
+    for value, half, message in (
+        (1e6, True, f"these weights are too large for fp16: {name}"),
+        (math.nan, True, f"these weights are not finite numbers: {name}"),
+        (math.inf, False, f"these weights are not finite numbers: {name}"),
+    ):
+        weight.data.flatten()[0] = value
+        with pytest.raises(UserError, match=f"^{re.escape(message)}$"):
+            write_hugging_face(encoder, tmp_path, None, half)
 
 
 def test_the_model_card_has_the_facts_of_the_run(finished_run: Path, tmp_path: Path) -> None:

@@ -22,14 +22,22 @@ def write_hugging_face(encoder: Encoder, folder: Path, facts: TrainingFacts | No
     """
     with suppress(UserError):  # an encoder may have no clusters
         _ = encoder.clusters
-    written = copy.deepcopy(encoder).half() if half else encoder
-    broken = [name for name, weight in written.state_dict().items() if not bool(torch.isfinite(weight).all())]
-    if broken:
-        raise UserError(f"these weights are too large for fp16: {', '.join(broken[:3])}")
+    require_finite(encoder, "not finite numbers")
+    written = encoder
+    if half:
+        written = copy.deepcopy(encoder).half()
+        require_finite(written, "too large for fp16")
     written.save_pretrained(folder)
     if facts is not None:
         facts.save(folder)
     return written.float() if half else written
+
+
+def require_finite(encoder: Encoder, problem: str) -> None:
+    """Raise UserError with the problem of the weights that are not finite, if there are any."""
+    broken = [name for name, weight in encoder.state_dict().items() if not bool(torch.isfinite(weight).all())]
+    if broken:
+        raise UserError(f"these weights are {problem}: {', '.join(broken[:3])}")
 
 
 def write_checksums(folder: Path) -> None:
