@@ -95,7 +95,7 @@ def demo(out: Path) -> bool:
     show_masked_prediction(run, corpus)
     results = compare(config, corpus, run)
     analyse_missing(run.path, CorpusLabels(corpus, ""), utterances=8, sampled=100)
-    page = write_page(run.path, out / "demo.html", results, title="S-JEPA on two CPU cores")
+    page = write_page(run.path, out / "demo.html", results, title="S-JEPA demo")
     print(f"\nDone in {describe_duration(time.monotonic() - began, earlier)}. Linear probes on frozen features:")
     for task in results.tasks:
         line = ", ".join(f"{system.name} {system.accuracy:.1%}" for system in task.systems)
