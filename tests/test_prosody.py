@@ -150,7 +150,9 @@ def test_pitch_and_energy_of_utterances_without_a_speaker_are_left_out_if_others
         (scores,) = json.loads((tmp_path / name / "out" / "results.json").read_text())["layers"].values()
         found.append({key: scores[key]["splits"] for key in ("pitch R²", "energy R²")})
     assert found[0] == found[1]
-    assert "probes with held-out speakers leave out 3 utterances without a speaker" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "accuracy or R² in percent over splits" in printed
+    assert "probes with held-out speakers leave out 3 utterances without a speaker" in printed
 
 
 def test_groups_are_speakers_if_two_are_known_and_otherwise_utterances() -> None:

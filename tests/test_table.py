@@ -148,6 +148,13 @@ def test_size_classes_have_headings_as_in_the_paper() -> None:
     assert "Below 90M" not in to_markdown(build_sections([probe()]))
 
 
+def test_the_table_of_probes_says_that_pitch_and_energy_are_not_accuracies() -> None:
+    score = {"mean": 60.0, "deviation": 1.0, "splits": []}
+    for name in ("pitch R²", "energy R²"):
+        text = to_markdown(build_sections([probe() | {"layers": {"layer 5": {"speaker": score, name: score}}}]))
+        assert "| accuracy or R² (%) | mine |" in text
+
+
 def test_the_table_of_probes_has_encoders_as_columns() -> None:
     """The paper's Table 2, cell by cell, deviations of reported rows included."""
     text = to_markdown(build_sections([probe()]))

@@ -50,6 +50,7 @@ class Probe:
 def run(arguments: list[str]) -> None:
     command = parse(Probe, "sjepa probe", arguments)
     from sjepa.evaluate.labelled import corpus_name, corpus_suffix, read_labelled, report_missing_phones
+    from sjepa.evaluate.probe_names import name_scores
     from sjepa.evaluate.probing import run_probes
     from sjepa.evaluate.results import results_folder, write_results
     from sjepa.evaluate.upstream import load_upstream
@@ -73,9 +74,9 @@ def run(arguments: list[str]) -> None:
         )
         write_results(out, found)
         facts = ", ".join(f"{count:,} {what.replace('_', ' ')}" for what, count in found["data"].items())
-        print(
-            f"{upstream.name} ({upstream.parameters:,} parameters) on {where}, accuracy in percent over splits: {facts}"
-        )
+        kind = name_scores(name for scores in found["layers"].values() for name in scores)
+        about = f"{upstream.name} ({upstream.parameters:,} parameters) on {where}"
+        print(f"{about}, {kind} in percent over splits: {facts}")
         for layer, scores in found["layers"].items():
             for name, score in scores.items():
                 spread = f"{score['mean']:.1f} ± {score['deviation']:.1f} (chance {score['chance']:.1f})"

@@ -1,5 +1,6 @@
 """Names in the results of probes: keys of `results.json` and columns of tables."""
 
+from collections.abc import Iterable
 from enum import StrEnum
 
 
@@ -17,6 +18,14 @@ class ProbeName(StrEnum):
     ENERGY = "energy R²"
     STRESS = "stress linear, held-out speakers"
     TONE = "tone linear, held-out speakers"
+
+
+REGRESSIONS = {ProbeName.PITCH, ProbeName.ENERGY}
+
+
+def name_scores(probes: Iterable[str]) -> str:
+    """Return what the scores of these probes are. Regressions have R², all others an accuracy."""
+    return "accuracy or R²" if REGRESSIONS.intersection(probes) else "accuracy"
 
 
 def state_name(state: int, states: int) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from sjepa.evaluate.metric import Better
+from sjepa.evaluate.probe_names import name_scores
 from sjepa.evaluate.table import REPORTED_SIGN, UNSWEPT_SIGN, Row, Section
 
 ARROWS = {Better.LOWER: "↓", Better.HIGHER: "↑", Better.NEITHER: ""}
@@ -49,7 +50,7 @@ def format_table(section: Section) -> FormattedTable:
             [heading, *(format_score(section, row, column) for row in section.rows)]
             for heading, column in zip(headings, columns, strict=True)
         ]
-        return FormattedTable([Cell("accuracy (%)"), *map(format_name, section.rows)], [("", rows)])
+        return FormattedTable([Cell(f"{name_scores(columns)} (%)"), *map(format_name, section.rows)], [("", rows)])
     head = [Cell("encoder"), Cell("parameters"), *map(Cell, costs), *headings]
     groups = [(name, [format_row(section, row) for row in members]) for name, members in section.classes]
     return FormattedTable(head, groups)
