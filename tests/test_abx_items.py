@@ -12,7 +12,7 @@ import soundfile
 from sjepa.cli import dispatch
 from sjepa.commands.units import find_item_audio
 from sjepa.errors import UserError
-from sjepa.evaluate.abx import HEADER, item_errors, item_lines, number_names, read_item_files
+from sjepa.evaluate.abx import HEADER, item_errors, item_lines, read_item_files
 from sjepa.evaluate.superb.features import FeatureStore
 
 
@@ -48,20 +48,12 @@ def test_other_files_are_refused(text: str, message: str, tmp_path: Path) -> Non
 
 
 def test_names_with_spaces_and_unknown_speakers_make_a_valid_item_file(tmp_path: Path) -> None:
-    """Numbers sort like the names, so that fastabx draws the same sample."""
     phones = [np.array(["a b", "a b", ""]), np.array(["a b", "z"]), np.array(["c", "SIL"])]
     speakers = ["Ann Lee", "", "Ann"]
     lines = list(item_lines(phones, speakers, 50))
-    assert lines == ["0 0.00 0.04 p2 p1 p0 s1", "2 0.00 0.02 p3 p1 p1 s0"]
+    assert lines == ["0 0.00 0.04 p0 p1 p2 s0", "2 0.00 0.02 p3 p1 p1 s1"]
     (tmp_path / "x.item").write_text("\n".join([HEADER, *lines]) + "\n")
     assert read_item_files(tmp_path / "x.item") == ["0", "2"]
-
-
-def test_numbers_of_names_sort_like_the_names() -> None:
-    names = [f"speaker {number}" for number in range(12)]
-    numbers = number_names("s", names)
-    assert sorted(names, key=numbers.__getitem__) == sorted(names)
-    assert len(set(numbers.values())) == 12
 
 
 def test_abx_without_speakers_is_refused_before_the_encoder_runs(

@@ -137,9 +137,8 @@ def item_lines(phones: Sequence[np.ndarray], speakers: Sequence[str], frequency:
 
 
 def number_names(prefix: str, names: Iterable[str]) -> dict[str, str]:
-    """Map names to numbers with a prefix, which sort in the order of the names."""
-    ordered = sorted(set(names))
-    return {name: f"{prefix}{number:0{len(str(len(ordered)))}}" for number, name in enumerate(ordered)}
+    """Map names to numbers with a prefix. fastabx would read bare numbers as integers."""
+    return {name: f"{prefix}{number}" for number, name in enumerate(dict.fromkeys(names))}
 
 
 def phone_tokens(labels: np.ndarray, frequency: float = FRAMES_PER_SECOND) -> Iterator[tuple[str, str, str, str, str]]:
