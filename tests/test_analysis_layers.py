@@ -15,12 +15,9 @@ from pages import K, make_events, make_run
 from scipy import stats
 
 from sjepa.analysis.calibration import calibrate, make_task, rank_correlation, split_corpus, train_heads
-from sjepa.analysis.clusters import analyse_clusters, draw_clusters, occupancy, summarise_phones
+from sjepa.analysis.clusters import analyse_clusters, analyse_phones, draw_clusters, occupancy, summarise_phones
 from sjepa.analysis.erank import analyse_erank, draw_effective_ranks, draw_erank
 from sjepa.analysis.pareto import analyse_pareto, draw_pareto, frontier, frontier_line, size_axis
-from sjepa.analysis.clusters import analyse_clusters, analyse_phones, draw_clusters, occupancy, summarise_phones
-from sjepa.analysis.erank import analyse_erank, draw_erank
-from sjepa.analysis.pareto import analyse_pareto, draw_pareto, frontier, frontier_line
 from sjepa.analysis.restored_run import RestoredRun
 from sjepa.audio.io import read_audio
 from sjepa.cli import dispatch
