@@ -144,6 +144,18 @@ def test_a_comparison_has_the_curves_of_all_runs_and_their_differences(tmp_path:
     assert str(make_run(same, make_events(0))) in Page(write_comparison([runs[0], same], tmp_path / "page.html")).text
 
 
+def test_results_that_all_runs_are_given_are_compared_once(tmp_path: Path) -> None:
+    """Every run reads the folders of `--results`. That does not turn one result into several seeds."""
+    runs = [make_run(tmp_path / name, make_events()) for name in ("one", "two", "three")]
+    (tmp_path / "elsewhere").mkdir()
+    probe(tmp_path / "elsewhere", "named", 71.8)
+    out = tmp_path / "page.html"
+    dispatch(["report", *map(str, runs), "--results", str(tmp_path / "elsewhere"), "--out", str(out)])
+    page = Page(out).text
+    assert "71.80 ± 0.50" in page
+    assert "seeds" not in page
+
+
 def test_runs_of_other_data_or_components_are_not_comparable(tmp_path: Path) -> None:
     data = {"event": "data", "step": 0, "hours": 960.9}
     one = make_run(tmp_path / "one", [data, *make_events()])

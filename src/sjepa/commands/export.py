@@ -145,9 +145,8 @@ def results_tables(source: Path, weights: str, folders: tuple[Path, ...]) -> str
     near = source if run is None else run.path
     places = folders or [folder for folder in (near, Path("runs")) if folder.is_dir()]
     found = [result for result in find_results(places) if result["encoder"]["fingerprint"] == weights]
-    unique = list({str(result): result for result in found}.values())
-    if unique:
-        return to_markdown(build_sections(unique, with_reported=False), level=3).rstrip()
+    if found:
+        return to_markdown(build_sections(found, with_reported=False), level=3).rstrip()
     if folders:
         raise UserError(
             f"no results of these weights in {', '.join(map(str, folders))}: `sjepa probe`, `units` and `superb` "

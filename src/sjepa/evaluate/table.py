@@ -1,5 +1,6 @@
 """Tables of encoders and tasks, from results."""
 
+import json
 import math
 from collections import defaultdict
 from collections.abc import Sequence
@@ -292,7 +293,8 @@ def describe_differences(results: Sequence[dict[str, Any]]) -> list[str]:
 def build_sections(
     results: Sequence[dict[str, Any]], with_reported: bool = True, costs: "Costs | None" = None
 ) -> list[Section]:
-    """Build all sections, SUPERB first, with measured encoders and comparable published ones."""
+    """Build all sections, SUPERB first, with measured encoders and comparable published ones. Copies count once."""
+    results = drop_copies(results)
     cells: dict[SectionKey, dict[tuple[str, ...], list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
     labels: dict[tuple[SectionKey, str], set[str]] = defaultdict(set)
     for result in results:
@@ -325,6 +327,11 @@ def build_sections(
         ordered = sorted([*rows.values(), *quoted], key=lambda row: (row.group, row.assumed_millions, row.name))
         sections.append(Section(key, ordered, metrics, list(rates)))
     return sections
+
+
+def drop_copies(results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Drop results of equal contents, such as the same file found through two folders."""
+    return list({json.dumps(result, sort_keys=True): result for result in results}.values())
 
 
 def add_scores(row: Row, scores: Sequence[Score]) -> None:

@@ -200,7 +200,7 @@ def softness(reports: Sequence[Report]) -> SectionBody | None:
 
 
 def results(reports: Sequence[Report]) -> SectionBody:
-    every = {id(result): result for report in reports for result in report.results}
-    tables = "".join(results_table(part) for part in build_sections(list(every.values())))
+    found = [result for report in reports for result in report.results]
+    tables = "".join(results_table(part) for part in build_sections(found))
     missing = note("These runs have no results yet: `sjepa probe --encoder RUN` adds some.")
     return SectionBody("", tables or missing)
