@@ -15,7 +15,8 @@ from sjepa.config import Config
 from sjepa.data.synthetic import synthesise_corpus
 from sjepa.errors import UserError
 from sjepa.evaluate.labelled import corpus_suffix
-from sjepa.evaluate.results import results_folder, write_results
+from sjepa.evaluate.results import find_results, results_folder, write_results
+from sjepa.evaluate.table import build_sections
 from sjepa.train.loop import pretrain
 
 pytest.importorskip("espeakng_loader")
@@ -123,6 +124,17 @@ def test_options_that_do_not_go_together_are_refused_in_one_line(tmp_path: Path)
     for command in ("probe", "units"):
         with pytest.raises(UserError, match="file is a file: give a folder"):
             dispatch([command, *rest, "--out", str(tmp_path / "file")])
+
+
+def test_seeds_of_a_part_of_a_corpus_share_a_row(spoken: Path, tmp_path: Path) -> None:
+    for seed in ("0", "1"):
+        rest = ["--encoder", "mfcc", "--data", str(spoken), "--frames", "400", "--seed", seed]
+        dispatch(["probe", *rest, "--out", str(tmp_path / f"probe-{seed}")])
+        dispatch(["units", *rest, "--units", "kmeans", "--clusters", "5", "--out", str(tmp_path / f"units-{seed}")])
+    sections = build_sections(find_results([tmp_path]))
+    name = f"synthetic speech ({spoken.name}), phones of about 400 frames"
+    assert [section.title for section in sections] == [f"Probes on {name}", f"Units on {name}"]
+    assert [[row.seeds(section.columns[0]) for row in section.rows] for section in sections] == [[2], [2]]
 
 
 def test_another_measurement_has_another_folder() -> None:

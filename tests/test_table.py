@@ -197,6 +197,41 @@ def test_only_seeds_are_averaged() -> None:
     assert "differ from the protocol" not in to_markdown(build_sections([slow]))
 
 
+def sampled_probe(seed: int, used: int, **more: Any) -> dict[str, Any]:
+    """Probes of phones of some of the utterances of dev-clean. The seed decides which."""
+    data = {"utterances": 2703, "phone_utterances": used, "phone_frames": 350 * used, "phones": 40}
+    return probe(mean=90.0 + seed, seed=seed, data=data, **more)
+
+
+def test_seeds_that_choose_other_utterances_are_averaged() -> None:
+    seeds = [sampled_probe(0, 356, requested_frames=125_000), sampled_probe(1, 349, requested_frames=125_000)]
+    (section,) = build_sections(seeds, with_reported=False)
+    assert section.title == "Probes on LibriSpeech dev-clean, phones of about 125,000 frames"
+    assert [(row.name, row.scores["speaker"]) for row in section.rows] == [("mine", [90.0, 91.0])]
+    scored = [
+        units(pnmi) | {"data": {"utterances": used, "of_utterances": 2703, "frames": 700 * used}, "seed": seed}
+        for seed, used, pnmi in ((0, 356, 0.5), (1, 349, 0.7))
+    ]
+    (section,) = build_sections([each | {"requested_frames": 250_000} for each in scored])
+    assert [row.value("kmeans 100 pnmi") for row in section.rows] == [pytest.approx(0.6)]
+    # Another number of frames has its own table, and so have older results that lack the number.
+    assert len(build_sections([*seeds, sampled_probe(0, 40, requested_frames=14_000)])) == 2
+    assert len(build_sections([sampled_probe(0, 356), sampled_probe(1, 349)])) == 2
+    older = sampled_probe(0, 356) | {"encoder": probe()["encoder"] | {"name": "older"}}
+    (section,) = build_sections([*seeds, older], with_reported=False)
+    assert [row.name for row in section.rows] == ["mine", "older"]
+
+
+def test_a_seed_that_was_measured_twice_counts_once() -> None:
+    again = [probe(seed=0), probe(mean=99.4, seed=0, audio_seconds_per_second=9.0), probe(mean=98.5, seed=1)]
+    (section,) = build_sections(again, with_reported=False)
+    assert [row.scores["speaker"] for row in section.rows] == [[99.5, 98.5]]
+    decoded = {"paper": {"wer": 9.0}}
+    runs = [result("mine", "asr", {"wer": 10.0}, seed=0), result("mine", "asr", {"wer": 10.0}, seed=0, decoded=decoded)]
+    (section,) = build_sections(runs, with_reported=False)
+    assert section.rows[0].scores == {"asr wer": [10.0], "asr+lm (paper) wer": [9.0]}
+
+
 def test_every_task_of_the_leaderboard_has_reported_rows() -> None:
     """Two rows of the leaderboard, in the order of its own page."""
     columns = ["pr per", "ks accuracy", "ic accuracy", "sid accuracy", "er accuracy", "asr wer", "asr+lm (board) wer"]

@@ -148,6 +148,7 @@ def measure(command: Units, upstream: "Upstream") -> dict[str, Any]:
         "metrics": scores,
         "data": {"utterances": len(features), "of_utterances": len(corpus), "frames": len(units)},
         "seed": command.seed,
+        "requested_frames": command.frames,
         "audio_seconds_per_second": round(found.speed, 1),
     }
 

@@ -296,7 +296,7 @@ def run_probes(
     with check_frozen(upstream) as encoder:
         found = probe_encoder(upstream, corpus, layer=layer, frames=frames, seed=seed, prosody=prosody)
     about = {"task": "probe", "corpus": where, "encoder": encoder, "precision": upstream.precision}
-    return about | {"seed": seed} | found
+    return about | {"seed": seed, "requested_frames": frames} | found
 
 
 def format_scores(scores: Scores, level: float) -> dict[str, Any]:

@@ -36,6 +36,7 @@ FIELDS = {
     "labels": optional(TEXT),
     "learning_rate": optional(NUMBER),
     "seed": optional(WHOLE),
+    "requested_frames": optional(WHOLE),
 }
 ENCODER_FIELDS = {"name": TEXT, "parameters": WHOLE, "fingerprint": TEXT, "states": optional(WHOLE)}
 

@@ -4,7 +4,7 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -45,6 +45,8 @@ class Row:
     reported: bool
     scores: dict[str, list[float]] = field(default_factory=dict)
     """One value per seed, by column."""
+    known_seeds: dict[str, set[int | None]] = field(default_factory=dict)
+    """Seeds of the scores, by column."""
     deviations: dict[str, float] = field(default_factory=dict)
     """Standard deviations over the splits of a single seed, by column."""
     unswept: set[str] = field(default_factory=set)
@@ -84,12 +86,16 @@ class SectionKey:
     """Number of utterances, if only a part of the corpus was used."""
     phones: tuple[int, int] | None = None
     """Utterances whose phones were used and total utterances, if they differ."""
+    frames: int | None = None
+    """Frames that were requested from random utterances, if these are not all. The utterances depend on the seed."""
 
     @property
     def title(self) -> str:
         title = TITLES[self.kind]
         title += f" on {self.corpus}" if self.corpus else ""
         title += f", only {self.total:,} utterances" if self.total is not None else ""
+        if self.frames is not None:
+            return f"{title}, phones of about {self.frames:,} frames"
         return title + (f", phones of {self.phones[0]:,} of {self.phones[1]:,} utterances" if self.phones else "")
 
     @property
@@ -190,21 +196,37 @@ class Section:
 
 
 def find_section(results: dict[str, Any]) -> SectionKey:
-    """Return the section of a result."""
+    """Return the section of a result. `find_sections` merges sections of several results."""
     if results["task"] in ("probe", "units"):
         probed = results["task"] == "probe"
-        data = results.get("data", {})
-        used = data.get("phone_utterances" if probed else "utterances")
-        total = data.get("utterances" if probed else "of_utterances")
+        used = results.get("data", {}).get("phone_utterances" if probed else "utterances")
+        total = corpus_size(results)
         part = results["corpus"] == DEV_CLEAN and total is not None and total < DEV_CLEAN_UTTERANCES
         kind = SectionKind.PROBES if probed else SectionKind.UNITS
         phones = (used, total) if used and total and used < total else None
-        return SectionKey(kind, results["corpus"], total if part else None, phones)
+        frames = results.get("requested_frames") or None if phones else None
+        return SectionKey(kind, results["corpus"], total if part else None, phones, frames)
     if results["protocol"]["name"] == "lite":
         return SectionKey(SectionKind.LITE)
     if "section" in results:
         return SectionKey(SectionKind(results["section"]))
     return SectionKey(lookup_task(results["task"])[0])
+
+
+def find_sections(results: Sequence[dict[str, Any]]) -> list[SectionKey]:
+    """Return the section of each result. Results of the same requested frames share one, whatever their seeds.
+
+    Older results lack the requested number. They join results of as many utterances that have it.
+    """
+    keys = [find_section(result) for result in results]
+    sampled = {replace(key, frames=None): replace(key, phones=None) for key in keys if key.frames}
+    return [replace(key, phones=None) if key.frames else sampled.get(key, key) for key in keys]
+
+
+def corpus_size(results: dict[str, Any]) -> int | None:
+    """Return the number of utterances of the corpus of probes or units, used or not."""
+    size: int | None = results.get("data", {}).get("utterances" if results["task"] == "probe" else "of_utterances")
+    return size
 
 
 def find_metrics(results: dict[str, Any]) -> dict[str, Metric]:
@@ -282,9 +304,17 @@ def layer_suffix(results: dict[str, Any]) -> str:
     return "" if layer == state_name(states - 1, states) else f", {layer}"
 
 
-def describe_differences(results: Sequence[dict[str, Any]]) -> list[str]:
-    """Return the settings in which results of the same cell differ, except seeds."""
-    settings = [flatten_settings({key: result[key] for key in SETTINGS if key in result}) for result in results]
+def find_settings(result: dict[str, Any], section: SectionKey) -> dict[str, Any]:
+    """Return the settings that all seeds of a measurement share. Counts of random utterances are left out."""
+    settings = {key: result[key] for key in SETTINGS if key in result}
+    if section.frames is not None:
+        settings["data"] = {"corpus utterances": corpus_size(result)}
+    return flatten_settings(settings)
+
+
+def describe_differences(results: Sequence[dict[str, Any]], section: SectionKey) -> list[str]:
+    """Return the settings in which results of one measurement differ, except seeds."""
+    settings = [find_settings(result, section) for result in results]
     names = dict.fromkeys(name for found in settings for name in found)
     differing = [name for name in names if len({repr(found.get(name)) for found in settings}) > 1]
     return [", ".join(f"{name} {str(found.get(name))[:12]}" for name in differing[:3]) for found in settings]
@@ -295,35 +325,34 @@ def build_sections(
 ) -> list[Section]:
     """Build all sections, SUPERB first, with measured encoders and comparable published ones. Copies count once."""
     results = drop_copies(results)
-    cells: dict[SectionKey, dict[tuple[str, ...], list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
+    cells: dict[SectionKey, dict[tuple[str, str, str], list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
     labels: dict[tuple[SectionKey, str], set[str]] = defaultdict(set)
-    for result in results:
+    placed = sorted(zip(find_sections(results), results, strict=True), key=lambda pair: pair[0].order)
+    for key, result in placed:
         for score in read_scores(result):
-            labels[find_section(result), score.column].add(label_version(result))
+            labels[key, score.column].add(label_version(result))
+        cells[key][name_row(result), result["encoder"]["fingerprint"], name_measurement(result)].append(result)
     unlike = {where for where, kinds in labels.items() if len(kinds) > 1}
-    for result in sorted(results, key=lambda result: find_section(result).order):
-        columns = tuple(score.column for score in read_scores(result))
-        cells[find_section(result)][name_row(result), result["encoder"]["fingerprint"], *columns].append(result)
     sections = []
     for key, groups in cells.items():
         rows: dict[tuple[str, str], Row] = {}
         metrics: dict[str, Metric] = {}
         rates: dict[str, None] = {}
-        for (name, fingerprint, *_), group in groups.items():
-            for result, difference in zip(group, describe_differences(group), strict=True):
+        for (name, fingerprint, _), group in groups.items():
+            for result, difference in zip(group, describe_differences(group, key), strict=True):
                 label = f"{name} ({difference})" if difference else name
                 row = rows.setdefault((label, fingerprint), Row(label, result["encoder"]["parameters"] / 1e6, False))
                 row.cost = (costs or {}).get((result["encoder"]["name"], fingerprint), {})
                 mixed = any((key, score.column) in unlike for score in read_scores(result))
                 scores = read_scores(result, label_version(result) if mixed else "")
                 metrics |= {score.column: score.metric for score in scores}
-                add_scores(row, scores)
+                add_scores(row, scores, result.get("seed"))
                 row.unswept |= {score.column for score in scores if not is_swept(result)}
                 if rate := format_custom_rate(result):
                     rates[f"{label} {rate}"] = None
         others = key.reported if with_reported else ()
         metrics |= {column: metric for other in others for column, metric in other.metrics.items()}
-        quoted = [Row(o.name, o.millions, True, {c: [v] for c, v in o.scores.items()}, o.deviations) for o in others]
+        quoted = [Row(o.name, o.millions, True, {c: [v] for c, v in o.scores.items()}, deviations=o.deviations) for o in others]
         ordered = sorted([*rows.values(), *quoted], key=lambda row: (row.group, row.assumed_millions, row.name))
         sections.append(Section(key, ordered, metrics, list(rates)))
     return sections
@@ -334,8 +363,21 @@ def drop_copies(results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return list({json.dumps(result, sort_keys=True): result for result in results}.values())
 
 
-def add_scores(row: Row, scores: Sequence[Score]) -> None:
+def name_measurement(result: dict[str, Any]) -> str:
+    """Return a name that results share if they differ only in settings, seeds and additional scores.
+
+    The additional scores are those of `--language-model`, `--abx` and `--prosody`. They follow the others.
+    """
+    return "probe" if result["task"] == "probe" else next((score.column for score in read_scores(result)), "")
+
+
+def add_scores(row: Row, scores: Sequence[Score], seed: int | None) -> None:
+    """Add the scores of a seed. If it was measured before, the first score counts. An unknown seed is a new one."""
     for score in scores:
+        seeds = row.known_seeds.setdefault(score.column, set())
+        if seed is not None and seed in seeds:
+            continue
+        seeds.add(seed)
         row.scores.setdefault(score.column, []).append(score.value)
         if score.deviation is not None:
             row.deviations[score.column] = score.deviation
