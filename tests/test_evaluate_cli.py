@@ -1,6 +1,7 @@
 """The evaluation commands as a user calls them, on a run that was just trained."""
 
 import json
+import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -135,6 +136,27 @@ def test_seeds_of_a_part_of_a_corpus_share_a_row(spoken: Path, tmp_path: Path) -
     name = f"synthetic speech ({spoken.name}), phones of about 400 frames"
     assert [section.title for section in sections] == [f"Probes on {name}", f"Units on {name}"]
     assert [[row.seeds(section.columns[0]) for row in section.rows] for section in sections] == [[2], [2]]
+
+
+def test_corpora_with_the_same_folder_name_keep_their_results_apart(
+    spoken: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    iban, swahili = (shutil.copytree(spoken, tmp_path / language / "data" / "dev") for language in ("iban", "swahili"))
+    labels = swahili / "labels.jsonl"
+    labels.write_text(labels.read_text().replace('"speaker": "', '"speaker": "swahili-'))
+    probe = ["probe", "--encoder", "mfcc", "--frames", "400", "--data"]
+    units = ["units", "--encoder", "mfcc", "--units", "kmeans", "--clusters", "5", "--data"]
+    for command in (probe, units):
+        for data in (iban, swahili, iban):
+            dispatch([*command, str(data)])
+    assert len(list(Path("runs").rglob("results.json"))) == 4
+    sections = build_sections(find_results([Path("runs")]))
+    assert len({section.title for section in sections}) == 4
+    assert [row.seeds(section.columns[0]) for section in sections for row in section.rows] == [1, 1, 1, 1]
+    moved = shutil.move(iban, tmp_path / "moved" / "dev")
+    dispatch([*units, str(moved)])
+    assert len(list(Path("runs").rglob("results.json"))) == 4
 
 
 def test_another_measurement_has_another_folder() -> None:

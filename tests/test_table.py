@@ -13,7 +13,8 @@ from sjepa.errors import UserError
 from sjepa.evaluate import reported
 from sjepa.evaluate.metric import SectionKind
 from sjepa.evaluate.results import find_results
-from sjepa.evaluate.table import TITLES, build_sections
+from sjepa.evaluate.section_key import TITLES
+from sjepa.evaluate.table import build_sections
 from sjepa.evaluate.tabular import to_csv, to_latex, to_markdown
 
 
@@ -280,6 +281,21 @@ def test_a_part_of_the_corpus_has_a_table_of_its_own() -> None:
     (few,) = build_sections([probe(data={"utterances": 274, "phone_utterances": 274})])
     assert few.title == "Probes on LibriSpeech dev-clean, only 274 utterances"
     assert not any(row.reported for row in few.rows)
+
+
+def test_corpora_with_the_same_name_and_other_labels_have_their_own_tables() -> None:
+    def labelled(name: str, mean: float, **more: Any) -> dict[str, Any]:
+        return probe(mean=mean, corpus="labelled speech (dev)", encoder=probe()["encoder"] | {"name": name}, **more)
+
+    older, iban = labelled("older", 70.0), labelled("mine", 80.0, labels="0123456789")
+    (section,) = build_sections([older, iban])  # what is not known may be the same
+    assert section.title == "Probes on labelled speech (dev)"
+    sections = build_sections([older, iban, labelled("mine", 60.0, labels="abcdefghij")])
+    assert {section.title: [row.value("speaker") for row in section.rows] for section in sections} == {
+        "Probes on labelled speech (dev), labels 0123456": [80.0],
+        "Probes on labelled speech (dev), labels abcdefg": [60.0],
+        "Probes on labelled speech (dev), labels unknown": [70.0],
+    }
 
 
 def test_tasks_outside_superb_are_not_called_superb() -> None:

@@ -8,10 +8,11 @@ from typing import Any
 from sjepa.analysis.style import GRID, MARKERS, MUTED, SHADE, Findings, figure, file_name, ramp
 from sjepa.device import Device
 from sjepa.errors import UserError
+from sjepa.evaluate.label_hash import hash_corpus
 from sjepa.evaluate.labelled import corpus_name, read_labelled, report_missing_phones
 from sjepa.evaluate.metric import Better
 from sjepa.evaluate.probing import run_probes
-from sjepa.evaluate.results import find_results, write_results
+from sjepa.evaluate.results import find_results, separate_labels, write_results
 from sjepa.evaluate.table import layer_suffix, read_scores
 from sjepa.evaluate.upstream import load_upstream
 from sjepa.progress import say
@@ -28,11 +29,12 @@ def probe_checkpoints(
         raise UserError(f"{run} has no checkpoint yet: train.checkpoint_every writes them, train.keep_every keeps them")
     corpus = read_labelled(data, subset, phones=False, alignments=alignments)
     report_missing_phones(corpus, data, subset, alignments)
-    where = corpus_name(data, subset)
+    where, labels = corpus_name(data, subset), hash_corpus(corpus)
     for step in sorted(folder.checkpoint_steps):
         upstream = load_upstream(str(run), device, step=step)
         options = f"frames-{frames}-seed-{seed}" + (f"-alignments-{alignments.name}" if alignments else "")
         out = folder.results / "progress" / file_name(where) / f"{upstream.name}-{options}"
+        out = separate_labels(out, labels)
         probed = find_results([out]) if out.is_dir() else []
         if any(found["encoder"]["fingerprint"] == upstream.fingerprint() for found in probed):
             say(f"Step {step:,} was probed before: {out}")

@@ -49,18 +49,22 @@ class Probe:
 
 def run(arguments: list[str]) -> None:
     command = parse(Probe, "sjepa probe", arguments)
+    from sjepa.evaluate.label_hash import hash_corpus
     from sjepa.evaluate.labelled import corpus_name, corpus_suffix, read_labelled, report_missing_phones
     from sjepa.evaluate.probe_names import name_scores
     from sjepa.evaluate.probing import run_probes
     from sjepa.evaluate.results import results_folder, write_results
     from sjepa.evaluate.upstream import load_upstream
+    from sjepa.files import refuse_file
     from sjepa.locks import lock_folder
 
+    if command.out is not None:
+        refuse_file(command.out)
     upstream = load_upstream(command.encoder, command.device, command.precision, command.step)
     suffix = corpus_suffix(command.data, command.subset)
-    out = results_folder(command, "probe", upstream.name, suffix, upstream.fingerprint)
+    corpus = read_labelled(command.data, command.subset, phones=False, alignments=command.alignments)
+    out = results_folder(command, "probe", upstream.name, suffix, upstream.fingerprint, hash_corpus(corpus))
     with lock_folder(out):
-        corpus = read_labelled(command.data, command.subset, phones=False, alignments=command.alignments)
         report_missing_phones(corpus, command.data, command.subset, command.alignments)
         where = corpus_name(command.data, command.subset)
         found = run_probes(

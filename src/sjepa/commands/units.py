@@ -11,6 +11,8 @@ from sjepa.errors import UserError
 from sjepa.subcommands import parse
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from sjepa.evaluate.labelled import LabelledUtterance
     from sjepa.evaluate.units import UnitSource
     from sjepa.evaluate.upstream import Upstream
@@ -68,18 +70,25 @@ def run(arguments: list[str]) -> None:
         return
     check_options(command)
     from sjepa.evaluate.abx import import_fastabx
-    from sjepa.evaluate.labelled import corpus_suffix
+    from sjepa.evaluate.label_hash import hash_corpus
+    from sjepa.evaluate.labelled import corpus_suffix, read_labelled
     from sjepa.evaluate.results import results_folder, write_results
     from sjepa.evaluate.upstream import load_upstream
+    from sjepa.files import refuse_file
     from sjepa.locks import lock_folder
 
+    if command.out is not None:
+        refuse_file(command.out)
     if command.abx:
         import_fastabx()  # fail before the work if it is not installed
     upstream = load_upstream(command.encoder, command.device, command.precision, command.step)
     suffix = corpus_suffix(command.data, command.subset)
-    out = results_folder(command, "units", upstream.name, suffix, upstream.fingerprint)
+    source = make_source(command, upstream)
+    corpus = read_labelled(command.data, command.subset, alignments=command.alignments)
+    labels = hash_corpus(corpus)
+    out = results_folder(command, "units", upstream.name, suffix, upstream.fingerprint, labels)
     with lock_folder(out):
-        results = measure(command, upstream)
+        results = measure(command, upstream, source, corpus) | {"labels": labels}
         write_results(out, results)
     values = ", ".join(f"{name} {value:.3f}" for name, value in results["metrics"].items())
     frames = results["data"]["frames"]
@@ -108,19 +117,19 @@ def check_item_options(command: Units) -> None:
             raise UserError(f"--{name} has no effect with --items, which only measures the ABX error: omit it")
 
 
-def measure(command: Units, upstream: "Upstream") -> dict[str, Any]:
+def measure(
+    command: Units, upstream: "Upstream", source: "UnitSource", corpus: "Sequence[LabelledUtterance]"
+) -> dict[str, Any]:
     """Assign units to the frames of the corpus and score them. Return the contents of `results.json`."""
     import numpy as np
 
     from sjepa.audio.io import SAMPLE_RATE
     from sjepa.evaluate.abx import abx_errors, require_speakers
     from sjepa.evaluate.agreement import measure_agreement
-    from sjepa.evaluate.labelled import corpus_name, read_labelled
+    from sjepa.evaluate.labelled import corpus_name
     from sjepa.evaluate.probing import extract_features
     from sjepa.evaluate.upstream import check_frozen
 
-    source = make_source(command, upstream)
-    corpus = read_labelled(command.data, command.subset, alignments=command.alignments)
     if command.abx:
         require_speakers(item.speaker for item in corpus)
     with check_frozen(upstream) as encoder:

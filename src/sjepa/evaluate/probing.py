@@ -10,6 +10,7 @@ from torch import Tensor
 
 from sjepa.counts import format_count
 from sjepa.errors import UserError
+from sjepa.evaluate.label_hash import hash_corpus
 from sjepa.evaluate.labelled import LabelledUtterance
 from sjepa.evaluate.probe_names import ProbeName, state_name
 from sjepa.evaluate.probes import (
@@ -296,7 +297,7 @@ def run_probes(
     with check_frozen(upstream) as encoder:
         found = probe_encoder(upstream, corpus, layer=layer, frames=frames, seed=seed, prosody=prosody)
     about = {"task": "probe", "corpus": where, "encoder": encoder, "precision": upstream.precision}
-    return about | {"seed": seed, "requested_frames": frames} | found
+    return about | {"labels": hash_corpus(corpus), "seed": seed, "requested_frames": frames} | found
 
 
 def format_scores(scores: Scores, level: float) -> dict[str, Any]:

@@ -48,11 +48,17 @@ def results_root(source: str) -> Path:
 
 
 def results_folder(
-    command: Any, kind: str, encoder: str, corpus: str = "", fingerprint: Callable[[], str] | None = None
+    command: Any,
+    kind: str,
+    encoder: str,
+    corpus: str = "",
+    fingerprint: Callable[[], str] | None = None,
+    labels: str = "",
 ) -> Path:
     """Return `--out`, or `KIND/ENCODER` with the corpus and all options that differ from their defaults.
 
-    So results of other data or options are not overwritten. Raise UserError if the folder has results of another
+    So results of other data or options are not overwritten. `labels` identifies a corpus among those with the same
+    name. Raise UserError if the folder has results of another
     encoder with the same name; only in a run, new weights replace old ones.
     """
     parts = [part.replace(" ", "-") for part in (encoder, corpus) if part]
@@ -62,13 +68,21 @@ def results_folder(
             shown = value.name if isinstance(value, Path) else value  # a path would make nested folders
             parts.append(option.name.replace("_", "-") + ("" if value is True else f"-{shown}"))
     root = results_root(command.encoder)
-    folder: Path = command.out or root / kind / "-".join(parts)
+    folder: Path = command.out or separate_labels(root / kind / "-".join(parts), labels)
     refuse_file(folder)
     if fingerprint is not None and command.out is None and root == OUTSIDE_RUNS and (folder / RESULTS).is_file():
         for found in find_results([folder / RESULTS]):
             if found["encoder"]["fingerprint"] != fingerprint():
                 raise UserError(f"{folder} has results of another encoder named {encoder}: choose a folder with --out")
     return folder
+
+
+def separate_labels(folder: Path, labels: str) -> Path:
+    """Return the folder, or another one next to it if the folder has results of other labels."""
+    if not labels or not (folder / RESULTS).is_file():
+        return folder
+    other = any(found.get("labels") not in (None, labels) for found in find_results([folder / RESULTS]))
+    return folder.with_name(f"{folder.name}-labels-{labels[:7]}") if other else folder
 
 
 def write_results(folder: Path, results: dict[str, Any]) -> None:

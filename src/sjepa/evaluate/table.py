@@ -10,27 +10,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from sjepa.evaluate import agreement, reported
+from sjepa.evaluate import agreement
 from sjepa.evaluate.metric import Better, Metric, SectionKind, column_name
 from sjepa.evaluate.probe_names import state_name
 from sjepa.evaluate.results import REQUIRED, flatten_settings
+from sjepa.evaluate.section_key import DEV_CLEAN, DEV_CLEAN_UTTERANCES, SectionKey
 
 if TYPE_CHECKING:  # costs need torch, tables do not
     from sjepa.evaluate.cost import Costs
 
-TITLES = {
-    SectionKind.SUPERB: "SUPERB",
-    SectionKind.OTHER: "Full protocol, not part of SUPERB",
-    SectionKind.LITE: "Lite protocols",
-    SectionKind.PROBES: "Probes",
-    SectionKind.UNITS: "Units",
-}
-DEV_CLEAN, DEV_CLEAN_UTTERANCES = "LibriSpeech dev-clean", 2703
 # Encoders are compared within size classes, as in the paper.
 CLASSES = (90.0, 200.0, math.inf)  # millions of parameters
 CLASS_NAMES = ("Below 90M", "Base class (about 95M)", "Large class (316M and more)")
-REPORTED_SIGN, UNSWEPT_SIGN = "†", "‡"  # footnotes of names and of scores
-REPORTED_NOTE = f"{REPORTED_SIGN} reported by others, not measured here"
+UNSWEPT_SIGN = "‡"  # footnote of scores
 UNSWEPT_NOTE = f"{UNSWEPT_SIGN} learning rate not swept; the leaderboard swept it for each row"
 # Results that differ in any of these settings are not seeds of one measurement.
 SETTINGS = ("protocol", "learning_rate", "data", "units", "precision")
@@ -73,59 +65,6 @@ class Row:
     @property
     def group(self) -> int:
         return next(index for index, most in enumerate(CLASSES) if self.assumed_millions < most)
-
-
-@dataclass(frozen=True)
-class SectionKey:
-    """Identifies a section: results on the same data with the same protocol."""
-
-    kind: SectionKind
-    corpus: str = ""
-    """For probes and units only."""
-    total: int | None = None
-    """Number of utterances, if only a part of the corpus was used."""
-    phones: tuple[int, int] | None = None
-    """Utterances whose phones were used and total utterances, if they differ."""
-    frames: int | None = None
-    """Frames that were requested from random utterances, if these are not all. The utterances depend on the seed."""
-
-    @property
-    def title(self) -> str:
-        title = TITLES[self.kind]
-        title += f" on {self.corpus}" if self.corpus else ""
-        title += f", only {self.total:,} utterances" if self.total is not None else ""
-        if self.frames is not None:
-            return f"{title}, phones of about {self.frames:,} frames"
-        return title + (f", phones of {self.phones[0]:,} of {self.phones[1]:,} utterances" if self.phones else "")
-
-    @property
-    def order(self) -> tuple[int, str]:
-        return list(SectionKind).index(self.kind), self.title
-
-    @property
-    def reported(self) -> Sequence[reported.ReportedResult]:
-        """Published results on the same data. Phones of a part of dev-clean are compared with those of all of it."""
-        if self.kind is SectionKind.PROBES and self.corpus == DEV_CLEAN and self.total is None:
-            return reported.PROBES
-        return reported.SUPERB if self.kind is SectionKind.SUPERB else ()
-
-    @property
-    def note(self) -> str:
-        """Text to print with the section."""
-        if self.kind is SectionKind.LITE:
-            text = "Reduced protocols: fewer steps, less data, a narrower recurrent head."
-            return f"{text} Not comparable with full results."
-        if self.kind is SectionKind.PROBES:
-            return "Accuracy in percent, mean ± deviation over splits."
-        if self.kind is SectionKind.UNITS:
-            return "Agreement of discrete units with phones; ABX error in percent."
-        return "Percent, ↓ lower is better." if self.kind is SectionKind.SUPERB else "Percent."
-
-    @property
-    def reported_note(self) -> str:
-        """The meaning of the sign of reported results."""
-        alignment = ", with 67 phonemes of another alignment" if self.kind is SectionKind.PROBES else ""
-        return f"{REPORTED_NOTE}{alignment}."
 
 
 @dataclass
@@ -216,11 +155,20 @@ def find_section(results: dict[str, Any]) -> SectionKey:
 def find_sections(results: Sequence[dict[str, Any]]) -> list[SectionKey]:
     """Return the section of each result. Results of the same requested frames share one, whatever their seeds.
 
-    Older results lack the requested number. They join results of as many utterances that have it.
+    Older results lack the requested number. They join results of as many utterances that have it. Corpora with the
+    same name and different labels have their own sections.
     """
     keys = [find_section(result) for result in results]
     sampled = {replace(key, frames=None): replace(key, phones=None) for key in keys if key.frames}
-    return [replace(key, phones=None) if key.frames else sampled.get(key, key) for key in keys]
+    keys = [replace(key, phones=None) if key.frames else sampled.get(key, key) for key in keys]
+    versions: dict[SectionKey, set[str]] = defaultdict(set)
+    for key, result in zip(keys, results, strict=True):
+        if key.corpus and result.get("labels"):
+            versions[key].add(label_version(result))
+    return [
+        replace(key, labels=label_version(result)) if len(versions[key]) > 1 else key
+        for key, result in zip(keys, results, strict=True)
+    ]
 
 
 def corpus_size(results: dict[str, Any]) -> int | None:
@@ -352,7 +300,10 @@ def build_sections(
                     rates[f"{label} {rate}"] = None
         others = key.reported if with_reported else ()
         metrics |= {column: metric for other in others for column, metric in other.metrics.items()}
-        quoted = [Row(o.name, o.millions, True, {c: [v] for c, v in o.scores.items()}, deviations=o.deviations) for o in others]
+        quoted = [
+            Row(o.name, o.millions, True, {c: [v] for c, v in o.scores.items()}, deviations=o.deviations)
+            for o in others
+        ]
         ordered = sorted([*rows.values(), *quoted], key=lambda row: (row.group, row.assumed_millions, row.name))
         sections.append(Section(key, ordered, metrics, list(rates)))
     return sections

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from sjepa.evaluate.metric import Better
 from sjepa.evaluate.probe_names import name_scores
-from sjepa.evaluate.table import REPORTED_SIGN, UNSWEPT_SIGN, Row, Section
+from sjepa.evaluate.section_key import REPORTED_SIGN
+from sjepa.evaluate.table import UNSWEPT_SIGN, Row, Section
 
 ARROWS = {Better.LOWER: "↓", Better.HIGHER: "↑", Better.NEITHER: ""}
 NO_VALUE = "–"
