@@ -91,6 +91,34 @@ def test_the_table_shows_one_run_with_its_history(
         dispatch(["runs", str(study / "notes")])
 
 
+def test_scores_of_other_layers_and_corpora_do_not_replace_each_other(
+    study: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hard = RunFolder(study / "deeper" / "hard")
+    first = json.loads((hard.results / "probe" / "results.json").read_text())
+    encoder = first["encoder"] | {"states": 4}
+    others = {
+        "seed": {"seed": 1, "layers": {"layer 2": {"phoneme linear": {"mean": 73.25, "deviation": 0.5}}}},
+        "shallow": {"layers": {"layer 0": {"phoneme linear": {"mean": 40.0, "deviation": 0.5}}}},
+        "zoo": {"corpus": "zoo", "layers": {"layer 2": {"phoneme linear": {"mean": 20.0, "deviation": 0.5}}}},
+    }
+    for name, other in others.items():
+        (hard.results / name).mkdir()
+        (hard.results / name / "results.json").write_text(json.dumps(first | {"encoder": encoder} | other))
+    soft = RunFolder(study / "soft")
+    ours = {"encoder": encoder | {"fingerprint": fingerprint(Encoder.from_pretrained(soft.path))}}
+    (soft.results / "probe").mkdir(parents=True)
+    (soft.results / "probe" / "results.json").write_text(json.dumps(first | ours))
+    dispatch(["runs", str(study), "--format", "json"])
+    found = {run["name"]: run["results"] for run in json.loads(capsys.readouterr().out)}
+    assert found["deeper/hard"] == {
+        "phoneme linear, made up": 72.25,  # the mean of two seeds
+        "phoneme linear, layer 0": 40.0,
+        "phoneme linear, zoo": 20.0,
+    }
+    assert list(found["soft"]) == ["phoneme linear, layer 1"]
+
+
 def test_a_narrow_terminal_shows_each_run_on_one_line(
     study: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

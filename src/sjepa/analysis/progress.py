@@ -13,7 +13,7 @@ from sjepa.evaluate.labelled import corpus_name, read_labelled, report_missing_p
 from sjepa.evaluate.metric import Better
 from sjepa.evaluate.probing import run_probes
 from sjepa.evaluate.results import find_results, separate_labels, write_results
-from sjepa.evaluate.table import layer_suffix, read_scores
+from sjepa.evaluate.table import build_sections
 from sjepa.evaluate.upstream import load_upstream
 from sjepa.progress import say
 from sjepa.runs.events import phase_spans
@@ -46,17 +46,21 @@ def analyse_progress(run: Path, places: Sequence[Path] = ()) -> Findings:
     """Collect scores over steps from all results of the run's checkpoints, in its folder and in `places`."""
     folder = RunFolder(run)
     folder.require()
+    steps: dict[str, int] = {}
+    measured = []
+    for results in find_results([*([folder.results] if folder.results.is_dir() else []), *places]):
+        name, step = results["encoder"]["name"], results["encoder"].get("step")
+        if step is not None and name == f"{folder.name}-step-{step}":
+            steps[name] = int(step)
+            measured.append(results)
     curves: dict[tuple[str, str], dict[int, float]] = defaultdict(dict)
     better: dict[tuple[str, str], Better] = {}
-    for results in find_results([*([folder.results] if folder.results.is_dir() else []), *places]):
-        step = results["encoder"].get("step")
-        if step is None or results["encoder"]["name"] != f"{folder.name}-step-{step}":
-            continue
-        corpus = str(results.get("corpus", ""))
-        for score in read_scores(results):
-            key = (f"{score.column}{layer_suffix(results)}", corpus)
-            curves[key][int(step)] = float(score.value)
-            better[key] = score.metric.better
+    for section in build_sections(measured, with_reported=False, across_encoders=True):
+        for row in section.rows:
+            for column, value in row.values.items():
+                key = (f"{column}{row.detail}", section.key.data)
+                curves[key][steps[row.encoder]] = value
+                better[key] = section.metrics[column].better
     if not curves:
         raise UserError(
             f"{run} has no results of its checkpoints: give --data to probe them all, or evaluate some with "

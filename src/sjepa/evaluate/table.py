@@ -32,9 +32,11 @@ SETTINGS = ("protocol", "learning_rate", "data", "units", "precision")
 class Row:
     """One encoder in a table."""
 
-    name: str
+    encoder: str
     millions: float | None
     reported: bool
+    detail: str = ""
+    """The probed layer unless it is the last, and settings in which rows of the encoder differ."""
     scores: dict[str, list[float]] = field(default_factory=dict)
     """One value per seed, by column."""
     known_seeds: dict[str, set[int | None]] = field(default_factory=dict)
@@ -46,9 +48,17 @@ class Row:
     cost: dict[str, float] = field(default_factory=dict)
     """Cost of running the encoder, by column."""
 
+    @property
+    def name(self) -> str:
+        return f"{self.encoder}{self.detail}"
+
+    @property
+    def values(self) -> dict[str, float]:
+        """The mean over seeds, by column."""
+        return {column: float(np.mean(scores)) for column, scores in self.scores.items()}
+
     def value(self, column: str) -> float | None:
-        """Return the mean over seeds."""
-        return float(np.mean(self.scores[column])) if column in self.scores else None
+        return self.values.get(column)
 
     def seeds(self, column: str) -> int:
         return len(self.scores.get(column, ()))
@@ -238,11 +248,6 @@ def deepest_layer(results: dict[str, Any]) -> str:
     return list(results["layers"])[-1]
 
 
-def name_row(results: dict[str, Any]) -> str:
-    """Return the encoder's name, with the probed layer unless it is the last."""
-    return f"{results['encoder']['name']}{layer_suffix(results)}"
-
-
 def layer_suffix(results: dict[str, Any]) -> str:
     """Return a comma and the probed layer, or an empty string if it is the last or the result is not of probes."""
     states = results["encoder"].get("states")
@@ -269,39 +274,49 @@ def describe_differences(results: Sequence[dict[str, Any]], section: SectionKey)
 
 
 def build_sections(
-    results: Sequence[dict[str, Any]], with_reported: bool = True, costs: "Costs | None" = None
+    results: Sequence[dict[str, Any]],
+    with_reported: bool = True,
+    costs: "Costs | None" = None,
+    across_encoders: bool = False,
 ) -> list[Section]:
-    """Build all sections, SUPERB first, with measured encoders and comparable published ones. Copies count once."""
+    """Build all sections, SUPERB first, with measured encoders and comparable published ones. Copies count once.
+
+    Rows name the settings in which results of an encoder differ. With `across_encoders`, they name the settings in
+    which results of any two encoders differ, for checkpoints of one run.
+    """
     results = drop_copies(results)
-    cells: dict[SectionKey, dict[tuple[str, str, str], list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
+    cells: dict[SectionKey, dict[tuple[str, ...], list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
     labels: dict[tuple[SectionKey, str], set[str]] = defaultdict(set)
     placed = sorted(zip(find_sections(results), results, strict=True), key=lambda pair: pair[0].order)
     for key, result in placed:
         for score in read_scores(result):
             labels[key, score.column].add(label_version(result))
-        cells[key][name_row(result), result["encoder"]["fingerprint"], name_measurement(result)].append(result)
+        encoder = () if across_encoders else (result["encoder"]["name"], result["encoder"]["fingerprint"])
+        cells[key][*encoder, layer_suffix(result), name_measurement(result)].append(result)
     unlike = {where for where, kinds in labels.items() if len(kinds) > 1}
     sections = []
     for key, groups in cells.items():
-        rows: dict[tuple[str, str], Row] = {}
+        rows: dict[tuple[str, str, str], Row] = {}
         metrics: dict[str, Metric] = {}
         rates: dict[str, None] = {}
-        for (name, fingerprint, _), group in groups.items():
+        for group in groups.values():
             for result, difference in zip(group, describe_differences(group, key), strict=True):
-                label = f"{name} ({difference})" if difference else name
-                row = rows.setdefault((label, fingerprint), Row(label, result["encoder"]["parameters"] / 1e6, False))
-                row.cost = (costs or {}).get((result["encoder"]["name"], fingerprint), {})
+                name, fingerprint = result["encoder"]["name"], result["encoder"]["fingerprint"]
+                detail = layer_suffix(result) + (f" ({difference})" if difference else "")
+                new = Row(name, result["encoder"]["parameters"] / 1e6, False, detail)
+                row = rows.setdefault((name, detail, fingerprint), new)
+                row.cost = (costs or {}).get((name, fingerprint), {})
                 mixed = any((key, score.column) in unlike for score in read_scores(result))
                 scores = read_scores(result, label_version(result) if mixed else "")
                 metrics |= {score.column: score.metric for score in scores}
                 add_scores(row, scores, result.get("seed"))
                 row.unswept |= {score.column for score in scores if not is_swept(result)}
                 if rate := format_custom_rate(result):
-                    rates[f"{label} {rate}"] = None
+                    rates[f"{row.name} {rate}"] = None
         others = key.reported if with_reported else ()
         metrics |= {column: metric for other in others for column, metric in other.metrics.items()}
         quoted = [
-            Row(o.name, o.millions, True, {c: [v] for c, v in o.scores.items()}, deviations=o.deviations)
+            Row(o.name, o.millions, True, scores={c: [v] for c, v in o.scores.items()}, deviations=o.deviations)
             for o in others
         ]
         ordered = sorted([*rows.values(), *quoted], key=lambda row: (row.group, row.assumed_millions, row.name))

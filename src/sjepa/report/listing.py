@@ -26,6 +26,8 @@ DEPTH = 3  # levels of folders to search for runs
 RESULTS_SHOWN = 4  # of a run in the table
 SETTINGS_SHOWN = 8
 NOT_SET = "–"
+Scores = dict[tuple[str, str], float]
+"""Maps the name of a score and its data to the mean over seeds."""
 NUMBERS = ("step", "phase", "loss")  # columns that are aligned to the right
 
 
@@ -82,14 +84,15 @@ def search_folder(folder: Path, depth: int) -> list[RunFolder]:
 
 def list_runs(runs: Sequence[tuple[str, RunFolder]]) -> list[Listed]:
     """Collect the facts about each run. A run that cannot be read is listed as damaged."""
-    listed, settings = [], []
+    found: list[tuple[Listed, dict[str, Any], Scores]] = []
     for name, run in runs:
         try:
-            listed.append(describe(name, run))
-            settings.append({"data": run.data} | flatten(run.settings))
+            found.append((describe(name, run), {"data": run.data} | flatten(run.settings), read_scores(run)))
         except (UserError, OSError) as error:
-            listed.append(Listed(name, str(run), f"damaged: {error}"))
-            settings.append({})
+            found.append((Listed(name, str(run), f"damaged: {error}"), {}, {}))
+    listed, settings = [each for each, _, _ in found], [values for _, values, _ in found]
+    for each, named in zip(listed, name_scores([scores for _, _, scores in found]), strict=True):
+        each.results = named
     readable = [each for each in settings if each]
     keys = dict.fromkeys(key for each in readable for key in each)
     differing = [key for key in keys if len({json.dumps(each.get(key)) for each in readable}) > 1]
@@ -111,7 +114,6 @@ def describe(name: str, run: RunFolder) -> Listed:
         line.get("loss"),
         run.log.stat().st_mtime if run.log.is_file() else None,
         run.data,
-        read_scores(run),
     )
 
 
@@ -125,16 +127,30 @@ def find_state(run: RunFolder) -> str:
     return describe_stop(history[-1]) if history else "stopped" if run.checkpoint_steps else "new"
 
 
-def read_scores(run: RunFolder) -> dict[str, float]:
+def read_scores(run: RunFolder) -> Scores:
     """Results of the run's encoder as it is now. Results of its phases and of before it was lengthened are left out."""
     if not run.results.is_dir() or not any(run.results.rglob("results.json")):
         return {}
     from sjepa.evaluate.results import find_results
-    from sjepa.evaluate.table import read_scores  # imported here because it needs numpy
+    from sjepa.evaluate.table import build_sections  # imported here because it needs numpy
 
     weights = EncoderFolder(run.encoder).recorded_fingerprint()
     results = [r for r in find_results([run.results]) if weights in ("", r["encoder"]["fingerprint"])]
-    return {score.column: score.value for result in results for score in read_scores(result)}
+    return {
+        (f"{column}{row.detail}", section.key.data): value
+        for section in build_sections(results, with_reported=False)
+        for row in section.rows
+        for column, value in row.values.items()
+    }
+
+
+def name_scores(runs: Sequence[Scores]) -> list[dict[str, float]]:
+    """Name the scores of each run. Names include the data if any of the runs has the score on other data."""
+    known = Counter(name for name, _ in {key for scores in runs for key in scores})
+    return [
+        {f"{name}, {data}" if known[name] > 1 else name: value for (name, data), value in scores.items()}
+        for scores in runs
+    ]
 
 
 def flatten(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
