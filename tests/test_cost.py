@@ -71,6 +71,22 @@ def test_the_cost_of_an_encoder_is_in_the_table_with_its_scores(folder: Path, tm
     assert "GMACs per s" in (tmp_path / "table.md").read_text()
 
 
+def test_other_threads_and_other_weights_do_not_replace_a_cost(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = ["cost", "--seconds", "1", "--encoder", str(folder)]
+    for options in (["--repeats", "1"], ["--repeats", "2"], ["--repeats", "1", "--threads", "2"]):
+        dispatch([*command, *options])
+    (costs,) = find_costs([Path("runs")]).values()
+    assert costs.keys() == {"GMACs per s", "CPU ms (1 s, 1 thread)", "CPU ms (1 s, 2 threads)"}
+    assert len(list(Path("runs").rglob("cost.json"))) == 2
+    file = Path("runs/cost/small-seconds-1.0/cost.json")
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"encoder": {"name": "small", "fingerprint": "other"}}))
+    with pytest.raises(UserError, match="has results of another encoder named small: choose a folder with --out"):
+        dispatch([*command, "--repeats", "1"])
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -16,7 +16,7 @@ class Cost:
     encoder: str
     """A run, a folder or any other encoder that `sjepa superb` accepts."""
     out: Path | None = None
-    """Folder for the result. Default: cost/ENCODER below RUN/results, or below runs."""
+    """Folder for the result. Default: cost/ENCODER below RUN/results or runs, with the options that you changed."""
     seconds: Annotated[float, LENGTH] = 10.0
     """Length of the timed utterance."""
     repeats: Annotated[int, SIZE] = 5
@@ -30,13 +30,13 @@ class Cost:
 def run(arguments: list[str]) -> None:
     command = parse(Cost, "sjepa cost", arguments)
     from sjepa.evaluate.cost import FILE, measure_cost
-    from sjepa.evaluate.results import results_root
+    from sjepa.evaluate.results import results_folder
     from sjepa.evaluate.upstream import load_upstream
     from sjepa.files import write_whole
     from sjepa.locks import lock_folder
 
     upstream = load_upstream(command.encoder, "cpu", step=command.step)
-    out = command.out or results_root(command.encoder) / "cost" / upstream.name.replace(" ", "-")
+    out = results_folder(command, "cost", upstream.name, fingerprint=upstream.fingerprint, file=FILE)
     with lock_folder(out):
         cost = measure_cost(upstream, command.seconds, command.repeats, command.threads)
         write_whole(out / FILE, json.dumps(cost, indent=1) + "\n")

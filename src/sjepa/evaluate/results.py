@@ -15,7 +15,7 @@ from sjepa.runs.locate import find_run
 RESULTS = "results.json"
 OUTSIDE_RUNS = Path("runs")  # results of encoders that do not belong to a run
 # Options that are already part of the path, or do not change the result.
-IGNORED_OPTIONS = ("encoder", "data", "out", "device", "items", "step")
+IGNORED_OPTIONS = ("encoder", "data", "out", "device", "items", "step", "repeats")
 # Fields of `results.json`: those that each command must write, and the values that each may have.
 REQUIRED = {"probe": {"layers", "corpus"}, "units": {"units", "metrics", "corpus"}}
 REQUIRED_OF_TASKS = {"protocol", "metrics", "decoded"}
@@ -54,12 +54,13 @@ def results_folder(
     corpus: str = "",
     fingerprint: Callable[[], str] | None = None,
     labels: str = "",
+    file: str = RESULTS,
 ) -> Path:
     """Return `--out`, or `KIND/ENCODER` with the corpus and all options that differ from their defaults.
 
     So results of other data or options are not overwritten. `labels` identifies a corpus among those with the same
-    name. Raise UserError if the folder has results of another
-    encoder with the same name; only in a run, new weights replace old ones.
+    name. `file` is the name of the results. Raise UserError if the folder has results of another encoder with the same
+    name; only in a run, new weights replace old ones.
     """
     parts = [part.replace(" ", "-") for part in (encoder, corpus) if part]
     for option in fields(command):
@@ -70,10 +71,10 @@ def results_folder(
     root = results_root(command.encoder)
     folder: Path = command.out or separate_labels(root / kind / "-".join(parts), labels)
     refuse_file(folder)
-    if fingerprint is not None and command.out is None and root == OUTSIDE_RUNS and (folder / RESULTS).is_file():
-        for found in find_results([folder / RESULTS]):
-            if found["encoder"]["fingerprint"] != fingerprint():
-                raise UserError(f"{folder} has results of another encoder named {encoder}: choose a folder with --out")
+    if fingerprint is not None and command.out is None and root == OUTSIDE_RUNS and (folder / file).is_file():
+        known = require(read_json(folder / file), "encoder", TABLE, str(folder / file))
+        if known.get("fingerprint") != fingerprint():
+            raise UserError(f"{folder} has results of another encoder named {encoder}: choose a folder with --out")
     return folder
 
 
