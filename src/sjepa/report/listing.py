@@ -91,7 +91,7 @@ def list_runs(runs: Sequence[tuple[str, RunFolder]]) -> list[Listed]:
         except (UserError, OSError) as error:
             found.append((Listed(name, str(run), f"damaged: {error}"), {}, {}))
     listed, settings = [each for each, _, _ in found], [values for _, values, _ in found]
-    for each, named in zip(listed, name_scores([scores for _, _, scores in found]), strict=True):
+    for each, named in zip(listed, add_data_names([scores for _, _, scores in found]), strict=True):
         each.results = named
     readable = [each for each in settings if each]
     keys = dict.fromkeys(key for each in readable for key in each)
@@ -144,7 +144,7 @@ def read_scores(run: RunFolder) -> Scores:
     }
 
 
-def name_scores(runs: Sequence[Scores]) -> list[dict[str, float]]:
+def add_data_names(runs: Sequence[Scores]) -> list[dict[str, float]]:
     """Name the scores of each run. Names include the data if any of the runs has the score on other data."""
     known = Counter(name for name, _ in {key for scores in runs for key in scores})
     return [
