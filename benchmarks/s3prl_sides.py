@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from sjepa.evaluate.superb.classes import ClassTask
 from sjepa.evaluate.superb.features import FeatureStore
+from sjepa.evaluate.superb.protocol import RankBatch
 from sjepa.evaluate.superb.records import Utterance
 from sjepa.evaluate.superb.sound import Sound, prepare_waveform
 from sjepa.evaluate.superb.task import Recipe, Task
@@ -158,11 +159,12 @@ class Side:
         features = [self.featurizer._weighted_sum(list(each.to(self.dtype))) for each in states]
         return self.expert(self.modes[mode], features, *self.others(mode, utterances), records=records)
 
-    def step(self, batches: Sequence[Any], optimizer: torch.optim.Optimizer) -> float:
+    def step(self, batches: Sequence[RankBatch], optimizer: torch.optim.Optimizer) -> float:
         """Take one step like s3prl's runner."""
         losses = []
-        for utterances, states, _ in batches:
-            loss = self.forward("train", utterances, states, self.records()) / len(batches)
+        for batch in batches:
+            states = [padded[:, :frames] for padded, frames in zip(batch.states, batch.frames.tolist(), strict=True)]
+            loss = self.forward("train", batch.utterances, states, self.records()) / len(batches)
             loss.backward()
             losses.append(float(loss))
         trained = [*self.featurizer.parameters(), *self.expert.parameters()]

@@ -123,7 +123,8 @@ def test_every_command_that_writes_a_folder_holds_it(
 ) -> None:
     out, encoder = tmp_path / "out", finished_run / "encoder"
     names = sorted(path.name for path in corpus.glob("*.wav"))
-    rows = [{"path": name, "text": "one", "speaker": str(number % 3)} for number, name in enumerate(names)]
+    labels = {"text": "one", "phones": [[0.0, 0.5, "a"], [0.5, 1.0, "b"]]}
+    rows = [{"path": name, "speaker": str(number % 3)} | labels for number, name in enumerate(names)]
     spoken = shutil.copytree(corpus, tmp_path / "spoken")
     (spoken / "labels.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     labelled = ("--data", spoken)
@@ -131,8 +132,8 @@ def test_every_command_that_writes_a_folder_holds_it(
         "index": ("index", corpus, "--out", out),
         "shard": ("shard", index, "--out", out, "--workers", 1),
         "embed": ("embed", corpus, "--encoder", encoder, "--out", out),
-        "probe": ("probe", "--encoder", "mfcc", "--data", corpus, "--out", out),
-        "units": ("units", "--encoder", "mfcc", "--units", "kmeans", "--data", corpus, "--out", out),
+        "probe": ("probe", *labelled, "--encoder", "mfcc", "--out", out),
+        "units": ("units", *labelled, "--encoder", "mfcc", "--units", "kmeans", "--out", out),
         "analyze": ("analyze", "erank", finished_run, "--out", out),
         "figures": ("figures", finished_run, "--out", out),
         "cost": ("cost", "--encoder", "mfcc", "--out", out),

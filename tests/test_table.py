@@ -130,7 +130,7 @@ def test_probes_show_deviations_and_units_their_own_table() -> None:
 
 def test_a_table_of_one_encoder_explains_no_marks() -> None:
     (alone,) = build_sections([probe()], with_reported=False)
-    assert alone.note == "Accuracy in percent, mean ± deviation over splits."
+    assert alone.note == "Percent, mean ± deviation over splits."
     (beside_others,) = build_sections([probe()])
     assert beside_others.note.endswith("with 67 phonemes of another alignment. Best of each size class in bold.")
 

@@ -31,7 +31,6 @@ class SectionKey:
     """Utterances whose phones were used and total utterances, if they differ."""
     frames: int | None = None
     """Frames that were requested from random utterances, if these are not all. The utterances depend on the seed."""
-
     labels: str = ""
     """Version of the labels, if corpora with the same name differ in them."""
 
@@ -71,7 +70,7 @@ class SectionKey:
             text = "Reduced protocols: fewer steps, less data, a narrower recurrent head."
             return f"{text} Not comparable with full results."
         if self.kind is SectionKind.PROBES:
-            return "Accuracy in percent, mean ± deviation over splits."
+            return "Percent, mean ± deviation over splits."
         if self.kind is SectionKind.UNITS:
             return "Agreement of discrete units with phones; ABX error in percent."
         return "Percent, ↓ lower is better." if self.kind is SectionKind.SUPERB else "Percent."
