@@ -17,7 +17,6 @@ CASES: dict[str, dict[str, object]] = {
     "paper": {},
     "frames, softened": {"gmm": {"decay": 0.9, "update": "frames"}, "phase2": {"temperature": 4.0}},
     "hard": {"phase1": {"hard": True}, "phase2": {"hard": True}},
-    "offline mixture": {"phase2": {"targets": "encoder-gmm"}},
     "offline k-means": {"phase1": {"targets": "mfcc-kmeans"}, "phase2": {"targets": "encoder-kmeans"}},
     "two offline codebooks": {
         "phase2": {"targets": "encoder-kmeans"},
