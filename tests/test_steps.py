@@ -117,7 +117,7 @@ def test_progress_is_drawn_from_every_checkpoint(
     # Another corpus does not replace the results of the first one.
     other, curves = shutil.copytree(labelled, tmp_path / "other"), len(found["curves"])
 
-    def fake_probes(upstream: Upstream, corpus: object, where: str, **_: object) -> dict[str, Any]:
+    def fake_probes(upstream: Upstream, corpus: object, where: str, labels: str, **_: object) -> dict[str, Any]:
         layers = {"layer 1": {"phoneme linear, random frames": {"mean": 5.0, "deviation": 0.0}}}
         return {"task": "probe", "corpus": where, "encoder": describe_encoder(upstream), "layers": layers}
 

@@ -9,7 +9,7 @@ import numpy as np
 from sjepa.analysis.restored_run import RestoredRun
 from sjepa.analysis.speech import read_usable
 from sjepa.analysis.style import GRID, MUTED, TARGET, WARNING, Findings, absolute_path, figure
-from sjepa.audio.frames import RECEPTIVE_FIELD, frame_count
+from sjepa.audio.frames import describe_too_short, frame_count
 from sjepa.audio.io import BadAudioError, show_path
 from sjepa.evaluate.agreement import measure_agreement
 from sjepa.evaluate.alignments import SILENCE
@@ -93,8 +93,7 @@ def read_frames(item: LabelledUtterance) -> np.ndarray:
     """Read an utterance. Raise BadAudioError if it is too short for a frame."""
     samples = item.utterance.read()
     if not frame_count(len(samples)):
-        name = show_path(item.utterance.path)
-        raise BadAudioError(f"{name}: {len(samples)} samples are too few: a frame needs {RECEPTIVE_FIELD} (25 ms)")
+        raise BadAudioError(f"{show_path(item.utterance.path)}: {describe_too_short(len(samples))}")
     return samples
 
 

@@ -33,13 +33,12 @@ def probe_checkpoints(
     for step in sorted(folder.checkpoint_steps):
         upstream = load_upstream(str(run), device, step=step)
         options = f"frames-{frames}-seed-{seed}" + (f"-alignments-{alignments.name}" if alignments else "")
-        out = folder.results / "progress" / file_name(where) / f"{upstream.name}-{options}"
-        out = separate_labels(out, labels)
+        out = separate_labels(folder.results / "progress" / file_name(where) / f"{upstream.name}-{options}", labels)
         probed = find_results([out]) if out.is_dir() else []
         if any(found["encoder"]["fingerprint"] == upstream.fingerprint() for found in probed):
             say(f"Step {step:,} was probed before: {out}")
             continue
-        write_results(out, run_probes(upstream, corpus, where, layer="last", frames=frames, seed=seed))
+        write_results(out, run_probes(upstream, corpus, where, labels, layer="last", frames=frames, seed=seed))
 
 
 def analyse_progress(run: Path, places: Sequence[Path] = ()) -> Findings:

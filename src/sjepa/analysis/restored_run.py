@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sjepa.audio.frames import RECEPTIVE_FIELD, frame_count, frame_slice
+from sjepa.audio.frames import describe_too_short, frame_count, frame_slice
 from sjepa.device import Device, choose_device
 from sjepa.errors import UserError
 from sjepa.model.masked_prediction import draw_passes, predict_masked
@@ -83,7 +83,7 @@ class RestoredRun:
         """Cut a waveform into pieces (1, N) for which the predictor has positions."""
         total = frame_count(len(samples))
         if not total:
-            raise UserError(f"{len(samples)} samples are too few: a frame needs {RECEPTIVE_FIELD} (25 ms)")
+            raise UserError(describe_too_short(len(samples)))
         edges = np.linspace(0, total, -(-total // self.longest) + 1).round().astype(int)
         for first, last in pairwise(edges):
             piece = samples[frame_slice(first, last)]

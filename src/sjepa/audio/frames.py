@@ -14,6 +14,11 @@ def frame_count(samples: int) -> int:
     return max(0, (samples - RECEPTIVE_FIELD) // STRIDE + 1)
 
 
+def describe_too_short(samples: int) -> str:
+    """Say that audio is shorter than a frame."""
+    return f"{samples} samples are too few: a frame needs {RECEPTIVE_FIELD} (25 ms)"
+
+
 def sample_count(frames: int) -> int:
     """Return the number of samples that a number of frames (at least one) covers."""
     return (frames - 1) * STRIDE + RECEPTIVE_FIELD

@@ -63,7 +63,8 @@ def run(arguments: list[str]) -> None:
     upstream = load_upstream(command.encoder, command.device, command.precision, command.step)
     suffix = corpus_suffix(command.data, command.subset)
     corpus = read_labelled(command.data, command.subset, phones=False, alignments=command.alignments)
-    out = results_folder(command, "probe", upstream.name, suffix, upstream.fingerprint, hash_corpus(corpus))
+    labels = hash_corpus(corpus)
+    out = results_folder(command, "probe", upstream.name, suffix, upstream.fingerprint, labels)
     with lock_folder(out):
         report_missing_phones(corpus, command.data, command.subset, command.alignments)
         where = corpus_name(command.data, command.subset)
@@ -71,6 +72,7 @@ def run(arguments: list[str]) -> None:
             upstream,
             corpus,
             where,
+            labels,
             layer=command.layer,
             frames=command.frames,
             seed=command.seed,

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from sjepa.counts import format_count
 from sjepa.errors import UserError
-from sjepa.evaluate.label_hash import hash_corpus
 from sjepa.evaluate.labelled import LabelledUtterance
 from sjepa.evaluate.probe_names import ProbeName, state_name
 from sjepa.evaluate.probes import (
@@ -287,17 +286,18 @@ def run_probes(
     upstream: Upstream,
     corpus: Sequence[LabelledUtterance],
     where: str,
+    labels: str,
     *,
     layer: str,
     frames: int,
     seed: int,
     prosody: bool = False,
 ) -> dict[str, Any]:
-    """Run all probes of an encoder on a corpus. Return the contents of `results.json`."""
+    """Run all probes of an encoder on a corpus with this name and hash. Return the contents of `results.json`."""
     with check_frozen(upstream) as encoder:
         found = probe_encoder(upstream, corpus, layer=layer, frames=frames, seed=seed, prosody=prosody)
     about = {"task": "probe", "corpus": where, "encoder": encoder, "precision": upstream.precision}
-    return about | {"labels": hash_corpus(corpus), "seed": seed, "requested_frames": frames} | found
+    return about | {"labels": labels, "seed": seed, "requested_frames": frames} | found
 
 
 def format_scores(scores: Scores, level: float) -> dict[str, Any]:

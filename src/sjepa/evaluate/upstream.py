@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sjepa.audio.frames import RECEPTIVE_FIELD, STRIDE, frame_count
+from sjepa.audio.frames import RECEPTIVE_FIELD, STRIDE, describe_too_short, frame_count
 from sjepa.audio.io import SAMPLE_RATE
 from sjepa.device import Device, choose_device
 from sjepa.errors import UserError
@@ -87,7 +87,7 @@ class Upstream:
         """Return the hidden states of utterances. Raise UserError if one is too short or a feature is not finite."""
         for samples in utterances:
             if len(samples) < RECEPTIVE_FIELD:
-                raise UserError(f"{len(samples)} samples are too few: a frame needs {RECEPTIVE_FIELD} (25 ms)")
+                raise UserError(describe_too_short(len(samples)))
         found = self.run(utterances)
         if not torch.stack([torch.isfinite(states).all() for states in found]).all():
             raise UserError(f"{self.name}: its features are not finite; its weights may be damaged")
