@@ -22,6 +22,9 @@ ROWS = {
     "no-dropout": "English, without dropout",
     "iban": "Iban",
     "continued": "English, continued on Iban",
+    "continued-longer": "English, continued on Iban for longer",
+    "continued-dropout": "English, continued on Iban for longer with more dropout",
+    "continued-average": "mean of the weights of the last two",
     "both": "English and Iban",
     "both-continued": "English and Iban, continued on Iban",
     "english-compact": "English, compact (11.2M)",
@@ -30,6 +33,7 @@ ROWS = {
     "compact-continued-mfcc": "English, compact, continued on Iban, first with MFCC targets",
     "whisper-tiny": "*Whisper tiny.en (7.6M), trained with transcripts*",
 }
+SEEDS = {"60": "seed 0", "60-seed1": "seed 1", "60-seed2": "seed 2"}
 KEPT = ("encoder", "metrics", "protocol", "data", "learning_rate", "versions")
 
 
@@ -80,6 +84,18 @@ def make_table() -> str:
     )
 
 
+def make_seeds_table() -> str:
+    """Make the table of character error rates with three selections of one hour of transcripts."""
+    kept: dict[str, Any] = read_json(RESULTS)
+    rates = {row: [kept.get(f"{row}-{amount}", {}).get("metrics", {}).get("cer") for amount in SEEDS] for row in ROWS}
+    means = {row: sum(found) / len(found) for row, found in rates.items() if None not in found}
+    rows = [
+        [ROWS[row], *(f"{rate:.1f}" for rate in rates[row]), f"{mean:.2f}", f"{mean / means['logmel']:.3f}"]
+        for row, mean in means.items()
+    ]
+    return to_markdown(["pre-trained on", *SEEDS.values(), "mean", "mean relative to log-mel"], rows)
+
+
 def make_runs_table() -> str:
     """Make the table of how long the encoders were trained, and how often they are right in the end."""
     kept: dict[str, Any] = read_json(RUNS)
@@ -101,4 +117,4 @@ if __name__ == "__main__":
     if len(sys.argv) != 2:
         raise SystemExit(__doc__)
     collect(Path(sys.argv[1]))
-    print(make_table(), make_runs_table(), sep="\n\n")
+    print(make_table(), make_seeds_table(), make_runs_table(), sep="\n\n")

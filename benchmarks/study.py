@@ -292,7 +292,8 @@ def fill_tables(name: str, page: str) -> str:
     """Replace the tables between the marks of a page, by the name of the page."""
     made = make_tables(STUDIES[name]) if name in STUDIES else {}
     if name == "study":
-        made |= {"layers": layer_measures.make_table(), "iban": iban.make_table(), "iban-runs": iban.make_runs_table()}
+        made |= {"layers": layer_measures.make_table(), "iban": iban.make_table()}
+        made |= {"iban-seeds": iban.make_seeds_table(), "iban-runs": iban.make_runs_table()}
     if name == "study-trials":
         made |= {"trials": make_trials_table(), "limits": unit_limits.make_table()}
     return MARKS.sub(lambda mark: f"{mark[1]}\n{made[mark[2]]}\n\n{mark[3]}", page)

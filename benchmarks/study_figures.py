@@ -103,15 +103,15 @@ def draw_entropies(kept: dict[str, list[Found]], stem: Path) -> None:
 
 
 def draw_errors(stem: Path) -> None:
-    """Draw the character error rates on Iban: a row for each encoder, a dot for each amount of transcripts."""
-    rates = iban.load_rates("cer")
+    """Draw the character error rates on Iban: a row for each encoder with all numbers, a dot for each amount."""
+    rates = {name: found for name, found in iban.load_rates("cer").items() if found.keys() == iban.AMOUNTS.keys()}
     order = sorted(rates, key=lambda name: -rates[name]["10"])
     with figure(9.0, 0.8 + 0.38 * len(order), stem) as fig:
         axes = fig.subplots()
         for (amount, shown), colour in zip(iban.AMOUNTS.items(), ramp(len(iban.AMOUNTS)), strict=True):
-            known = [(rates[name][amount], place) for place, name in enumerate(order) if amount in rates[name]]
-            axes.plot(*zip(*known, strict=True), "o", ms=6, color=colour, label=shown)
-            for rate, place in known:
+            dots = [(rates[name][amount], place) for place, name in enumerate(order)]
+            axes.plot(*zip(*dots, strict=True), "o", ms=6, color=colour, label=shown)
+            for rate, place in dots:
                 axes.annotate(
                     format_number(rate), (rate, place), (0, 6), textcoords="offset points", ha="center", fontsize=8
                 )
