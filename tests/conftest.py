@@ -44,6 +44,18 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def labelled(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same audio with speakers, texts and phones; tests only read it."""
+    folder = Path(shutil.copytree(corpus, tmp_path_factory.mktemp("labelled") / corpus.name))
+    rows = ""
+    for number, path in enumerate(sorted(corpus.glob("*.wav"))):
+        phones = f'[[0.0, 0.5, "{"ab"[number % 2]}"], [0.5, 2.0, "c"]]'
+        rows += f'{{"path": "{path.name}", "speaker": "s{number % 3}", "text": "a b", "phones": {phones}}}\n'
+    (folder / "labels.jsonl").write_text(rows)
+    return folder
+
+
 def micro_config(**sections: object) -> Config:
     """A config that trains in a second or two; sections can be changed: `micro(phase2={"k": 5})`."""
     config = Config(

@@ -48,6 +48,15 @@ def test_the_papers_encoder_has_51_843_712_parameters() -> None:
     assert sum(p.numel() for p in Encoder(EncoderConfig()).parameters()) == 51_843_712
 
 
+@pytest.mark.parametrize("config", [EncoderConfig(), SMALL], ids=["paper", "small"])
+def test_matrix_weights_are_counted_without_building_them(config: EncoderConfig) -> None:
+    with torch.device("meta"):
+        tensors = Encoder(config).state_dict()
+    gains = tensors.pop("encoder.pos_conv_embed.conv.parametrizations.weight.original0")
+    assert gains.numel() == config.position_kernel  # a weight norm, not a matrix
+    assert config.count_matrix_weights() == sum(tensor.numel() for tensor in tensors.values() if tensor.dim() > 1)
+
+
 @torch.no_grad()
 def test_the_papers_encoder_equals_hugging_face_at_every_layer(tmp_path: Path) -> None:
     encoder = Encoder().eval()

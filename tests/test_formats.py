@@ -1,6 +1,8 @@
 """Weights of other programs, compared with the outputs of those programs."""
 
 import argparse
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from torch import Tensor
 from sjepa import Encoder, EncoderConfig, UserError
 from sjepa.evaluate.upstream import find_upstream_folder
 from sjepa.model.foreign import infer_config_fields, rename_weights
-from sjepa.model.formats import read_encoder
+from sjepa.model.formats import read_encoder, to_hugging_face
 from sjepa.runs.locate import find_encoder
 
 # Small networks of fairseq's own code (as s3prl carries it) and of torchaudio 2.8, with a waveform and what they made
@@ -106,9 +108,20 @@ def test_a_run_loads_as_its_encoder_and_one_without_names_the_command(tmp_path: 
         find_encoder(run / "encoder" / "..")
     small = EncoderConfig(32, 2, 2, 64, conv_channels=16, position_kernel=16, position_groups=2)
     Encoder(small).save_pretrained(run / "encoder")
-    weights, fields = read_encoder(find_encoder(run))
-    assert fields["layers"] == 2
+    weights, config = read_encoder(find_encoder(run))
+    assert config.layers == 2
     assert weights.keys() == Encoder(small).state_dict().keys()
+
+
+def test_a_file_of_weights_beside_a_config_of_another_size_is_refused_before_the_network_is_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = EncoderConfig(32, 2, 2, 64, conv_channels=16, position_kernel=16, position_groups=2)
+    Encoder(small).save_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(to_hugging_face(replace(small, inner_size=128))))
+    monkeypatch.setattr(Encoder, "__init__", None)
+    with pytest.raises(UserError, match=r"config\.json has inner_size 128, the weights have 64"):
+        Encoder.from_pretrained(tmp_path / "model.safetensors")
 
 
 def test_a_folder_that_is_an_encoder_comes_before_one_inside_it(tmp_path: Path) -> None:

@@ -201,33 +201,74 @@ def test_results_of_other_values_are_refused_by_field(tmp_path: Path, values: di
     refused(sjepa("table", tmp_path), str(file))
 
 
+DAMAGED_CONFIGS: list[tuple[dict[str, Any], str]] = [
+    ({"hidden_size": "wide"}, "hidden_size should be a whole number"),
+    ({"hidden_size": 65536}, "weights; the limit is"),
+    ({"hidden_size": 10**400}, "hidden_size should be a whole number"),
+    ({"num_hidden_layers": -1}, "num_hidden_layers should be a whole number"),
+    ({"num_hidden_layers": 10**9}, "layers = 1000000000"),
+    ({"num_hidden_layers": 2.5}, "num_hidden_layers should be a whole number"),
+    ({"intermediate_size": None}, "intermediate_size should be a whole number"),
+    ({"intermediate_size": 128}, "has inner_size 128, the weights have 64"),
+    ({"num_attention_heads": 0}, "heads = 0"),
+    ({"num_attention_heads": 3}, "heads: 3 does not divide hidden_size 32"),
+    ({"num_conv_pos_embeddings": 65536, "hidden_size": 32768, "num_hidden_layers": 1}, "weights; the limit is"),
+    ({"hidden_dropout": "much"}, "hidden_dropout should be a finite number"),
+    ({"hidden_dropout": 2.0}, "dropout = 2.0"),
+    ({"model_type": ["hubert"]}, "model_type should be text"),
+    ({"conv_dim": 3}, "conv_dim should be a list"),
+    ({"conv_dim": [[1]]}, "conv_dim should be a list"),
+    ({"conv_dim": [16] * 6}, "lists of the same length"),
+    ({"conv_dim": [65536] * 7}, "weights; the limit is"),
+    ({"conv_kernel": {"a": 1}}, "conv_kernel should be a list"),
+    ({"conv_kernel": [10, 3]}, "lists of the same length"),
+    ({"conv_kernel": [10**9, 3, 3, 3, 3, 2, 2]}, "conv_kernel should be a list"),
+    ({"conv_dim": [], "conv_kernel": [], "conv_stride": []}, "lists of the same length"),
+]
+
+
+@pytest.mark.parametrize(("values", "words"), DAMAGED_CONFIGS, ids=str)
+@pytest.mark.parametrize("place", ["in its run", "alone"])
+def test_a_damaged_encoder_config_is_refused_by_every_command_in_the_same_words(
+    run: Path, labelled: Path, tmp_path: Path, place: str, values: dict[str, Any], words: str
+) -> None:
+    encoder = RunFolder(run).encoder
+    if place == "alone":
+        encoder = Path(shutil.copytree(encoder, tmp_path / "alone"))
+    change(encoder / "config.json", **values)
+    out = tmp_path / "out"
+    calls: list[tuple[object, ...]] = [
+        ("embed", labelled, "--encoder", encoder),
+        ("probe", "--encoder", encoder, "--data", labelled),
+        ("probe", "--encoder", f"untrained:{encoder}", "--data", labelled),
+        ("units", "--encoder", encoder, "--data", labelled),
+        ("superb", "asr", "--lite", "--encoder", encoder, "--data", labelled),
+        ("pretrain", "--preset", "tiny", "--init-from", encoder, "--data", labelled),
+    ]
+    refusals = [sjepa(*call, "--out", out) for call in calls] + [sjepa("export", encoder, out, "--to", "hf")]
+    for ended in refusals:
+        refused(ended, str(encoder), "config.json", words)
+    assert len({ended.output.strip().splitlines()[-1] for ended in refusals}) == 1
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("kind", ["wavlm", "wav2vec2"])
+@pytest.mark.parametrize("source", ["", "untrained:"])
 @pytest.mark.parametrize(
-    "values",
+    ("values", "words"),
     [
-        {"hidden_size": "wide"},
-        {"hidden_size": 65536},
-        {"hidden_size": 10**400},
-        {"num_hidden_layers": 10**9},
-        {"num_hidden_layers": 2.5},
-        {"conv_dim": 3},
-        {"conv_dim": [[1]]},
-        {"hidden_dropout": "much"},
-        {"num_attention_heads": 0},
-        {"model_type": ["hubert"]},
-        {"conv_kernel": {"a": 1}},
+        ({"hidden_size": 65536}, "weights; the limit is"),
+        ({"num_hidden_layers": 10**9}, "layers = 1000000000"),
+        ({"num_attention_heads": 5}, "does not divide"),
+        ({"conv_stride": [5]}, "lists of the same length"),
     ],
     ids=str,
 )
-def test_an_encoder_config_of_other_values_is_one_line(
-    run: Path, corpus: Path, tmp_path: Path, values: dict[str, Any]
+def test_a_damaged_config_of_another_network_is_refused_before_it_is_built(
+    tmp_path: Path, kind: str, source: str, values: dict[str, Any], words: str
 ) -> None:
-    encoder = RunFolder(run).encoder
-    change(encoder / "config.json", **values)
-    refused(sjepa("embed", corpus, "--encoder", encoder, "--out", tmp_path / "out"), "encoder")
-    assert not (tmp_path / "out").exists()
-    for source in (str(encoder), f"untrained:{encoder}"):
-        ended = sjepa("probe", "--encoder", source, "--data", corpus, "--out", tmp_path / "probe")
-        refused(ended)
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": kind} | values))
+    refused(sjepa("cost", "--encoder", f"{source}{tmp_path}"), f"{tmp_path / 'config.json'}", words)
 
 
 class Evil:

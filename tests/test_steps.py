@@ -34,17 +34,6 @@ def run(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def labelled(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = shutil.copytree(corpus, tmp_path_factory.mktemp("labelled") / corpus.name)
-    rows = ""
-    for number, path in enumerate(sorted(corpus.glob("*.wav"))):
-        phones = f'[[0.0, 0.5, "{"ab"[number % 2]}"], [0.5, 2.0, "c"]]'
-        rows += f'{{"path": "{path.name}", "speaker": "s{number % 3}", "text": "a b", "phones": {phones}}}\n'
-    (folder / "labels.jsonl").write_text(rows)
-    return folder
-
-
 def test_checkpoints_are_kept_at_multiples_and_at_the_ends_of_phases(run: Path) -> None:
     assert RunFolder(run).checkpoint_steps == [12, 8, 6, 4]
 

@@ -20,7 +20,7 @@ from sjepa import Encoder, EncoderConfig, UserError
 from sjepa.audio.frames import frame_count, sample_count
 from sjepa.cli import dispatch
 from sjepa.embed.live import read_pcm
-from sjepa.model.frontend import STRIDES
+from sjepa.model.encoder_config import STRIDES
 from sjepa.model.stream_config import StreamConfig
 
 

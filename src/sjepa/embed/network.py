@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from sjepa.errors import UserError
-from sjepa.evaluate.upstream import ARCHITECTURES, WHISPER, is_only_evaluated
-from sjepa.model.formats import OtherNetworkError
+from sjepa.evaluate.upstream import WHISPER, is_only_evaluated
+from sjepa.model.formats import ARCHITECTURES, OtherNetworkError
 from sjepa.model.frontend import Moments
 from sjepa.model.utterances import encode
 from sjepa.runs.encoder import Encoder

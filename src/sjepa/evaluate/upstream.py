@@ -30,19 +30,24 @@ from sjepa.evaluate.adapters import (
 from sjepa.evaluate.baselines import BASELINES, compute_baseline
 from sjepa.evaluate.whisper import WEIGHTS, extract_states, load_whisper
 from sjepa.files import read_json
-from sjepa.model.encoder_config import EncoderConfig
 from sjepa.model.encoder_folder import EncoderFolder
-from sjepa.model.formats import fingerprint, from_hugging_face, read_do_normalize
+from sjepa.model.formats import (
+    ARCHITECTURES,
+    HUBERT,
+    OtherNetworkError,
+    fingerprint,
+    read_config,
+    read_do_normalize,
+    read_encoder,
+)
 from sjepa.model.frontend import VARIANCE_FLOOR
 from sjepa.model.named import resolve_encoder
 from sjepa.model.utterances import encode
 from sjepa.runs.encoder import Encoder
 from sjepa.runs.folder import RunFolder
-from sjepa.runs.locate import find_encoder_folder, find_run, name_encoder
+from sjepa.runs.locate import find_encoder_folder, find_run, name_encoder, suggest_repair
 from sjepa.runs.steps import load_encoder_at
 
-# Hugging Face model types from waveforms to hidden states.
-ARCHITECTURES = ("hubert", "wavlm", "wav2vec2", "data2vec-audio", "unispeech", "unispeech-sat", "wav2vec2-conformer")
 WHISPER = "whisper"
 NO_WEIGHTS = hashlib.sha256().hexdigest()[:16]  # fingerprint of no weights
 
@@ -146,8 +151,10 @@ def load_upstream(
     settings = read_json(found.config_file) if found.exists else {"model_type": WHISPER}
     if settings.get("model_type") == WHISPER:
         return load_whisper_folder(name, folder, fresh, chosen, precision)
-    if is_compatible(folder, settings):
-        return load_own_encoder(name, folder, settings, fresh, chosen, precision)
+    with suggest_repair(folder):
+        ours = is_compatible(found, settings)
+    if ours:
+        return load_own_encoder(name, folder, fresh, chosen, precision)
     if settings.get("model_type") not in ARCHITECTURES:
         raise UserError(
             f"{folder} has a network of type {settings.get('model_type', 'unknown')!r}; supported are sjepa's own, "
@@ -174,24 +181,26 @@ def find_upstream_folder(path: Path) -> Path:
     return folder
 
 
-def is_compatible(folder: Path, settings: dict[str, Any]) -> bool:
-    """Return whether our encoder, which supports padded batches, can run these weights, such as HuBERT Base."""
-    if settings.get("model_type") != "hubert" or not EncoderFolder(folder).weights.is_file():
-        return False
+def is_compatible(folder: EncoderFolder, settings: dict[str, Any]) -> bool:
+    """Return whether our encoder, which supports padded batches, can run these weights, such as HuBERT Base.
+
+    Raise UserError for a damaged config, also of a network that transformers would run.
+    """
     try:
-        from_hugging_face(settings)
-    except UserError:
+        read_config(folder)
+    except OtherNetworkError:
         return False
-    return True
+    return settings.get("model_type") == HUBERT and folder.weights.is_file()
 
 
-def load_own_encoder(
-    name: str, folder: Path, settings: dict[str, Any], fresh: bool, device: torch.device, precision: Precision
-) -> Upstream:
+def load_own_encoder(name: str, folder: Path, fresh: bool, device: torch.device, precision: Precision) -> Upstream:
     if fresh:
+        with suggest_repair(folder):
+            _, config = read_encoder(folder)  # the weights are only compared with the config
+        start = find_run(folder)
+        if start is not None:  # config.json lacks this option of the initialisation
+            config = replace(config, attention_start=start.config().encoder.attention_start)
         torch.manual_seed(0)
-        start = find_run(folder)  # its config has initialisation options that config.json lacks
-        config = start.config().encoder if start is not None else EncoderConfig(**from_hugging_face(settings))
         encoder = Encoder(config).eval()
         encoder.feature_extractor.normalizes_waveforms = bool(read_do_normalize(EncoderFolder(folder)))
     else:

@@ -6,7 +6,10 @@ from typing import Annotated
 from sjepa.bounds import LAYERS, NOT_NEGATIVE, SHARE, SIZE, check_bounds
 from sjepa.errors import UserError
 
-MAX_WEIGHTS = 2e10
+# The convolutions of the front end.
+KERNELS = (10, 3, 3, 3, 3, 2, 2)
+STRIDES = (5, 2, 2, 2, 2, 2, 2)
+MAX_WEIGHTS = 2e10  # 80 GB in fp32
 
 
 @dataclass(frozen=True)
@@ -49,9 +52,9 @@ class EncoderConfig:
 
     def __post_init__(self) -> None:
         check_bounds(self, "encoder.")
-        weights = self.layers * self.hidden_size * (4 * self.hidden_size + 2 * self.inner_size)
+        weights = self.count_matrix_weights()
         if weights > MAX_WEIGHTS:
-            raise UserError(f"encoder: the layers have {weights:.1e} weights; the limit is {MAX_WEIGHTS:.0e}")
+            raise UserError(f"encoder: these sizes have {weights:.1e} weights; the limit is {MAX_WEIGHTS:.0e}")
         if self.hidden_size % self.heads:
             raise UserError(f"encoder.heads: {self.heads} does not divide hidden_size {self.hidden_size}")
         if self.hidden_size % self.position_groups:
@@ -60,3 +63,11 @@ class EncoderConfig:
             )
         if self.position_kernel % 2:
             raise UserError(f"encoder.position_kernel: {self.position_kernel} is odd; it must be even")
+
+    def count_matrix_weights(self) -> int:
+        """Count the weights of all matrices and convolutions, which are nearly all weights, without building them."""
+        convolutions = self.conv_channels * (KERNELS[0] + self.conv_channels * sum(KERNELS[1:]))
+        projection = self.conv_channels * self.hidden_size
+        position = self.hidden_size * (self.hidden_size // self.position_groups) * self.position_kernel
+        layer = self.hidden_size * (4 * self.hidden_size + 2 * self.inner_size)
+        return convolutions + projection + position + self.layers * layer

@@ -15,14 +15,16 @@ from torch import Tensor, nn
 
 from sjepa.audio.io import SAMPLE_RATE
 from sjepa.errors import UserError
-from sjepa.fields import NUMBER, WHOLE, check_fields, list_of, shorten
+from sjepa.fields import NUMBER, TEXT, WHOLE, Kind, check_fields, list_of, shorten
 from sjepa.files import read_json, save_tensors, write_whole
-from sjepa.model.encoder_config import EncoderConfig
+from sjepa.model.encoder_config import KERNELS, STRIDES, EncoderConfig
 from sjepa.model.encoder_folder import WEIGHT_FILES, EncoderFolder
 from sjepa.model.foreign import infer_config_fields, infer_sizes, rename_weights
-from sjepa.model.frontend import KERNELS, STRIDES
 from sjepa.model.position import HALVES
 
+HUBERT = "hubert"
+# Hugging Face model types from waveforms to hidden states. Their configs have the fields of HuBERT's.
+ARCHITECTURES = (HUBERT, "wavlm", "wav2vec2", "data2vec-audio", "unispeech", "unispeech-sat", "wav2vec2-conformer")
 # Our config field -> Hugging Face's.
 FIELDS = {
     "hidden_size": "hidden_size",
@@ -38,7 +40,7 @@ FIELDS = {
 }
 # Values that the architecture fixes. A folder with other values holds another network.
 FIXED: dict[str, Any] = {
-    "model_type": "hubert",
+    "model_type": HUBERT,
     "conv_kernel": list(KERNELS),
     "conv_stride": list(STRIDES),
     "conv_bias": False,
@@ -51,7 +53,9 @@ FIXED: dict[str, Any] = {
     "layer_norm_eps": 1e-5,
 }
 SIZES = ("hidden_size", "layers", "heads", "inner_size", "position_kernel", "position_groups")
-KINDS = {theirs: WHOLE if name in SIZES else NUMBER for name, theirs in FIELDS.items()} | {"conv_dim": list_of(WHOLE)}
+SHORT = Kind("a whole number from 1 to 1,000", lambda value: type(value) is int and 1 <= value <= 1000)
+CONVOLUTIONS = {"conv_dim": list_of(WHOLE), "conv_kernel": list_of(SHORT), "conv_stride": list_of(SHORT)}
+KINDS = {theirs: WHOLE if name in SIZES else NUMBER for name, theirs in FIELDS.items()} | CONVOLUTIONS
 # What else a feature extractor of transformers needs. Our encoder uses the mask to find padding.
 PREPROCESSOR: dict[str, Any] = {
     "feature_extractor_type": "Wav2Vec2FeatureExtractor",
@@ -82,24 +86,55 @@ def to_hugging_face(config: EncoderConfig) -> dict[str, Any]:
 class OtherNetworkError(UserError):
     """A folder holds another network than ours."""
 
-    def __init__(self, folder: Path, kind: str, reason: UserError):
+    def __init__(self, folder: Path, kind: str, reason: str):
         super().__init__(f"{folder} holds a {kind!r} network: {reason}")
         self.folder, self.kind = folder, kind
 
 
-def from_hugging_face(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of our EncoderConfig. Raise UserError for another architecture."""
+def read_config(folder: EncoderFolder) -> EncoderConfig:
+    """Read config.json. No network is built yet, so sizes that exceed any memory are refused without using it.
+
+    Raise OtherNetworkError for a sound config of another network, and UserError for a damaged config: values of the
+    wrong type or out of bounds, or sizes that contradict each other. Every command reads the config of an encoder here.
+    """
+    file = folder.config_file
+    settings = read_json(file)
+    check_fields(settings, {"model_type": TEXT}, str(file))
+    kind, difference = settings.get("model_type", "nameless"), find_difference(settings)
+    if "model_type" in settings and kind not in ARCHITECTURES:  # it may give the fields other meanings
+        raise OtherNetworkError(folder.path, kind, difference)
+    check_fields(settings, KINDS, str(file))
+    lengths = {len(settings.get(name, KERNELS)) for name in CONVOLUTIONS}
+    if len(lengths) > 1 or 0 in lengths:
+        raise UserError(f"{file}: {', '.join(CONVOLUTIONS)} should be lists of the same length, at least 1")
+    fields = {name: settings[theirs] for name, theirs in FIELDS.items() if theirs in settings}
+    fields["conv_channels"] = max(settings.get("conv_dim", [EncoderConfig.conv_channels]))
+    if difference and "position_kernel" in fields:
+        fields["position_kernel"] += fields["position_kernel"] % 2  # only our encoder needs an even kernel
+    config = make_config(fields, str(file))
+    if difference:
+        raise OtherNetworkError(folder.path, kind, difference)
+    return config
+
+
+def find_difference(settings: dict[str, Any]) -> str:
+    """Return how the architecture of a config differs from ours. Empty if it does not."""
     for key, value in FIXED.items():
         if settings.get(key, value) != value:
             given = shorten(settings[key])
-            raise UserError(f"this is another architecture: its config has {key} = {given}, not {value!r}")
-    check_fields(settings, KINDS, "its config")
-    channels = set(settings.get("conv_dim", [512]))
-    if len(channels) != 1:
-        raise UserError(f"this is another architecture: conv_dim {sorted(channels)} should be one width")
-    return {name: settings[theirs] for name, theirs in FIELDS.items() if theirs in settings} | {
-        "conv_channels": channels.pop()
-    }
+            return f"this is another architecture: its config has {key} = {given}, not {value!r}"
+    widths = settings.get("conv_dim")
+    if isinstance(widths, list) and any(width != widths[0] for width in widths):
+        return f"this is another architecture: conv_dim {shorten(widths)} should be one width"
+    return ""
+
+
+def make_config(fields: dict[str, Any], source: str) -> EncoderConfig:
+    """Return our config. Raise UserError that names the source if its values are out of bounds."""
+    try:
+        return EncoderConfig(**fields)
+    except UserError as error:
+        raise UserError(f"{source} does not describe an encoder: {error}") from error
 
 
 def save_folder(
@@ -125,42 +160,38 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
     write_whole(path, json.dumps(content, indent=2, sort_keys=True) + "\n")
 
 
-def read_encoder(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read weights under our names, and the fields of our EncoderConfig.
+def read_encoder(path: Path) -> tuple[dict[str, Tensor], EncoderConfig]:
+    """Read weights under our names, and the config of the encoder.
 
     `path` is a Hugging Face HuBERT folder, or a file of weights (safetensors, or torch without pickled objects) with
     names of Hugging Face, fairseq or torchaudio. Sizes come from config.json, or else from the weights.
     `runs.locate.find_encoder` finds the folder of a run.
     """
     if path.is_file():
-        weights = rename_weights(read_weights(path), str(path))
-        config_file = EncoderFolder(path.parent).config_file
-        settings = read_json(config_file) if config_file.is_file() else {}
-        known = settings.get("model_type") == FIXED["model_type"]
-        return weights, from_hugging_face(settings) if known else infer_config_fields(weights, str(path))
-    folder = EncoderFolder(path)
-    if not folder.exists:
-        raise UserError(f"{path} is not an encoder folder: it has no {folder.config_file.name}")
-    settings = read_json(folder.config_file)
-    try:
-        fields = from_hugging_face(settings)
-    except UserError as error:  # before reading the weights, whose error would be less clear
-        raise OtherNetworkError(path, str(settings.get("model_type", "nameless")), error) from error
-    file = folder.find_weights()
+        folder = EncoderFolder(path.parent)
+        if not folder.exists or read_json(folder.config_file).get("model_type") != HUBERT:
+            weights = rename_weights(read_weights(path), str(path))
+            return weights, make_config(infer_config_fields(weights, str(path)), str(path))
+    else:
+        folder = EncoderFolder(path)
+        if not folder.exists:
+            raise UserError(f"{path} is not an encoder folder: it has no {folder.config_file.name}")
+    config = read_config(folder)  # before reading the weights, whose error would be less clear
+    file = path if path.is_file() else folder.find_weights()
     if file is None:
         raise UserError(f"{path} is not an encoder folder: it has no {' or '.join(WEIGHT_FILES)}")
     weights = rename_weights(read_weights(file), str(file))
-    check_sizes(weights, fields, path)
-    return weights, fields
+    check_sizes(weights, config, path)
+    return weights, config
 
 
-def check_sizes(weights: dict[str, Tensor], fields: dict[str, Any], folder: Path) -> None:
+def check_sizes(weights: dict[str, Tensor], config: EncoderConfig, source: Path) -> None:
     """Raise UserError if the sizes of config and weights differ, before a network is built."""
-    for name, size in infer_sizes(weights, str(folder)).items():
-        given = fields.get(name, getattr(EncoderConfig, name))
+    for name, size in infer_sizes(weights, str(source)).items():
+        given = getattr(config, name)
         if given != size:
             raise UserError(
-                f"{folder}: weights of another size: config.json has {name} {given}, the weights have {size}"
+                f"{source}: weights of another size: config.json has {name} {given}, the weights have {size}"
             )
 
 

@@ -12,10 +12,9 @@ from torch import Tensor, nn
 
 from sjepa.audio.frames import RECEPTIVE_FIELD, STRIDE, frame_count
 from sjepa.model.activation import gelu
+from sjepa.model.encoder_config import KERNELS, STRIDES
 from sjepa.model.gpu_support import can_use_kernels
 
-KERNELS = (10, 3, 3, 3, 3, 2, 2)
-STRIDES = (5, 2, 2, 2, 2, 2, 2)
 # Frames per piece for CPU inference. At 512 channels, no buffer exceeds 32 MB. The C library returns larger buffers to
 # the system after each use, and allocating them again costs more than GELU.
 CPU_FRAMES = 240

@@ -10,7 +10,8 @@ from collections.abc import Iterable
 import numpy as np
 import torch
 
-from sjepa.model.frontend import KERNELS, STRIDES, Moments
+from sjepa.model.encoder_config import KERNELS, STRIDES
+from sjepa.model.frontend import Moments
 
 
 class RunningMoments:

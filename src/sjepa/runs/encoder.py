@@ -155,8 +155,8 @@ class Encoder(EncoderNetwork):
         place = find_encoder(source)
         files = find_encoder_files(place)
         with suggest_repair(place):
-            weights, fields = formats.read_encoder(place)
-            encoder = cls(EncoderConfig(**fields))
+            weights, config = formats.read_encoder(place)
+            encoder = cls(config)
             formats.load_strictly(encoder, weights, str(path))
             encoder.feature_extractor.normalizes_waveforms = bool(formats.read_do_normalize(files))
         encoder.source = source

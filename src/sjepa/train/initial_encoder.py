@@ -1,13 +1,11 @@
 """The encoder that a run starts from (`init_from`)."""
 
-from dataclasses import asdict
-
 from torch import Tensor
 
 from sjepa.errors import UserError
 from sjepa.model import formats
 from sjepa.model.encoder_config import EncoderConfig
-from sjepa.runs.locate import find_encoder
+from sjepa.runs.locate import find_encoder, suggest_repair
 from sjepa.settings_file import load_preset, preset_names
 
 SIZES = ("hidden_size", "layers", "heads", "inner_size", "conv_channels", "position_kernel", "position_groups")
@@ -15,12 +13,13 @@ SIZES = ("hidden_size", "layers", "heads", "inner_size", "conv_channels", "posit
 
 def read_initial_encoder(source: str, config: EncoderConfig) -> dict[str, Tensor]:
     """Read the weights of an encoder. Raise UserError if its size is not that of the config."""
-    weights, stated = formats.read_encoder(find_encoder(source))
-    fields = asdict(EncoderConfig()) | stated
+    place = find_encoder(source)
+    with suggest_repair(place):
+        weights, stated = formats.read_encoder(place)
 
     def list_differences(other: EncoderConfig) -> list[str]:
-        differing = [name for name in SIZES if fields[name] != getattr(other, name)]
-        return [f"--encoder.{name.replace('_', '-')} {fields[name]}" for name in differing]
+        differing = [name for name in SIZES if getattr(stated, name) != getattr(other, name)]
+        return [f"--encoder.{name.replace('_', '-')} {getattr(stated, name)}" for name in differing]
 
     if differences := list_differences(config):
         fitting = [name for name in preset_names() if not list_differences(load_preset(name).encoder)]
