@@ -307,7 +307,7 @@ def test_a_stop_by_a_signal_is_named(
     monkeypatch.setattr(loop, part, lambda *a: (signal.raise_signal(signal.SIGTERM), call(*a)))
     assert not pretrain(micro(), corpus, tmp_path / "run", show=False)
     stop = RunFolder(tmp_path / "run").history[-1]["stopped"]
-    assert (stop["reason"], stop["message"], stop["step"]) == ("signal", "SIGTERM", step)
+    assert (stop["reason"], stop["message"], stop["step"]) == ("stopped", "SIGTERM", step)
 
 
 def test_a_history_stays_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

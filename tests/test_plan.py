@@ -82,7 +82,7 @@ def test_a_corpus_that_is_too_small_for_its_steps_is_named(capsys: pytest.Captur
     assert "are few" not in capsys.readouterr().out
     run(["--hours", "100"])
     line = capsys.readouterr().out.splitlines()[-1]
-    assert line.startswith("100 hours are few for 800,000 steps: each is used 6,400 times")
+    assert line.startswith("100 hours are few for 800,000 steps: all of them are used 6,400 times")
     assert "about 25,000 steps (200 times)" in line
     assert describe_repetition(3600.0 * 1000 * 500, 10, 1000).startswith("1,000 hours are few")
     config = from_toml("[phase1]\nsteps = 10\nbatch_seconds = 60.0\n[phase2]\nsteps = 30\n", "test")

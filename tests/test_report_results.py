@@ -198,7 +198,7 @@ def test_the_command_makes_what_the_explorer_needs_and_writes_into_the_run(
     assert {"explorer", "softness", "clusters"} <= set(Page(run / "report.html").anchors)
     dispatch(["report", str(run), "--data", str(corpus()), "--device", "cpu", "--out", str(tmp_path / "again.html")])
     assert (run / "analysis" / "entropy.json").stat().st_mtime_ns == kept  # what is there is not made again
-    assert "Using the utterances that are already in" in capsys.readouterr().out
+    assert "The page shows the utterances that are already in" in capsys.readouterr().out
     with pytest.raises(UserError, match="there is no folder"):
         dispatch(["report", str(tmp_path / "nowhere")])
     with pytest.raises(UserError, match=r"there is no folder \S+elsewhere"):  # though all that it is for is there

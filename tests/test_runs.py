@@ -131,7 +131,7 @@ def test_an_encoder_is_named_after_its_run(tmp_path: Path) -> None:
 
 
 def test_what_is_no_run_is_refused_with_what_makes_one(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"there is no run .*`sjepa pretrain --out"):
+    with pytest.raises(UserError, match=r"there is no run .*`sjepa pretrain --preset tiny --data AUDIO --out"):
         RunFolder(tmp_path / "none").require()
     run = RunFolder(tmp_path)
     for use in (run.require, run.config):

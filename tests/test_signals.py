@@ -15,6 +15,7 @@ from processes import Command, free_port, start_ranks, start_torchrun
 from small_runs import arguments, command, environment, lines
 
 from sjepa.config import Config
+from sjepa.data.corpus import Corpus
 from sjepa.runs.folder import RunFolder
 from sjepa.stopping import interrupt_on_term, stop_requests
 from sjepa.train.loop import pretrain
@@ -35,6 +36,27 @@ def test_signals_ask_for_a_stop_and_only_a_second_ctrl_c_ends_at_once(
             signal.raise_signal(signal.SIGINT)
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     assert capfd.readouterr().err.count("SIGTERM: stopping after this step") == 1
+
+
+def test_reading_the_audio_stops_at_the_first_signal(
+    corpus: Path, tmp_path: Path, micro: Make, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, decoded = Corpus.read, []
+
+    def interrupt_first(self: Corpus, utterance: int) -> Any:
+        decoded.append(utterance)
+        if len(decoded) == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.2)  # other utterances wait for this one
+        return read(self, utterance)
+
+    monkeypatch.setattr(Corpus, "read", interrupt_first)
+    monkeypatch.setattr("os.cpu_count", lambda: 1)
+    assert not pretrain(micro(), corpus, tmp_path / "run", show=False)
+    assert len(decoded) <= 2
+    output = capfd.readouterr()
+    assert "sjepa: SIGINT: stopped" in output.err
+    assert "Stopped at step 0 of 12; the same command continues" in output.out
 
 
 def test_sigterm_interrupts_once_unless_other_ranks_wait(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,7 +129,7 @@ def test_a_signal_at_any_moment_is_answered_and_the_run_continues_as_if_there_ha
         patched.setattr(place, interrupted)
         assert not pretrain(micro(), corpus, run, show=False)
     output = capfd.readouterr()
-    assert output.err.count(f"sjepa: {numbers[0].name}: stopping ") == output.err.count("stopping") == 1
+    assert output.err.count(f"sjepa: {numbers[0].name}: stop") == output.err.count("stop") == 1
     assert f"Stopped at step {stopped_at} of 12; the same command continues" in output.out
     assert RunFolder(run).step == stopped_at
     assert pretrain(micro(), corpus, run, show=False)

@@ -10,7 +10,7 @@ from sjepa.commands import COMMANDS
 from sjepa.errors import OutageError, ReportedError, UserError, describe_file_error
 from sjepa.files import refuse_below_file, refuse_folder
 from sjepa.memory import keep_freed_memory
-from sjepa.stopping import INTERRUPTED, interrupt_on_term, stop_requests
+from sjepa.stopping import INTERRUPTED, StoppedError, interrupt_on_term, stop_requests
 from sjepa.subcommands import call, option
 
 # Commands that save their progress when they are interrupted. The same call continues.
@@ -71,7 +71,7 @@ def handle_signals(command: str) -> AbstractContextManager[object]:
 def suggest_continuing(arguments: list[str]) -> str:
     """Return a hint for the message after an interruption. With --force, the work starts again."""
     continued = arguments[:1] and arguments[0] in CONTINUED and "--force" not in arguments
-    return "; the same command continues" if continued else ""
+    return "; the same command continues" if continued else "; the same command starts from the beginning"
 
 
 def report_lack_of_memory(arguments: list[str]) -> None:
@@ -126,7 +126,7 @@ def main(arguments: list[str] | None = None) -> None:
             raise
         report_lack_of_memory(arguments)
         sys.exit(2)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, StoppedError):
         print(f"sjepa: interrupted{suggest_continuing(arguments)}", file=sys.stderr)
         sys.exit(INTERRUPTED)
     finally:

@@ -29,7 +29,7 @@ class StopRequest:
         self.since = 0.0
         self.process = os.getpid()
         self.unsaved = True
-        """Whether there may be something to save. Otherwise a signal ends the process at once."""
+        """Whether there may be something to save. Otherwise a signal ends the work at once."""
         self.received: set[int] = set()  # signals that the main thread has received
         self.answered: set[int] = set()  # signals that were answered while the main thread was blocked
 
@@ -48,10 +48,13 @@ class StopRequest:
         if number in self.answered:
             self.answered.discard(number)
         elif not self.answer(number, time.monotonic()):
-            signal.default_int_handler(number, None)
+            raise KeyboardInterrupt if self.unsaved else StoppedError
 
     def answer(self, number: int, now: float) -> bool:
-        """Print and remember a signal. Return False for a second Ctrl-C, which ends the process; others may repeat."""
+        """Print and remember a signal. Return False if it should end the work at once.
+
+        It should if there is nothing to save, and at a second Ctrl-C. Other signals may repeat.
+        """
         if self.number is None:
             self.number, self.since = number, now
             if is_first_process():
@@ -59,7 +62,7 @@ class StopRequest:
                 words = f"stopping {self.moment}{again}" if self.unsaved else "stopped"
                 os.write(2, f"\nsjepa: {signal.Signals(number).name}: {words}\n".encode())
             if not self.unsaved:
-                os._exit(INTERRUPTED)
+                return False
         return number != signal.SIGINT or now - self.since <= SAME
 
     def watch(self, signals: int) -> None:
@@ -81,15 +84,15 @@ class StopRequest:
 
 @contextmanager
 def nothing_unsaved() -> Iterator[None]:
-    """Let a signal end the process at once, because there is nothing to save."""
+    """Let a signal raise StoppedError at once, because there is nothing to save."""
     request = _active
     if request is None:
         yield
         return
     request.unsaved = False
-    if request:
-        os._exit(INTERRUPTED)
     try:
+        if request:
+            raise StoppedError
         yield
     finally:
         request.unsaved = True

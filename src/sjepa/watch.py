@@ -129,9 +129,12 @@ def draw(run: Path, events: Sequence[Event], total: int, age: float) -> Any:
     lines = select_events(events, "train")
     if not events:
         return Panel(Text(f"{run}: {describe_waiting(RunFolder(run))}"))
+    stopped = events[-1]["step"] if events[-1]["event"] == "stopped" else None
     if not lines:
         begun = select_events(events, "phase")
         state = "its targets are fitted, the first line follows" if begun else "nothing is logged yet"
+        if stopped is not None:
+            state = f"stopped at step {stopped:,}; `sjepa pretrain --out {run}` continues it"
         return Panel(Text(f"{run}: {state}; {format_age(age)}"))
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", no_wrap=True)
@@ -143,7 +146,6 @@ def draw(run: Path, events: Sequence[Event], total: int, age: float) -> Any:
             values = [find_metric(line, key) for line in select_events(in_phase, kind)]
             if values and values[-1] is not None:
                 grid.add_row(name, form.format(values[-1]), sparkline(values))
-    stopped = events[-1]["step"] if events[-1]["event"] == "stopped" else None
     parts: list[Any] = [Text(progress(lines, total, age, stopped)), Text(), grid]
     checks = select_events(events, "layers")
     if checks:

@@ -24,8 +24,8 @@ def analyse_missing(
     out, data, restored = RunFolder(run).analysis, corpus.data, None
     if utterance_files(out):
         say(
-            f"Using the utterances that are already in {out}, which may come from other audio than {data}. "
-            "Delete this folder to compute everything again"
+            f"The page shows the utterances that are already in {out}. If they come from other audio than {data}, "
+            f"delete {out} and start again"
         )
     else:
         restored = RestoredRun(run, device)

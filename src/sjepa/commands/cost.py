@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 from sjepa.bounds import INDEX, LENGTH, SIZE
+from sjepa.counts import format_count
 from sjepa.subcommands import parse
 
 
@@ -42,5 +43,5 @@ def run(arguments: list[str]) -> None:
         write_whole(out / FILE, json.dumps(cost, indent=1) + "\n")
     macs = cost["macs_per_second"]
     operations = "" if macs is None else f"{macs / 1e9:.2f} GMACs per second of audio, "
-    timing = f"{cost['cpu_ms']:,.0f} ms for {command.seconds:g} s on {command.threads} CPU thread(s)"
+    timing = f"{cost['cpu_ms']:,.0f} ms for {command.seconds:g} s on {format_count(command.threads, 'CPU thread')}"
     print(f"{upstream.name}: {upstream.parameters:,} parameters, {operations}{timing}; results in {out}")

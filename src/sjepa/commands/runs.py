@@ -27,12 +27,12 @@ class Runs:
 def run(arguments: list[str]) -> None:
     command = parse(Runs, "sjepa runs", arguments)
     from sjepa.report import listing
-    from sjepa.runs.folder import RunFolder
+    from sjepa.runs.folder import RunFolder, suggest_start
 
     folders = command.folders or (Path("runs"),)
     found = listing.find_runs(folders)
     if not found:
-        raise UserError(f"there is no run in {', '.join(map(str, folders))}: `sjepa pretrain --out FOLDER` starts one")
+        raise UserError(f"there is no run in {', '.join(map(str, folders))}: {suggest_start('RUN')}")
     listed = listing.list_runs(found)
     if command.format == "json":
         print(listing.as_json(listed))

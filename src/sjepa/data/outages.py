@@ -11,7 +11,7 @@ from sjepa.data.storage import ByteRange, DeniedError, UnreachableError, fetch
 from sjepa.data.waiting import OUTAGE, Wait
 from sjepa.errors import OutageError
 from sjepa.progress import say
-from sjepa.stopping import nothing_unsaved
+from sjepa.stopping import StoppedError, nothing_unsaved
 
 OTHERS = 8  # other files that are tried before a server counts as out of order
 
@@ -37,7 +37,7 @@ def collect(
                 wait_for_server(find_others(number, keys, place))
                 result = pool.submit(read, keys[number]).result()
             yield str(result) if isinstance(result, BadAudioError) else result
-    except (OutageError, KeyboardInterrupt):
+    except (OutageError, StoppedError, KeyboardInterrupt):
         pool.shutdown(cancel_futures=True)  # the rest would fail one by one
         raise
 

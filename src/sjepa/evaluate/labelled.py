@@ -120,6 +120,8 @@ def read_labelled(
     """
     if not data.is_dir() and not (data.is_file() and is_user_layout(data, subset)):
         raise UserError(f"there is no folder {data}")
+    if data.is_dir() and not any(data.iterdir()):
+        raise UserError(f"the folder {data} is empty")
     listed = (data / LABELS_FILE).is_file()
     if not listed and is_user_layout(data, subset):
         corpus = [read_item(item) for item in read_items(data)]

@@ -38,7 +38,7 @@ class Listed:
     name: str
     path: str
     state: str
-    """new, running, complete, signal, stopped, interrupted, error, killed, or damaged."""
+    """new, running, complete, stopped, interrupted, error, killed, or damaged."""
     step: int = 0
     planned: int = 0
     phase: int | None = None

@@ -272,9 +272,9 @@ class RunFolder:
     def require(self, *files: Path) -> None:
         """Raise UserError if this is not a run, or if one of these files is missing."""
         if not self.path.is_dir():
-            raise UserError(f"there is no run {self}: `sjepa pretrain --out {self}` makes one")
+            raise UserError(f"there is no run {self}: {suggest_start(self)}")
         if not self.exists:
-            hint = self.suggest_other() or "; `sjepa pretrain --out FOLDER` makes runs"
+            hint = self.suggest_other() or f"; {suggest_start('RUN')}"
             raise UserError(f"{self} is not a run: it has no {self.config_file.name}{hint}")
         for file in files:
             if not file.is_file():
@@ -339,6 +339,11 @@ class RunFolder:
         """Raise UserError if another process trains the run or its folder cannot be written. Keep no new folder."""
         with self.lock():
             pass
+
+
+def suggest_start(run: object) -> str:
+    """Return the command that starts a new run, for the message about one that does not exist."""
+    return f"`sjepa pretrain --preset tiny --data AUDIO --out {run}` starts one"
 
 
 def planned_steps(settings: dict[str, Any]) -> int:

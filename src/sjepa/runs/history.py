@@ -82,7 +82,7 @@ def record_stop(
 ) -> Iterator[None]:
     """Record at the end of the block how it ended: the step, and the reason.
 
-    The reason is complete, signal, stopped (as requested, before the end), interrupted or error.
+    The reason is complete, stopped (on request, with the name of a signal), interrupted or error.
     """
     try:
         yield
@@ -90,17 +90,16 @@ def record_stop(
         write_stop(run, step(), "interrupted")
         raise
     except StoppedError:
-        write_stop(run, step(), "signal", signal_name())
+        write_stop(run, step(), "stopped", signal_name())
         raise
     except BaseException as error:
         write_stop(run, step(), "error", describe_error(error))
         raise
     else:
-        asked = signal_name()
         if step() >= planned:
             write_stop(run, step(), "complete")
         else:
-            write_stop(run, step(), "signal" if asked else "stopped", asked)
+            write_stop(run, step(), "stopped", signal_name())
 
 
 def write_stop(run: RunFolder, step: int, reason: str, message: str = "") -> None:

@@ -125,8 +125,8 @@ def describe_repetition(audio_seconds: float, steps: int, hours: float) -> str:
     amount = f"{hours:,.0f}" if hours >= 100 else f"{hours:.3g}"
     enough = math.floor(steps * MANY_REPETITIONS / repetitions)
     return (
-        f"{amount} hours are few for {steps:,} steps: each is used {repetitions:,.0f} times (the paper: 7.7, our "
-        f"longest run: 101). More audio, or about {enough:,} steps ({MANY_REPETITIONS} times), use the time better"
+        f"{amount} hours are few for {steps:,} steps: all of them are used {repetitions:,.0f} times (7.7 in the paper, "
+        f"101 in our longest run). Add audio, or train for about {enough:,} steps ({MANY_REPETITIONS} times)"
     )
 
 

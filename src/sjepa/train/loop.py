@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,7 +30,7 @@ from sjepa.runs.history import finish_change, record_start, record_stop
 from sjepa.runs.locate import find_licence
 from sjepa.seeds import seed_from
 from sjepa.settings_file import to_toml
-from sjepa.stopping import StoppedError, StopRequest, stop_requests
+from sjepa.stopping import StoppedError, StopRequest, nothing_unsaved, stop_requests
 from sjepa.targets.fit import require_frames
 from sjepa.targets.kinds import KINDS
 from sjepa.targets.layer import measure_effective_ranks
@@ -139,10 +139,12 @@ def run_to_end(job: Job, request: StopRequest, show: bool) -> bool:
         run.load_encoder_weights(config.init_from)
         say(f"The encoder starts from {config.init_from}")
     kept = ShardCache(Path(settings.shard_cache), int(settings.shard_cache_gb * 1e9)) if settings.shard_cache else None
-    corpus = open_corpus(data, settings.max_seconds, settings.cache, settings.memory_gb, show, kept)
-    plans = plan_phases(job, run.step, corpus)
-    check_components(config, plans)
-    held_out = open_held_out(config, corpus, show)
+    alone = distributed.world_size() == 1  # several ranks stop together, once they have read the audio
+    with nothing_unsaved() if alone else nullcontext():
+        corpus = open_corpus(data, settings.max_seconds, settings.cache, settings.memory_gb, show, kept)
+        plans = plan_phases(job, run.step, corpus)
+        check_components(config, plans)
+        held_out = open_held_out(config, corpus, show)
     stop_if_asked(request)
     with ExitStack() as holding:
         distributed.run_on_main_rank(lambda: holding.enter_context(folder.lock()))

@@ -131,13 +131,15 @@ class LearningRateSearch(Search):
                     head.state.step += 1
                 evaluate = (step + 1) % recipe.evaluate_every == 0 or step + 1 == recipe.steps
                 if evaluate:
+                    asked.moment = "after this evaluation"
                     self.evaluate_dev(fold, behind, losses, progress)
+                    asked.moment = "after this step"
                 stop = bool(asked) if distributed.world_size() == 1 else distributed.broadcast_object(bool(asked))
                 if evaluate or (step + 1) % SAVE_EVERY == 0 or stop:
                     distributed.run_on_main_rank(partial(save_all, behind))
+                progress.advance(note=self.note(behind, losses))
                 if stop:
                     raise KeyboardInterrupt
-                progress.advance(note=self.note(behind, losses))
         return heads
 
     def evaluate_dev(self, fold: Fold, heads: Sequence[HeadTraining], losses: Sequence[float], progress: Bar) -> None:
