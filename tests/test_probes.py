@@ -374,8 +374,12 @@ def test_a_property_that_only_some_utterances_have_is_reported(capsys: pytest.Ca
 
 
 def test_a_corpus_without_labels_gets_the_list_of_accepted_layouts(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"^\S+ has no folder dev-clean or \S+; give LibriSpeech, ") as refusal:
+    with pytest.raises(UserError, match=f"the folder {tmp_path} is empty"):
         read_labelled(tmp_path, phones=False)
+    notes = tmp_path / "notes.txt"
+    notes.touch()
+    with pytest.raises(UserError, match=r"^\S+ has no folder dev-clean or \S+; give LibriSpeech, ") as refusal:
+        read_labelled(notes.parent, phones=False)
     for layout in ("labels.jsonl", "an index", ".tsv", "Kaldi (wav.scp)", "lhotse", "Hugging Face", "metadata.csv"):
         assert layout in str(refusal.value)
 
