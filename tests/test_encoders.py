@@ -1,6 +1,8 @@
 """Other encoders: Whisper, more of Hugging Face, s3prl and a user's function, with frames at any spacing."""
 
+import json
 import re
+import shutil
 import sys
 import types
 from pathlib import Path
@@ -67,6 +69,21 @@ def test_whispers_features_do_not_depend_on_the_batch_and_long_audio_is_cut(whis
     torch.testing.assert_close(upstream.extract([short])[0], together[0], atol=2e-5, rtol=1e-4)
     assert together[1].shape[1] == 1550
     torch.testing.assert_close(upstream.extract([long[480_000:]])[0], together[1][:, 1500:], atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("heads", "words"),
+    [("4", "a whole number"), (0, "0 attention heads do not divide"), (3, "3 attention heads do not")],
+)
+def test_a_damaged_config_of_whisper_is_refused(whisper: Path, tmp_path: Path, heads: object, words: str) -> None:
+    shutil.copytree(whisper, tmp_path / "whisper")
+    file = tmp_path / "whisper" / "config.json"
+    file.write_text(
+        json.dumps(json.loads(file.read_text()) | {"encoder_attention_heads": heads, "num_mel_bins": 10**9})
+    )
+    for source in (str(file.parent), f"untrained:{file.parent}"):
+        with pytest.raises(UserError, match=words):
+            load_upstream(source)
 
 
 def test_openais_weights_give_the_same_features(whisper: Path, tmp_path: Path) -> None:

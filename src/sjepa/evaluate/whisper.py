@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sjepa.errors import UserError
+from sjepa.fields import WHOLE, require
 from sjepa.files import read_json
 from sjepa.model.encoder_folder import WEIGHT_FILES, EncoderFolder
 from sjepa.model.formats import load_strictly, read_weights
@@ -121,28 +122,32 @@ def extract_states(network: WhisperEncoder, utterances: Sequence[np.ndarray], de
 
 def load_whisper(folder: Path, fresh: bool) -> WhisperEncoder:
     """Load the weights of a folder, or initialise new ones in the same architecture."""
-    settings: dict[str, Any] = {}
+    heads = None
     if (folder / WEIGHTS).is_file():
         weights = {name: tensor.float() for name, tensor in read_weights(folder / WEIGHTS).items()}
         filters = next((name for name in weights if name.startswith("mel") and name != "mel_filters"), "")
         if filters:
             weights["mel_filters"] = weights.pop(filters)
     else:
-        settings = read_json(EncoderFolder(folder).config_file)
+        config = EncoderFolder(folder).config_file
+        heads = require(read_json(config), "encoder_attention_heads", WHOLE, str(config))
         weights = read_hugging_face(folder)
-        weights["mel_filters"] = make_mel_filters(int(settings.get("num_mel_bins", 80)))
     try:
         width, mels, _ = weights["conv1.weight"].shape
         layers = len({name.split(".")[1] for name in weights if name.startswith("blocks.")})
-        heads = int(settings.get("encoder_attention_heads", width // HEAD))
-        position, mel_filters = weights["positional_embedding"], weights["mel_filters"]
+        position = weights["positional_embedding"]
+        if "mel_filters" not in weights:
+            weights["mel_filters"] = make_mel_filters(mels)
     except (KeyError, ValueError) as error:
         missing = error.args[0] if isinstance(error, KeyError) else "conv1.weight"
         raise UserError(f"{folder}: these are not weights of Whisper's encoder: {missing} is missing") from None
+    heads = width // HEAD if heads is None else heads
+    if not heads or width % heads:
+        raise UserError(f"{folder}: {heads} attention heads do not divide the width of {width}")
     torch.manual_seed(0)
     network = WhisperEncoder(mels, width, layers, heads)
     if fresh:
-        network.positional_embedding, network.mel_filters = position, mel_filters
+        network.positional_embedding, network.mel_filters = position, weights["mel_filters"]
     else:
         load_strictly(network, weights, str(folder))
     return network
