@@ -52,5 +52,13 @@ def test_a_setting_that_can_be_none_says_so() -> None:
     assert read_help("pretrain")["--layer.choice"].endswith("(default: None)")
 
 
+def test_arguments_of_any_number_say_that_one_is_required() -> None:
+    for command, value in (("embed", "PATH"), ("index", "STR"), ("report", "PATH"), ("table", "PATH")):
+        printed = " ".join(sjepa(command, "--help").printed.split())
+        assert f"{value} [{value} ...] " in printed
+        assert "(default: )" not in printed
+    assert "(default: runs)" in sjepa("runs", "--help").printed
+
+
 def test_empty_text_is_not_shown_as_a_default() -> None:
     assert "default" not in read_help("config")["--init-from"]

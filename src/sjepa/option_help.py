@@ -6,7 +6,7 @@ from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
-NOTHING = ("None", "''")  # defaults that say nothing, as tyro writes them
+NOTHING = ("None", "''", "")  # defaults that say nothing, as tyro writes them
 
 
 def explain_options(command: type[Any]) -> None:
@@ -44,10 +44,12 @@ def explain_fields(owner: type[Any], not_given: bool) -> None:
     for name, hint in annotations.items():
         value = getattr(owner, name, ...)
         options: dict[str, Any] = {"help": texts[name]} if name in texts else {}
-        if value == "" or (value is None and not_given):
+        if value in ("", ()) or (value is None and not_given):
             options["help_behavior_hint"] = show_default
         if value is None and not_given and (shown := name_of_optional(hint)):
             options["metavar"] = shown
+        if value is ... and (shown := name_of_several(hint)):  # the commands refuse none at all
+            options |= {"metavar": shown, "help_behavior_hint": "(required)"}
         if options:
             annotations[name] = Annotated[hint, tyro.conf.arg(**options)]
 
@@ -58,9 +60,21 @@ def show_default(default: str) -> str:
 
 def name_of_optional(hint: Any) -> str:
     """Return how help calls the value of an optional type: `Path | None` is PATH."""
-    if get_origin(hint) is Annotated:
-        hint = get_args(hint)[0]
+    hint = without_annotation(hint)
     if not isinstance(hint, types.UnionType):
         return ""
     given = [each for each in get_args(hint) if each is not types.NoneType]
     return given[0].__name__.upper() if len(given) == 1 and isinstance(given[0], type) else ""
+
+
+def name_of_several(hint: Any) -> str:
+    """Return how help calls the values of a type of any number: `tuple[Path, ...]` is PATH [PATH ...]."""
+    hint = without_annotation(hint)
+    if get_origin(hint) not in (tuple, list):
+        return ""
+    name = get_args(hint)[0].__name__.upper()
+    return f"{name} [{name} ...]"
+
+
+def without_annotation(hint: Any) -> Any:
+    return get_args(hint)[0] if get_origin(hint) is Annotated else hint

@@ -18,8 +18,8 @@ class Runs:
     and stop, on which machine, and what each start changed.
     """
 
-    folders: Annotated[tuple[Path, ...], tyro.conf.Positional]
-    """Folders that hold runs, or folders of runs. Default: runs."""
+    folders: Annotated[tuple[Path, ...], tyro.conf.Positional] = (Path("runs"),)
+    """Folders that hold runs, or folders of runs."""
     format: Literal["table", "json", "csv"] = "table"
     """Format of the list. json and csv include all results, and the settings that differ in full."""
 
@@ -29,7 +29,7 @@ def run(arguments: list[str]) -> None:
     from sjepa.report import listing
     from sjepa.runs.folder import RunFolder, suggest_start
 
-    folders = command.folders or (Path("runs"),)
+    folders = command.folders
     found = listing.find_runs(folders)
     if not found:
         raise UserError(f"there is no run in {', '.join(map(str, folders))}: {suggest_start('RUN')}")

@@ -30,6 +30,8 @@ class Table:
 
 def run(arguments: list[str]) -> None:
     command = parse(Table, "sjepa table", arguments)
+    if not command.folders:
+        raise UserError("no folder given: sjepa table FOLDER, or several folders")
     from sjepa.evaluate.cost import find_costs
     from sjepa.evaluate.results import find_results
     from sjepa.evaluate.table import build_sections
