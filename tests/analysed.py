@@ -103,7 +103,7 @@ def findings() -> dict[str, Any]:
 
 
 def keep_findings(run: Path, kind: str = "") -> Path:
-    """Put the findings, or one kind of them, into a run directory, as `sjepa analyze` does."""
+    """Put the findings, or one kind of them, into a run folder, as `sjepa analyze` does."""
     for name, found in findings().items():
         if name.startswith(kind):
             save_findings(found, run / "analysis", name)

@@ -245,7 +245,7 @@ def test_bad_recordings_are_named_and_the_others_embedded(finished_run: Path, co
     assert "silent.wav: silence" in done.stderr + done.stdout
     assert "4 left out" in done.stdout
     assert "(and 3 more)" in done.stdout  # for other reasons
-    assert "\n1 recording (" in done.stdout
+    assert " from 1 recording (" in done.stdout
     again = sjepa("embed", folder, "--encoder", finished_run, "--out", tmp_path / "out", *window)
     assert "the output of 1 recording is already in" in again.stdout
     assert np.isfinite(np.load(tmp_path / "out" / "silent.wav.npz")["features"]).all()

@@ -138,5 +138,7 @@ def test_clusters_without_data_keep_the_phones_that_were_found(tmp_path: Path) -
     again = json.loads((run / "analysis" / "clusters.json").read_text())
     assert again["phones"] == kept["phones"]
     assert again["made_from"] == made_from
-    with pytest.raises(UserError, match=r"clusters\.json was made from something else \(utterances was 500, now 8\)"):
+    with pytest.raises(
+        UserError, match=r"clusters\.json was made from other data or settings \(utterances was 500, now 8\)"
+    ):
         dispatch(["analyze", "clusters", str(run), "--data", str(corpus()), "--utterances", "8"])

@@ -100,10 +100,12 @@ def test_measuring_changes_nothing_in_a_run(
 
 
 def test_audio_that_cannot_be_held_out_is_refused(corpus: Path, tmp_path: Path, micro: Make) -> None:
-    with pytest.raises(UserError, match=r"held_out must be audio that the run does not train on; .* is its own audio"):
+    with pytest.raises(
+        UserError, match=r"held_out must be audio that the run does not train on, but .* is its training audio"
+    ):
         pretrain(micro(train={"held_out": str(corpus)}), corpus, tmp_path / "run", show=False)
     copied = shutil.copytree(corpus, tmp_path / "more", ignore=shutil.ignore_patterns("03.wav"))
-    with pytest.raises(UserError, match="more is its own audio"):
+    with pytest.raises(UserError, match="more is its training audio"):
         pretrain(micro(train={"held_out": str(copied)}), f"{corpus},{copied}", tmp_path / "run", show=False)
     short = tmp_path / "short"
     short.mkdir()

@@ -95,7 +95,7 @@ def test_a_file_that_was_cut_is_refused(tmp_path: Path, suffix: str, subtype: st
 def test_a_wav_that_was_cut_is_not_embedded(tmp_path: Path) -> None:
     path = write_float(tmp_path / "cut.wav", babble(3.0, 0))
     path.write_bytes(path.read_bytes()[:-1000])
-    with pytest.raises(BadAudioError, match=r"cut\.wav: the file is cut short: its header promises 1,000 more bytes"):
+    with pytest.raises(BadAudioError, match=r"cut\.wav: the file is cut short: its header states 1,000 more bytes"):
         list(stream_audio(path))
 
 

@@ -59,7 +59,8 @@ def frequent_looks(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("frequent_looks")
 def test_a_worker_that_dies_is_reported_with_the_file_it_was_reading(corpus: Path) -> None:
     with pytest.raises(
-        UserError, match=r"a process that reads audio died at [^,]*07\.wav: .* the same command continues"
+        UserError,
+        match=r"a process that reads audio ended with .* while it read [^,]*07\.wav\. .* the same command continues",
     ) as raised:
         list(deadly_stream(corpus))
     assert "ended with SIGKILL" in str(raised.value)

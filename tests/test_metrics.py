@@ -89,10 +89,14 @@ def test_bad_steps_in_a_row_count_on_over_lines_and_end_with_a_good_step() -> No
         (
             {"target_perplexity": 97.0, "accuracy_masked": 0.01, "accuracy_visible": 0.012},
             "nothing-learned",
-            "nothing is learned: 1.2% of frames are right, and 1.0% by chance",
+            "nothing is learned: 1.2% of frames are predicted correctly; chance is 1.0%",
         ),
         ({"dead_components": 51}, "dead-components", "51 of 100 components are dead"),
-        ({"accuracy_masked": 0.4, "accuracy_visible": 0.2}, "targets-drift", "drift to what is easy to predict"),
+        (
+            {"accuracy_masked": 0.4, "accuracy_visible": 0.2},
+            "targets-drift",
+            "drift towards features that are easy to predict",
+        ),
         ({"skipped_steps": 2}, "skipped-steps", "2 steps had no finite gradient"),
     ],
 )

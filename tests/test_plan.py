@@ -77,14 +77,14 @@ def test_muon_keeps_one_moment_of_matrices() -> None:
 
 def test_a_corpus_that_is_too_small_for_its_steps_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     run(["--hours", "83000"])  # the paper's: 7.7 times
-    assert "are few" not in capsys.readouterr().out
+    assert "is not much" not in capsys.readouterr().out
     run(["--hours", "13.2", "--preset", "half-hour"])  # the study's: 101
-    assert "are few" not in capsys.readouterr().out
+    assert "is not much" not in capsys.readouterr().out
     run(["--hours", "100"])
     line = capsys.readouterr().out.splitlines()[-1]
-    assert line.startswith("100 hours are few for 800,000 steps: all of them are used 6,400 times")
-    assert "about 25,000 steps (200 times)" in line
-    assert describe_repetition(3600.0 * 1000 * 500, 10, 1000).startswith("1,000 hours are few")
+    assert line.startswith("100 hours of audio is not much for 800,000 steps: the run uses them 6,400 times")
+    assert "about 25,000 steps, which use them 200 times" in line
+    assert describe_repetition(3600.0 * 1000 * 500, 10, 1000).startswith("1,000 hours of audio is not much")
     config = from_toml("[phase1]\nsteps = 10\nbatch_seconds = 60.0\n[phase2]\nsteps = 30\n", "test")
     assert config.audio_seconds() == 10 * 60 + 30 * 2880
     assert [config.audio_seconds(step) for step in (4, 10, 25, 40)] == [6 * 60 + 30 * 2880, 30 * 2880, 15 * 2880, 0]
@@ -96,7 +96,7 @@ def test_a_run_reports_at_its_start_that_its_corpus_is_small(
 ) -> None:
     config = micro(phase2={"steps": 10_000})
     assert pretrain(config, corpus, tmp_path / "run", show=False, last_phase=1)
-    assert "hours are few for 10,006 steps" in capsys.readouterr().out
+    assert "hours of audio is not much for 10,006 steps" in capsys.readouterr().out
 
 
 def machine(gpus: int, rate: float = 1000.0, **changes: Any) -> Machine:

@@ -307,7 +307,7 @@ def test_utterances_without_phones_are_left_out_of_what_needs_phones(
     assert [item.utterance.name for item in some] == [x.utterance.name for i, x in enumerate(every) if i % 6]
     corpus = read_labelled(data, phones=False)
     results = probe_encoder(load_upstream("mfcc"), corpus, frames=500)
-    assert "4 of 24 utterances have no phones: phoneme probes skip them" in capsys.readouterr().out
+    assert "4 of 24 utterances have no phones: phone probes skip them" in capsys.readouterr().out
     assert results["data"]["utterances"] == 24  # the speakers of all utterances are probed
     alone = probe_encoder(load_upstream("mfcc"), some, frames=500)
     assert results["data"]["phone_utterances"] == alone["data"]["phone_utterances"]
@@ -325,7 +325,7 @@ def test_phones_of_fewer_than_two_speakers_are_probed_on_random_frames_only(
     data = change_labels(tmp_path / "c", lambda _, row: row | {"speaker": speaker, "gender": ""}, spoken)
     command = ["probe", "--encoder", "mfcc", "--data", str(data), "--frames", "500", "--out", str(tmp_path / "out")]
     dispatch(command)
-    assert "skipping the phoneme probes with held-out speakers" in capsys.readouterr().out
+    assert "skipping the phone probes with held-out speakers" in capsys.readouterr().out
     results = json.loads((tmp_path / "out" / "results.json").read_text())
     (scores,) = results["layers"].values()
     assert set(scores) == {"phoneme linear, random frames", "phoneme mlp, random frames"}

@@ -141,7 +141,7 @@ def test_what_is_no_run_is_refused_with_what_makes_one(tmp_path: Path) -> None:
     run.require()
     with pytest.raises(UserError, match=r"has no encoder/model\.safetensors: the first checkpoint makes one"):
         run.require(run.encoder / "model.safetensors")
-    with pytest.raises(UserError, match=r"has no metrics\.jsonl: give the directory of a run that has begun"):
+    with pytest.raises(UserError, match=r"has no metrics\.jsonl: give the folder of a run that has started"):
         run.events()
 
 

@@ -376,7 +376,7 @@ def test_an_outage_that_lasts_saves_the_run_and_ends_it_with_its_own_code(
     with pytest.raises(SystemExit) as ended:
         cli.main(call)
     assert ended.value.code == 75
-    assert "sjepa: the storage of the audio does not answer; the same command continues: " in capsys.readouterr().err
+    assert "sjepa: the storage of the audio does not answer (" in capsys.readouterr().err
     first = RunFolder(tmp_path / "run").step
     assert first >= 2
     # A request to stop does not wait for the server either.

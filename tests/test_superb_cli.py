@@ -42,7 +42,7 @@ def test_a_date_is_a_seed_and_a_second_call_reports_the_same(
     printed = capsys.readouterr()
     first = printed.out
     assert re.search(
-        r"^This runs on a CPU: \d+ seconds of audio to encode, 2 head steps to train\. A GPU", printed.err, re.M
+        r"^This runs on a CPU: \d+ seconds of audio to encode, 2 head steps to train\. Large tasks", printed.err, re.M
     )
     written = (out / "results.json").stat().st_mtime_ns
     dispatch([*command, "--seed", "20240101"])

@@ -58,7 +58,7 @@ def test_pauses_grow_and_end_with_the_patience(clock: Clock) -> None:
     while wait.try_again("refused"):
         times.append(round(clock.now, 1))
     assert times == [0, 0.5, 1.5, 3.5, 7.5, 15.5, 25.5]
-    assert lines == ["host: no answer (refused); trying for 0.416667 minutes"]
+    assert lines == ["host: no answer (refused); trying again for up to 0.416667 minutes"]
 
 
 def test_a_server_that_answers_wrongly_gets_only_the_first_tries(clock: Clock) -> None:

@@ -8,7 +8,7 @@ The public names, which stay as they are between minor versions:
     DiagonalGMM    a Gaussian mixture with diagonal covariances
     load_preset    a pre-training config by the name of a preset or the path of a TOML file
     pretrain       train an encoder, or continue
-    RunFolder      the directory of a run: config, metrics, checkpoints
+    RunFolder      the folder of a run: config, metrics, checkpoints
     UserError      the exception for invalid inputs, with a message of one line
 """
 

@@ -40,7 +40,7 @@ class TrainConfig:
     muon_weight_decay: Annotated[float, SHARE] = 0.1
     """Weight decay of the matrices that Muon updates."""
     clip: Annotated[float, POSITIVE] = 1.0
-    """Largest gradient norm (the paper gives none)."""
+    """Clip gradients to this norm (the paper gives no value)."""
     precision: Literal["bf16", "fp32"] = "bf16"
     """bf16 uses autocast on a GPU and keeps norms, softmax, KL, mixture and EMA in fp32. A CPU always uses fp32."""
     visible_path: Literal["encoder", "predictor"] = "encoder"

@@ -52,17 +52,18 @@ ABOUT = {
 }
 INTRODUCTION = (
     "S-JEPA hides short stretches of speech and trains an encoder to predict what is there from the sound around them.",
-    "What it predicts are soft cluster assignments: first of a Gaussian mixture over MFCCs, a classical description of "
+    "It predicts soft cluster assignments: first of a Gaussian mixture over MFCCs, a classical description of "
     "the sound (phase 1), then of a mixture over the features of a slow copy of the encoder itself (phase 2).",
-    "No labels are used. Labels only measure afterwards what the features hold, by linear probes on the frozen "
-    "encoder.",
+    "Training uses no labels. Afterwards, linear probes on the frozen encoder use labels to measure what the "
+    "features contain.",
 )
 MEANING = (
-    "Steps and audio processed: how often the weights were updated, and how much speech was used, repeats counted.",
+    "Steps and audio processed: how often the weights were updated, and how much speech was used, including "
+    "repetitions.",
     "Phone accuracy: a linear classifier names the phone of a single frame from the frozen features, for voices that "
     "it was not trained on. Higher than MFCC means that the encoder learned what sounds share across voices.",
     "Speaker accuracy: another linear classifier names the voice from an utterance's mean. MFCC describes the voice's "
-    "timbre directly and is hard to beat here. An encoder whose targets tell sounds apart may give up some of that.",
+    "timbre directly and is hard to beat here. An encoder that learns to distinguish sounds may lose some of it.",
     "Masked accuracy: how often the likeliest component at a hidden frame is the right one. Chance means always "
     "predicting the most frequent component. Components of phase 1 and phase 2 differ, so their accuracies cannot be "
     "compared directly.",

@@ -74,5 +74,5 @@ def refuse_surprises(where: object, advice: str = "") -> Iterator[None]:
     except UserError:
         raise
     except SURPRISES as error:
-        message = f"{where} does not hold what it should ({type(error).__name__}: {shorten(str(error))})"
+        message = f"{where} has unexpected contents ({type(error).__name__}: {shorten(str(error))})"
         raise UserError(f"{message}{f'; {advice}' if advice else ''}") from error

@@ -12,8 +12,8 @@ NOTHING = ("None", "''", "")  # defaults that say nothing, as tyro writes them
 def explain_options(command: type[Any]) -> None:
     """Give the fields of a command, and of the dataclasses inside it, a help text for tyro.
 
-    From a docstring of several lines tyro would keep the line breaks. It would also show the default None, which is the
-    way of a command to say that an option is not given. In settings inside a command, None can be a choice.
+    From a docstring of several lines tyro would keep the line breaks. It would also show the default None, which
+    commands use for an option that is not given. In settings inside a command, None can be a choice.
     """
     for kind in dataclasses_of(command):
         for owner in filter(is_dataclass, kind.__mro__):

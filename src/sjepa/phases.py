@@ -32,18 +32,18 @@ class PhaseConfig:
     hard: bool = False
     """Replace each posterior by its argmax."""
     temperature: Annotated[float, TEMPERATURE] = 1.0
-    """Divides the log posteriors: above 1, targets are softer."""
+    """Temperature of the targets: it divides the log posteriors, so values above 1 make targets softer."""
     centred: bool = False
     """Subtract each crop's mean from its features, so that targets depend less on speaker and channel (not
     in the paper)."""
     lr: Annotated[float, NOT_NEGATIVE] = 1e-4
     """Learning rate after warm-up."""
     warmup: Cadence = 0.05
-    """Linear warm-up from the last learning rate of the previous phase (0 in phase 1)."""
+    """Length of the linear warm-up, from the last learning rate of the previous phase (0 in phase 1)."""
     schedule: Literal["constant", "cosine"] = "constant"
     """After warm-up: constant, or a half cosine down to `final_lr`."""
     final_lr: Annotated[float, SHARE] = 0.1
-    """Where the cosine schedule ends, as a share of `lr`."""
+    """Learning rate at the end of the cosine schedule, as a share of `lr`."""
     visible_loss_until: Cadence = 1.0
     """The loss includes visible frames until this step. After it, the loss covers masked frames only."""
     augment_until: Cadence = 1.0

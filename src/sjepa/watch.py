@@ -114,7 +114,7 @@ def file_age(path: Path) -> float:
 
 
 def view(run: Path, events: Sequence[Event], total: int, age: float) -> Any:
-    """Return the view, for `rich`. Raise UserError if the log does not hold what it should."""
+    """Return the view, for `rich`. Raise UserError if the log has unexpected contents."""
     with refuse_surprises(RunFolder(run).log):
         return draw(run, events, total, age)
 
@@ -160,7 +160,7 @@ def draw(run: Path, events: Sequence[Event], total: int, age: float) -> Any:
 def describe_waiting(run: RunFolder) -> str:
     """Describe what the view of a run without a log waits for."""
     if run.exists:
-        return f"the run has begun; waiting for {run.log.name}"
+        return f"the run has started; waiting for {run.log.name}"
     return f"not a run yet; waiting for `sjepa pretrain --out {run}` to start it"
 
 

@@ -109,7 +109,7 @@ def short_names(files: Sequence[Path]) -> list[str]:
 
 
 def label_file(path: Path, known: list[LabelledUtterance], name: str = "") -> LabelledUtterance:
-    """Return a file as one utterance, with its labels if it has not several utterances."""
+    """Return a file as one utterance, with its labels unless it holds several utterances."""
     if not path.is_file():
         raise UserError(f"there is no file {show_path(path)}")
     if len(known) == 1:

@@ -141,11 +141,13 @@ def refuse_replacing(path: Path, made_from: dict[str, Any], force: bool) -> None
     differing = [name for name in dict.fromkeys([*before, *now]) if before.get(name) != now.get(name)]
     if differing:
         changes = "; ".join(f"{name} was {before.get(name)}, now {now.get(name)}" for name in differing)
-        raise UserError(f"{path} was made from something else ({changes}): --force replaces it, --out keeps both")
+        raise UserError(
+            f"{path} was made from other data or settings ({changes}): --force replaces it, --out keeps both"
+        )
 
 
 def absolute_path(place: str | Path) -> str:
-    """Return the absolute path, so that two spellings of one folder compare equal. Keep anything that is no path."""
+    """Return the absolute path, so that two spellings of one folder compare equal. Keep anything that is not a path."""
     return str(Path(place).resolve()) if Path(place).exists() else str(place)
 
 

@@ -66,7 +66,7 @@ def read_header(source: str | Path | BinaryIO, name: str = "") -> AudioInfo:
         refuse_cut_wav(file, source)
         file.seek(file.frames - 1)
         if not len(file.read(1, dtype="float32", always_2d=True)):
-            raise BadAudioError(f"the file is cut short: its header promises {file.frames} samples")
+            raise BadAudioError(f"the file is cut short: its header states {file.frames} samples")
         return AudioInfo(resampled_length(file.frames, file.samplerate), file.samplerate, file.channels)
 
 
@@ -82,7 +82,7 @@ def refuse_cut_wav(opened: Any, source: str | Path | BinaryIO) -> None:
         missing = missing_bytes(source)
         source.seek(position)
     if missing > HEADER_BYTES:
-        raise BadAudioError(f"the file is cut short: its header promises {missing:,} more bytes of samples")
+        raise BadAudioError(f"the file is cut short: its header states {missing:,} more bytes of samples")
 
 
 def read_audio(source: str | Path | BinaryIO, start: int = 0, samples: int | None = None, name: str = "") -> np.ndarray:

@@ -130,7 +130,8 @@ def run_files(command: Embed) -> None:
         skipped = f"; {kept:,} existed already" if kept else ""
         length = f"{outcome.seconds / 3600:,.2f} h" if outcome.seconds >= 3600 else f"{outcome.seconds:.1f} s"
         written = f"{format_count(outcome.recordings, 'recording')} ({length})"
-        print(f"{written} to {format_count(outcome.rows, 'row')} of {command.what} in {command.out}{skipped}")
+        rows = f"{format_count(outcome.rows, 'row')} of {command.what}"
+        print(f"Wrote {rows} from {written} to {command.out}{skipped}")
 
 
 def run_live(command: Embed) -> None:
@@ -152,10 +153,10 @@ def run_live(command: Embed) -> None:
     about |= {f"stream.{key}": str(value) for key, value in asdict(command.stream).items()}
     target = command.out / f"{name}.{command.format}"
     if target.exists() and not command.force:
-        raise UserError(f"{target} exists: choose another --out, or --force")
+        raise UserError(f"{target} exists: choose another --out, or replace it with --force")
     with lock_folder(command.out):
         rows = write_table(target, command.format, pieces, about)
-    print(f"{rows:,} rows of {command.what} in {target}")
+    print(f"Wrote {format_count(rows, 'row')} of {command.what} to {target}")
 
 
 def describe_settings(command: Embed, network: "Network") -> dict[str, Any]:
@@ -224,8 +225,8 @@ def check_folder(out: Path, settings: dict[str, Any], force: bool) -> None:
         return
     before = read_settings(out)
     if before is None:
-        raise UserError(f"{out} exists and is not a folder of `sjepa embed`: choose another --out, or --force")
+        raise UserError(f"{out} exists and was not written by `sjepa embed`: choose another --out, or add --force")
     changed = [name for name in settings if before.get(name) != settings[name]]
     if changed:
         was = ", ".join(f"{name} was {before.get(name)}, now {settings[name]}" for name in changed)
-        raise UserError(f"{out} was made with other settings ({was}): choose another --out, or --force")
+        raise UserError(f"{out} was made with other settings ({was}): choose another --out, or replace it with --force")

@@ -25,10 +25,10 @@ class Index:
     out: Path
     """Folder for the index."""
     layout: Layout = "auto"
-    """Layout of the sources; auto detects it. Granary and other NeMo manifests are `manifest`."""
+    """Layout of the sources; auto detects it. For Granary and other NeMo manifests, give `manifest`."""
     language: tuple[str, ...] = ()
-    """Keep only utterances of these languages, as lists name them (lang, language, source_lang, locale). `en` also
-    matches en-US. Default: all."""
+    """Keep only utterances in these languages, spelled as in the lists (columns lang, language, source_lang or locale).
+    `en` also matches en-US. Default: all."""
     max_seconds: Annotated[float, CUT] = 15.0
     """Cut longer recordings: by voice activity if it is known, otherwise at silences."""
     cut_transcribed: bool = False

@@ -68,7 +68,7 @@ def run(arguments: list[str]) -> None:
     usual = 1 if config.encoder.hidden_size <= LARGEST_ON_CPU else min(8, most)
     gpus = usual if command.gpus is None else command.gpus
     if gpus > most:
-        raise UserError(f"--gpus {gpus}: a batch has {most} utterances, so at most as many GPUs share it")
+        raise UserError(f"--gpus {gpus}: a batch has {most} utterances, so at most {most} GPUs can share it")
     machine = Machine(
         gpus,
         times,

@@ -70,8 +70,8 @@ class Superb:
     """For pr, pronunciations: one word and its phones per line; repeat it to merge lexicons. For asr with a KenLM
     binary, the words of the language model."""
     language_model: Path | None = None
-    """For asr, an ARPA or KenLM binary file. Test is also decoded with it, in the settings of the paper and of the
-    SUPERB leaderboard."""
+    """For asr, an ARPA or KenLM binary file. The test set is also decoded with it, with the settings
+    of the paper and of the SUPERB leaderboard."""
     device: Device = "auto"
     """Where to run; auto uses a GPU if there is one."""
     precision: Literal["fp32", "bf16"] = "fp32"

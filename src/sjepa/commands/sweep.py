@@ -26,13 +26,14 @@ class SweepCommand:
     file: Annotated[Path, tyro.conf.Positional]
     """The TOML file that describes the runs."""
     only: tuple[str, ...] = ()
-    """Do only these runs, by name or pattern: soft-0 'hard-*'. Phases that they share with others are trained too."""
+    """Train and evaluate only these runs, by name or pattern: soft-0 'hard-*'. Phases that they share with others are
+    trained too."""
     list: bool = False
     """List the runs with their state, and exit."""
     array: bool = False
     """Print the range of tasks, 0-N, for `sbatch --array`, and exit."""
     task: Annotated[int | None, INDEX] = None
-    """Do only the run with this number in --list. Wait for phases that another task is training."""
+    """Train and evaluate only the run with this number in --list. Wait for phases that another task is training."""
     out: Path | None = None
     """Folder for the runs, instead of the one in the file."""
     data: str = ""
@@ -60,7 +61,7 @@ def run(arguments: list[str]) -> None:
     try:
         run_all(sweep, items)
     except SweepStoppedError:
-        print("sjepa: the sweep is stopped; run the same command to continue", flush=True)
+        print("sjepa: the sweep was stopped; run the same command to continue", flush=True)
         raise SystemExit(INTERRUPTED) from None
 
 

@@ -13,7 +13,7 @@ from sjepa.subcommands import parse
 
 @dataclass(frozen=True)
 class Watch:
-    """Show a live view of a run in progress, also of one on another machine with a shared disk. Ctrl-C leaves it.
+    """Show a live view of a run in progress, also from another machine with a shared disk. Ctrl-C ends the view.
 
     The command reads only metrics.jsonl and config.toml, so it does not disturb the run.
     """

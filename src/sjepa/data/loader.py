@@ -330,8 +330,8 @@ def worker_error(reader: BatchReader, ended: Sequence[BaseProcess]) -> UserError
     """The error for crashed workers: which ones, and how they ended."""
     ends = ", ".join(sorted({describe_end(process) for process in ended}))
     return UserError(
-        f"a process that reads audio died at {reader.last_read(ended)}: it ended with {ends}. Remove that file if it "
-        "is to blame, or lower batches.workers if memory ran out; the same command continues"
+        f"a process that reads audio ended with {ends} while it read {reader.last_read(ended)}. If that file is the "
+        "cause, remove it. If memory ran out, lower batches.workers. Then the same command continues"
     )
 
 

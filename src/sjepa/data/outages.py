@@ -79,4 +79,4 @@ def wait_for_server(places: list[ByteRange]) -> None:
 
 
 def make_outage_error(reason: str) -> OutageError:
-    return OutageError(f"the storage of the audio does not answer; the same command continues: {reason}")
+    return OutageError(f"the storage of the audio does not answer ({reason}); the same command continues")

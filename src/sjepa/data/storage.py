@@ -137,7 +137,7 @@ def fetch(
                 return content
             if len(content) > size:
                 raise UserError(f"{url}: the server does not serve parts of files (HTTP ranges): download the folder")
-            reason, short = f"{len(content)} of {size} bytes came", True
+            reason, short = f"only {len(content)} of {size} bytes arrived", True
         if not wait.try_again(reason, answered=short):
             break
     failing_urls.add(url)

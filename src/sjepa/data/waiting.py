@@ -1,4 +1,4 @@
-"""Wait between the tries of a server that fails."""
+"""Wait between attempts to reach a server that fails."""
 
 import time
 from collections.abc import Callable
@@ -40,7 +40,7 @@ class Wait:
         if self.is_stopped() or (self.failures >= self.tries and not is_patient):
             return False
         if self.failures == self.tries and self.report is not None:
-            self.report(f"{self.where}: no answer ({reason}); trying for {self.patience / 60:g} minutes")
+            self.report(f"{self.where}: no answer ({reason}); trying again for up to {self.patience / 60:g} minutes")
         self.pause(min(LONGEST_WAIT, self.seconds))
         self.seconds = min(LONGEST_WAIT, 2 * self.seconds)
         return True

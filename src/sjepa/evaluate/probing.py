@@ -167,7 +167,7 @@ def find_with_phones(corpus: Sequence[LabelledUtterance]) -> list[int]:
     """Return the utterances that have phones. Say how many have none, if some have them."""
     found = [index for index, item in enumerate(corpus) if item.has_phones]
     if 0 < len(found) < len(corpus):
-        say(f"{len(corpus) - len(found):,} of {len(corpus):,} utterances have no phones: phoneme probes skip them")
+        say(f"{len(corpus) - len(found):,} of {len(corpus):,} utterances have no phones: phone probes skip them")
     return found
 
 
@@ -226,7 +226,7 @@ def choose_phone_probes(speakers: Sequence[str]) -> dict[ProbeName, tuple[Probe,
         report_left_out(sum(not speaker for speaker in speakers))
         return PHONE_PROBES
     say(
-        "the utterances of the phoneme probes have fewer than two speakers: skipping the phoneme probes with held-out "
+        "the utterances of the phone probes have fewer than two speakers: skipping the phone probes with held-out "
         "speakers (increase --frames if the corpus has more speakers)"
     )
     return {name: (probe, by_speaker) for name, (probe, by_speaker) in PHONE_PROBES.items() if not by_speaker}

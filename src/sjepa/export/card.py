@@ -38,8 +38,8 @@ session = onnxruntime.InferenceSession("FOLDER/encoder.onnx")
 states = session.run(None, {"waveforms": waveforms})           # float32 (batch, samples)
 ```
 
-The outputs are `hidden_state_0`, `hidden_state_1` and so on. Batch size and length are free, from 720 samples on. All
-utterances of a batch must have the same length, because there is no mask for padding.""",
+The outputs are `hidden_state_0`, `hidden_state_1` and so on. Batch size and length can vary; the shortest length is
+720 samples. All utterances of a batch must have the same length, because there is no mask for padding.""",
     "torch": """```python
 import torch
 
@@ -47,8 +47,8 @@ encoder = torch.export.load("FOLDER/encoder.pt2").module()
 states = encoder(waveforms)                                    # float32 (batch, samples)
 ```
 
-It returns a tuple of hidden states. Batch size and length are free, from 720 samples on. All utterances of a batch must
-have the same length, because there is no mask for padding.""",
+It returns a tuple of hidden states. Batch size and length can vary; the shortest length is 720 samples. All utterances
+of a batch must have the same length, because there is no mask for padding.""",
 }
 USES["release"] = USES["hf"]
 

@@ -1,4 +1,4 @@
-"""Abilities of the GPU, tested once. A missing one is reported in one line."""
+"""What the GPU supports, tested once. A missing feature is reported in one line."""
 
 from functools import cache
 

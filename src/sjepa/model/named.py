@@ -26,7 +26,7 @@ def resolve_encoder(source: str | Path, baselines: Collection[str] = ()) -> Path
         return path
     if str(source) in names:
         return WEIGHTS / str(source)
-    shipped = f"with sjepa itself come: {', '.join(names)}" if names else "no encoder ships with sjepa yet"
+    shipped = f"sjepa ships with {', '.join(names)}" if names else "no encoder ships with sjepa yet"
     meant = suggestion(str(source), [*names, *baselines])
     others = ", ".join(baselines) or "a file of weights"
     online = "; models on Hugging Face are not downloaded: give a local folder" if is_hub_name(path) else ""

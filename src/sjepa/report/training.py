@@ -229,11 +229,9 @@ def details(report: Report) -> SectionBody:
     top = {key: value for key, value in report.config.items() if not isinstance(value, dict)}
     groups = {"run": top} | {key: value for key, value in report.config.items() if isinstance(value, dict)}
     settings = "".join(pairs(values, name) for name, values in groups.items() if values)
-    facts = pairs(report.facts) if report.facts else note("This run directory has no run.json.")
+    facts = pairs(report.facts) if report.facts else note("This run folder has no run.json.")
     return SectionBody(
         "",
         folded("The run", facts)
-        + folded(
-            "Settings", f'<div class="settings">{settings or note("This run directory has no config.toml.")}</div>'
-        ),
+        + folded("Settings", f'<div class="settings">{settings or note("This run folder has no config.toml.")}</div>'),
     )

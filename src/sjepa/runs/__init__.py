@@ -1,1 +1,1 @@
-"""A run directory: file names, settings, events, checkpoints, and its encoder. Reading a run needs no torch."""
+"""A run folder: file names, settings, events, checkpoints, and its encoder. Reading a run needs no torch."""

@@ -47,7 +47,8 @@ def find_alarms(values: Mapping[str, Any], components: int, progress: float, wai
     if spread and progress > EARLY and max(masked, visible) < 2 / components:
         add(
             "nothing-learned",
-            f"nothing is learned: {max(masked, visible):.1%} of frames are right, and {1 / components:.1%} by chance",
+            f"nothing is learned: {max(masked, visible):.1%} of frames are predicted correctly; "
+            f"chance is {1 / components:.1%}",
         )
     if values["dead_components"] > 0.5 * components:
         add(
@@ -59,7 +60,8 @@ def find_alarms(values: Mapping[str, Any], components: int, progress: float, wai
         add(
             "targets-drift",
             f"masked frames are predicted better than visible ones ({masked:.0%} against {visible:.0%}): the targets "
-            "drift to what is easy to predict; use slower decays (ema, gmm.decay) or a lower learning rate",
+            "drift towards features that are easy to predict; use slower decays (ema, gmm.decay) or a lower learning "
+            "rate",
         )
     if values["skipped_steps"]:
         add("skipped-steps", f"{values['skipped_steps']} steps had no finite gradient and were skipped")

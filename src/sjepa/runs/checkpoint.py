@@ -113,7 +113,7 @@ def load(folder: Path) -> tuple["Parts", dict[str, Any]]:
         parts = {}
         for name, written in state["files"].items():
             if not (folder / name).is_file() or hash_file(folder / name) != written:
-                raise DamagedError(f"{name} is not what was written")
+                raise DamagedError(f"{name} differs from what was written")
             parts[name.removesuffix(".safetensors")] = safetensors.torch.load_file(folder / name)
         return parts, state
     except (OSError, ValueError, KeyError, TypeError, safetensors.SafetensorError) as error:

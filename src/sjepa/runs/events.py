@@ -60,7 +60,7 @@ NEEDED = {
 def read_events(log: Path) -> list[Event]:
     """Read all events of a log. NaN and infinity are read as missing."""
     if not log.is_file():
-        raise UserError(f"{log.parent} has no {log.name}: give the directory of a run that has begun")
+        raise UserError(f"{log.parent} has no {log.name}: give the folder of a run that has started")
     try:
         text = log.read_text("utf-8")
     except UnicodeDecodeError as error:

@@ -1,4 +1,4 @@
-"""The directory of a run: names of its files, reading, and creating a new run.
+"""A run folder: the names of its files, how to read it, and how to create a new run.
 
 No other module knows these names. Reading a run needs no torch.
 """
@@ -37,7 +37,7 @@ refused.txt            audio that was left out, in whole or in part, with the re
 encoder/               the encoder as of the last checkpoint, for use: sjepa.Encoder.from_pretrained, or
                        transformers.HubertModel.from_pretrained
 encoder-phaseN/        the encoder at the end of phase N, for every phase but the last
-before-step-N/         a copy of the run at step N, before it was extended or got other audio
+before-step-N/         a copy of the run at step N, before it was lengthened or got other audio
 """
 README_NAME = "README.txt"
 INITIAL_LICENCE = "initial_licence"  # in run.json: licence of the encoder that training started from, if known
@@ -52,7 +52,7 @@ def page_name(runs: int) -> str:
 
 
 class RunFolder:
-    """A run directory, which may not exist yet. Reading it needs no torch.
+    """A run folder, which may not exist yet. Reading it needs no torch.
 
     >>> from sjepa import RunFolder
     >>> run = RunFolder("runs/mine")
@@ -211,7 +211,7 @@ class RunFolder:
 
     @property
     def changed_steps(self) -> list[int]:
-        """Steps at which the run was extended or got other audio, if a copy from before the change exists."""
+        """Steps at which the run was lengthened or got other audio, if a copy from before the change exists."""
         found = [EARLIER.fullmatch(path.name) for path in self.path.glob("before-step-*") if path.is_dir()]
         return sorted(int(match[1]) for match in found if match)
 
@@ -297,7 +297,7 @@ class RunFolder:
     # Writing
 
     def create(self, config: "Config", data: str, corpus: str, initial_licence: str = "") -> None:
-        """Create the directory of a new run. `corpus` is the fingerprint of the audio.
+        """Create the folder of a new run. `corpus` is the fingerprint of the audio.
 
         `initial_licence` is the licence of the encoder that training starts from, if it is known.
         """

@@ -18,7 +18,8 @@ class EmaConfig:
     fast: Annotated[float, SHARE] = 0.999
     """Decay at the start of a phase."""
     slow: Annotated[float, SHARE] = 0.9999
-    """Decay of every other interval, or at the end of a phase (see `schedule`). Equal to `fast`, it is constant."""
+    """Decay of every other interval, or at the end of a phase (see `schedule`). If it equals
+    `fast`, the decay is constant."""
     schedule: Literal["switched", "linear", "cosine"] = "switched"
     """How the decay changes, once per `ema_switch_every`: switched between `fast` and `slow` (paper), or from `fast` at
     the start of the phase to `slow` at its end, evenly (linear) or by a half cosine."""

@@ -1,1 +1,1 @@
-"""The training loop and what it keeps."""
+"""The training loop, and the state of a run in training."""

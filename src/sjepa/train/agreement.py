@@ -17,7 +17,7 @@ PATIENCE = 10.0  # seconds until a network disk shows a new file to other machin
 
 
 def check_shared_disk(folder: RunFolder) -> None:
-    """Raise UserError if a rank cannot see the run directory of the main rank."""
+    """Raise UserError if a rank cannot see the run folder of the main rank."""
     if distributed.world_size() == 1:
         return
     mark = folder.path / distributed.broadcast_object(f".seen-{uuid.uuid4().hex}")

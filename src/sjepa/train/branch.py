@@ -1,4 +1,4 @@
-"""Check the directory of a run, and branch a new run from the end of a phase of another.
+"""Check the folder of a run, and branch a new run from the end of a phase of another.
 
 Branches let several runs share their first phases.
 """
@@ -39,7 +39,7 @@ NAMED = 5  # differences that an error message lists
 
 
 def check_directory(folder: RunFolder, config: Config) -> None:
-    """Raise UserError if the directory does not belong to this run. No audio is read."""
+    """Raise UserError if the folder does not belong to this run. No audio is read."""
     if folder.exists:
         past = folder.config()
         obstacles = find_obstacles(past, config, find_begun_phase(folder))

@@ -125,8 +125,9 @@ def describe_repetition(audio_seconds: float, steps: int, hours: float) -> str:
     amount = f"{hours:,.0f}" if hours >= 100 else f"{hours:.3g}"
     enough = math.floor(steps * MANY_REPETITIONS / repetitions)
     return (
-        f"{amount} hours are few for {steps:,} steps: all of them are used {repetitions:,.0f} times (7.7 in the paper, "
-        f"101 in our longest run). Add audio, or train for about {enough:,} steps ({MANY_REPETITIONS} times)"
+        f"{amount} hours of audio is not much for {steps:,} steps: the run uses them {repetitions:,.0f} times (the "
+        f"paper: 7.7, our longest run: 101). Add audio, or train for about {enough:,} steps, which use them "
+        f"{MANY_REPETITIONS} times"
     )
 
 
@@ -278,7 +279,7 @@ def describe_scaling(work: Work, machine: Machine) -> list[str]:
         lines.append(f"{2 * gpus} GPUs would be only {gain:.2f} times as fast as {gpus}, so more GPUs hardly help.")
     else:
         most = work.utterances_per_batch
-        lines.append(f"A batch has {most} utterances, so at most {most} GPUs share it.")
+        lines.append(f"A batch has {most} utterances, so at most {most} GPUs can share it.")
     return lines
 
 

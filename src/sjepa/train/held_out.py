@@ -33,7 +33,9 @@ def open_held_out(config: Config, corpus: Corpus | CorpusMix, show: bool) -> Cor
         say(f"Held-out audio of {path}:")
         found = open_corpus(path, config.batches.max_seconds, "none", 0.0, show)
         if not {part.fingerprint() for part in found.corpora}.isdisjoint(part.fingerprint() for part in corpus.corpora):
-            raise UserError(f"train.held_out must be audio that the run does not train on; {path} is its own audio")
+            raise UserError(
+                f"train.held_out must be audio that the run does not train on, but {path} is its training audio"
+            )
         return found
 
     return distributed.run_on_main_rank(open_it) if path else None

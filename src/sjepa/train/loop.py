@@ -247,7 +247,7 @@ def train_phase(training: Training, phase: Phase) -> bool:
 
 
 def save_unsaved(training: Training, phase: Phase) -> None:
-    """Save the steps since the last checkpoint of a single process, because the next batch does not come."""
+    """Save the steps since the last checkpoint, in a single process that gets no further batch."""
     run, folder = training.run, training.folder
     run.writer.wait()
     if run.step > phase.start and run.step not in folder.checkpoint_steps:
@@ -259,7 +259,7 @@ def save_unsaved(training: Training, phase: Phase) -> None:
 
 
 def plan_phases(job: Job, step: int, corpus: Corpus | CorpusMix) -> dict[BatchConfig, BatchPlan]:
-    """Plan the batches of all phases that have not ended. Raise UserError now if the audio cannot fill those of any."""
+    """Plan the batches of all phases that have not ended. Raise UserError now if the audio cannot fill a batch."""
     config, world_size = job.config, distributed.world_size()
     wanted = {config.batches_in(phase.config) for phase in job.phases if step < phase.end}
     return {each: plan_batches(corpus, each, config.seed, world_size, config.train.accumulate) for each in wanted}
@@ -276,7 +276,7 @@ def check_components(config: Config, plans: Mapping[BatchConfig, BatchPlan]) -> 
 
 
 def prepare(folder: RunFolder, config: Config, branch_from: Path | None) -> None:
-    """Branch if requested and not done yet. Raise UserError if the directory does not belong to this run."""
+    """Branch if requested and not done yet. Raise UserError if the folder does not belong to this run."""
     refuse_unreadable_weights(folder.path)
     if branch_from is not None and not folder.exists:
         phases = branch(branch_from, folder.path, config)
@@ -285,7 +285,7 @@ def prepare(folder: RunFolder, config: Config, branch_from: Path | None) -> None
 
 
 def open_folder(job: Job, corpus: str, run: Run) -> None:
-    """Create the run directory, or change the run as requested. Check that it was trained on this audio."""
+    """Create the run folder, or change the run as requested. Check that it was trained on this audio."""
     config, folder, step = job.config, job.folder, run.step
     past, changed, facts, messages = config, [], {}, []
     if not folder.exists:

@@ -132,7 +132,7 @@ class Log:
         self.boards.append(add)
 
     def open_wandb(self, folder: RunFolder, project: str) -> None:
-        """Log to a Weights & Biases project. With WANDB_MODE=offline, the log stays in the run directory."""
+        """Log to a Weights & Biases project. With WANDB_MODE=offline, the log stays in the run folder."""
         try:
             import wandb
         except ImportError as error:

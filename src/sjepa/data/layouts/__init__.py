@@ -112,7 +112,7 @@ def detect_layout(source: str) -> str:
 
 def find_file(path: str, folder: str) -> str | None:
     """Find a file from a list: by its absolute path, or relative to the folder of the list, to one of the four folders
-    above it, or to the working folder."""
+    above it, or to the working directory."""
     if os.path.isabs(path):
         return path if os.path.exists(path) else None
     bases = [Path(folder), *Path(folder).parents[:4], Path.cwd()]

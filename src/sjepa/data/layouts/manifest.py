@@ -127,7 +127,8 @@ def make_item(line: dict[str, Any], source: str, number: int) -> Item | str:
     except (TypeError, ValueError, OverflowError):
         return f"{where}: offset or duration is not a number"
     if not 0 <= offset <= LATEST or not (duration is None or 0 < duration <= LATEST):
-        return f"{where}: offset {offset} s, duration {duration} s: neither may be negative, nor the duration 0"
+        rule = "the offset must not be negative, and the duration must be above 0"
+        return f"{where}: offset {offset} s, duration {duration} s: {rule}"
     place = tar_place(line["shard_id"], path, source) if "shard_id" in line else local_place(path, source)
     if isinstance(place, str):
         return f"{where}: {place}"

@@ -128,7 +128,7 @@ class Search(ABC):
         work = f"{format_duration(3600 * self.hours(used), AUDIO)} of audio to encode"
         if steps := self.training_steps(candidates):
             work += f", {steps:,} head steps to train"
-        say(f"This runs on a CPU: {work}. A GPU is advised for large tasks, which take hours or days here", aside=True)
+        say(f"This runs on a CPU: {work}. Large tasks take hours or days here: use a GPU for them", aside=True)
 
     def find_results(self, candidates: Sequence[float]) -> dict[str, Any] | None:
         """Return existing results of these candidates. Raise UserError if they belong to another evaluation."""
