@@ -78,7 +78,7 @@ def test_muon_keeps_one_moment_of_matrices() -> None:
 def test_a_corpus_that_is_too_small_for_its_steps_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     run(["--hours", "83000"])  # the paper's: 7.7 times
     assert "is not much" not in capsys.readouterr().out
-    run(["--hours", "13.2", "--preset", "half-hour"])  # the study's: 101
+    run(["--hours", "13.2", "--preset", "half-hour"])  # the study's: 61 times
     assert "is not much" not in capsys.readouterr().out
     run(["--hours", "100"])
     line = capsys.readouterr().out.splitlines()[-1]
