@@ -1,4 +1,4 @@
-"""Write files and folders atomically, escape names, read text and JSON, and check output paths."""
+"""Write files and folders atomically, escape names, read text and JSON, and check paths."""
 
 import errno
 import json
@@ -189,11 +189,19 @@ def contents(folder: Path) -> list[Path]:
     return [path for path in found if path.name != LOCK and not is_partial(path.name)]
 
 
+def require_folder(folder: Path) -> None:
+    """Raise UserError if an input folder does not exist."""
+    if not folder.is_dir():
+        raise UserError(f"there is no folder {folder}")
+
+
 def refuse_file(folder: Path) -> None:
+    """Raise UserError if an output folder is a file."""
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file: give a folder")
 
 
 def refuse_folder(path: Path) -> None:
+    """Raise UserError if an output file is a folder."""
     if path.is_dir():
         raise UserError(f"{path} is a folder: give a file")

@@ -17,6 +17,7 @@ from sjepa.errors import UserError
 from sjepa.evaluate.alignments import Segment, cut_segments
 from sjepa.evaluate.labelled import LabelledUtterance, read_labelled
 from sjepa.evaluate.superb.records import Utterance, sample_evenly
+from sjepa.files import require_folder
 from sjepa.progress import say, track
 
 T = TypeVar("T")
@@ -70,8 +71,7 @@ def find_utterances(
     if data is None and alignments is not None:
         raise UserError("--alignments needs --data: the corpus that the alignments belong to")
     if data is not None:
-        if not data.is_dir():
-            raise UserError(f"there is no folder {data}")
+        require_folder(data)
         labels = read_labels(data, subset, alignments)
     if files:
         known: dict[Path, list[LabelledUtterance]] = {}

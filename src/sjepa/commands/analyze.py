@@ -10,6 +10,7 @@ import tyro
 from sjepa.bounds import COUNT, INDEX, LENGTH, SEED, START
 from sjepa.device import Device
 from sjepa.errors import UserError
+from sjepa.files import require_folder
 from sjepa.locks import lock_folder
 from sjepa.runs.folder import RunFolder
 from sjepa.subcommands import choose, parse
@@ -246,8 +247,7 @@ def run_pareto(command: Pareto, out: Path) -> None:
     if command.redraw:
         return style.redraw(file, draw_pareto)
     for folder in (command.run, *command.results):
-        if not folder.is_dir():
-            raise UserError(f"there is no folder {folder}")
+        require_folder(folder)
     made_from = {"results": [style.absolute_path(folder) for folder in (command.run, *command.results)]}
     style.refuse_replacing(file, made_from, command.force)
     found = analyse_pareto(find_results([command.run, *command.results])) | {"made_from": made_from}

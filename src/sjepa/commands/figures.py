@@ -7,6 +7,7 @@ from typing import Annotated
 import tyro
 
 from sjepa.errors import UserError
+from sjepa.files import require_folder
 from sjepa.subcommands import parse
 
 
@@ -36,8 +37,7 @@ def run(arguments: list[str]) -> None:
     for folder in command.runs:
         RunFolder(folder).require()
     for folder in command.results:
-        if not folder.is_dir():
-            raise UserError(f"there is no folder {folder}")
+        require_folder(folder)
     from sjepa.analysis.figures import make_figures
     from sjepa.analysis.style import require_matplotlib
 

@@ -9,6 +9,7 @@ import tyro
 from sjepa.bounds import COUNT
 from sjepa.device import Device
 from sjepa.errors import UserError
+from sjepa.files import require_folder
 from sjepa.subcommands import parse
 
 
@@ -44,8 +45,7 @@ def run(arguments: list[str]) -> None:
         raise UserError("name a run: sjepa report RUN, or several to compare them")
     data = () if command.data is None else (command.data,)
     for folder in (*command.runs, *command.results, *data):
-        if not folder.is_dir():
-            raise UserError(f"there is no folder {folder}")
+        require_folder(folder)
     from sjepa.analysis.missing import analyse_missing
     from sjepa.analysis.speech import CorpusLabels
     from sjepa.locks import lock_folder

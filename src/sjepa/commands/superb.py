@@ -94,14 +94,14 @@ def run(arguments: list[str]) -> None:
         check_labels(command)
     from sjepa import distributed
     from sjepa.evaluate.superb.tasks import all_entries, find_entry
-    from sjepa.files import refuse_file
+    from sjepa.files import refuse_file, require_folder
 
     if command.out is not None:
         refuse_file(command.out)
     if command.language_model is not None and command.task != ALL and not find_entry(command.task).language_model:
         raise UserError(f"--language-model is for {', '.join(e.name for e in all_entries() if e.language_model)}")
-    if command.task == ALL and not command.data.is_dir():
-        raise UserError(f"there is no folder {command.data}")
+    if command.task == ALL:
+        require_folder(command.data)
     distributed.setup(command.device)
     try:
         start(command)

@@ -26,6 +26,7 @@ from sjepa.evaluate.superb.user_corpus import (
     read_items,
 )
 from sjepa.fields import NUMBER, TEXT, Kind, check_fields, optional
+from sjepa.files import require_folder
 from sjepa.progress import say
 
 SEGMENTS = optional(
@@ -118,8 +119,8 @@ def read_labelled(
     If `phones` is True, utterances without phones are dropped, and a corpus without phones is an error. With
     `alignments`, phones and words come from there, and utterances without an alignment are dropped.
     """
-    if not data.is_dir() and not (data.is_file() and is_user_layout(data, subset)):
-        raise UserError(f"there is no folder {data}")
+    if not (data.is_file() and is_user_layout(data, subset)):
+        require_folder(data)
     if data.is_dir() and not any(data.iterdir()):
         raise UserError(f"the folder {data} is empty")
     listed = (data / LABELS_FILE).is_file()
@@ -166,8 +167,7 @@ def drop_without_phones(corpus: Sequence[LabelledUtterance]) -> list[LabelledUtt
 
 def read_unlabelled(folder: Path) -> list[LabelledUtterance]:
     """Read the audio files of a folder. All labels are empty."""
-    if not folder.is_dir():
-        raise UserError(f"there is no folder {folder}")
+    require_folder(folder)
     refused: list[str] = []
     found = list(audio_files(folder, refused))
     for reason in refused:

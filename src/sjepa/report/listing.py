@@ -16,6 +16,7 @@ from typing import Any
 
 from sjepa.durations import SHORT, format_duration
 from sjepa.errors import UserError
+from sjepa.files import require_folder
 from sjepa.locks import is_locked
 from sjepa.model.encoder_folder import EncoderFolder
 from sjepa.runs.events import last_event
@@ -55,8 +56,7 @@ def find_runs(folders: Sequence[Path]) -> list[tuple[str, RunFolder]]:
     """Find the runs in these folders, by name. For a run itself, include its copies from before it was changed."""
     found: dict[Path, tuple[str, RunFolder]] = {}
     for folder in folders:
-        if not folder.is_dir():
-            raise UserError(f"there is no folder {folder}")
+        require_folder(folder)
         run = RunFolder(folder)
         if run.exists:
             earlier = [RunFolder(run.earlier(step)) for step in run.changed_steps]

@@ -15,6 +15,7 @@ from sjepa.evaluate.superb.search import Search
 from sjepa.evaluate.superb.submission import Submission
 from sjepa.evaluate.superb.task import Recipe, Task
 from sjepa.evaluate.superb.user_corpus import CorpusOptions, corpus_label
+from sjepa.files import require_folder
 
 T = TypeVar("T", bound=Task)
 DEV_CLEAN = "dev-clean"
@@ -107,8 +108,8 @@ class Entry:
         options: CorpusOptions | None = None,
     ) -> Request:
         """Make a request with the full or lite protocol. `steps` applies to the lite protocol only."""
-        if not data.is_dir() and not (self.reads_user_corpora and data.is_file()):
-            raise UserError(f"there is no folder {data}")
+        if not (self.reads_user_corpora and data.is_file()):
+            require_folder(data)
         if steps is not None and not lite:
             raise UserError("--steps is for --lite; the full protocol has its own number of steps")
         if subset != DEV_CLEAN and not lite:
