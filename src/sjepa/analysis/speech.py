@@ -12,7 +12,7 @@ import numpy as np
 
 from sjepa.audio.frames import RECEPTIVE_FIELD
 from sjepa.audio.io import SAMPLE_RATE, BadAudioError, show_path
-from sjepa.data.corpus import audio_files
+from sjepa.data.corpus import list_audio
 from sjepa.errors import UserError
 from sjepa.evaluate.alignments import Segment, cut_segments
 from sjepa.evaluate.labelled import LabelledUtterance, read_labelled
@@ -88,13 +88,10 @@ def choose_utterances(data: Path, labels: list[LabelledUtterance], count: int) -
     """Return `count` labelled utterances, or as many audio files of the corpus if it has no labels."""
     if labels:
         return sample_evenly(labels, count)
-    refused: list[str] = []
-    found = list(audio_files(data, refused))
+    found = list_audio(data)
     if not found:
-        raise UserError(f"no audio in {data}" + (f": {refused[0]}" if refused else ""))
-    for reason in refused:
-        say(f"left out: {reason}")
-    chosen = [Path(path) for path in sample_evenly(found, count)]
+        raise UserError(f"there is no audio in {data}")
+    chosen = sample_evenly(found, count)
     return [label_file(path, [], name) for path, name in zip(chosen, short_names(chosen), strict=True)]
 
 

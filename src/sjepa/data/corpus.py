@@ -28,7 +28,8 @@ from sjepa.data.outages import collect
 from sjepa.data.shard_cache import ShardCache
 from sjepa.data.storage import ByteRange, is_url, read_bytes
 from sjepa.errors import UserError
-from sjepa.progress import track
+from sjepa.files import require_folder
+from sjepa.progress import say, track
 
 LOOKED_FOR = f"looked for {', '.join(sorted(EXTENSIONS))}"
 REQUESTS = 32  # concurrent requests while a corpus behind URLs is decoded into memory: most of them wait
@@ -167,6 +168,16 @@ def audio_files(folder: Path, refused: list[str]) -> Iterator[str]:
                 others[extension] += 1
     if others:
         refused.append(describe_others(folder, others))
+
+
+def list_audio(folder: Path) -> list[Path]:
+    """Return the audio files below a folder and print what is left out. Raise UserError if there is no folder."""
+    require_folder(folder)
+    refused: list[str] = []
+    found = [Path(path) for path in audio_files(folder, refused)]
+    for reason in refused:
+        say(f"left out: {reason}")
+    return found
 
 
 def describe_others(folder: Path, counts: Mapping[str, int]) -> str:

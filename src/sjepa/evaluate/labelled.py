@@ -9,7 +9,7 @@ import numpy as np
 
 from sjepa.audio.frames import FRAMES_PER_SECOND, frame_centres
 from sjepa.audio.io import SAMPLE_RATE
-from sjepa.data.corpus import audio_files
+from sjepa.data.corpus import list_audio
 from sjepa.data.layouts import Item
 from sjepa.data.layouts.fields import text_field
 from sjepa.data.layouts.manifest import LABELS_FILE
@@ -167,12 +167,7 @@ def drop_without_phones(corpus: Sequence[LabelledUtterance]) -> list[LabelledUtt
 
 def read_unlabelled(folder: Path) -> list[LabelledUtterance]:
     """Read the audio files of a folder. All labels are empty."""
-    require_folder(folder)
-    refused: list[str] = []
-    found = list(audio_files(folder, refused))
-    for reason in refused:
-        say(f"left out: {reason}")
-    return [LabelledUtterance(Utterance(Path(path).stem, Path(path), "")) for path in found]
+    return [LabelledUtterance(Utterance(path.stem, path, "")) for path in list_audio(folder)]
 
 
 def read_item(item: Item) -> LabelledUtterance:
