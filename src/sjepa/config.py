@@ -12,6 +12,7 @@ from sjepa.data.loader import BatchConfig
 from sjepa.data.masking import MaskConfig
 from sjepa.device import Device
 from sjepa.errors import UserError
+from sjepa.fields import flatten_tables
 from sjepa.model.encoder_config import EncoderConfig
 from sjepa.model.predictor import PredictorConfig
 from sjepa.phase_names import phase_name
@@ -260,11 +261,8 @@ def tables(config: Config) -> dict[str, dict[str, Any]]:
 
 def flatten(config: Config) -> dict[str, Any]:
     """Return all values by dotted field name, such as `phase2.steps`."""
-    return {
-        f"{section}.{name}" if section else name: value
-        for section, values in tables(config).items()
-        for name, value in values.items()
-    }
+    by_section = tables(config)
+    return flatten_tables(by_section.pop("") | by_section)
 
 
 class Difference(NamedTuple):

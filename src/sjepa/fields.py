@@ -1,4 +1,4 @@
-"""Check the contents of JSON and TOML files. Errors name the file and the field."""
+"""Check and name the fields of JSON and TOML files. Errors name the file and the field."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -57,6 +57,14 @@ def check_fields(found: Mapping[str, Any], kinds: Mapping[str, Kind], where: str
     for key, kind in kinds.items():
         if key in found:
             require(found, key, kind, where)
+
+
+def flatten_tables(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return the values of nested tables by dotted field name, such as `phase2.steps`."""
+    flat: dict[str, Any] = {}
+    for key, value in tables.items():
+        flat |= flatten_tables(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return flat
 
 
 def shorten(value: Any) -> str:

@@ -15,6 +15,7 @@ import tomli_w
 
 from sjepa.config import Config, Settings, tables
 from sjepa.errors import UserError, suggestion
+from sjepa.fields import flatten_tables
 from sjepa.files import escape_text, read_text
 from sjepa.phase_names import phase_name, phase_number
 from sjepa.phases import PhaseConfig
@@ -157,10 +158,10 @@ def to_toml(config: Config) -> str:
         section: {name: list(v) if isinstance(v, tuple) else v for name, v in values.items() if v is not None}
         for section, values in tables(config).items()
     }
-    for section, values in plain.items():
-        for name, value in values.items():
-            refuse_other_text(f"{section}.{name}".lstrip("."), value)
-    return tomli_w.dumps(plain.pop("") | plain)
+    content = plain.pop("") | plain
+    for name, value in flatten_tables(content).items():
+        refuse_other_text(name, value)
+    return tomli_w.dumps(content)
 
 
 def refuse_other_text(name: str, value: Any) -> None:

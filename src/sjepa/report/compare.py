@@ -9,12 +9,12 @@ from sjepa.analysis.style import INK, MASKED, PREDICTOR, RULE, SKY, TARGET, VISI
 from sjepa.durations import AUDIO, format_duration
 from sjepa.evaluate.table import build_sections
 from sjepa.evaluate.tabular import Cell
+from sjepa.fields import flatten_tables
 from sjepa.report.blocks import SectionBody, card, figure, note, prose, table
 from sjepa.report.charts import Chart, base_layout, curve, vertical_line
 from sjepa.report.contents import Report
 from sjepa.report.findings import results_table
 from sjepa.report.findings_charts import axis_title
-from sjepa.report.listing import flatten
 
 COLOURS = (MASKED, VISIBLE, TARGET, PREDICTOR, WARNING, SKY, INK)
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
@@ -112,7 +112,7 @@ def bits(value: float | None) -> str:
 
 
 def settings(reports: Sequence[Report]) -> SectionBody:
-    flat = [describe_data(report) | flatten(report.config) for report in reports]
+    flat = [describe_data(report) | flatten_tables(report.config) for report in reports]
     keys = list(dict.fromkeys(key for each in flat for key in each))
     rows = [
         [key, *(str(each.get(key, "–")) for each in flat)] for key in keys if len({str(e.get(key)) for e in flat}) > 1

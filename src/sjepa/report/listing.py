@@ -16,6 +16,7 @@ from typing import Any
 
 from sjepa.durations import SHORT, format_duration
 from sjepa.errors import UserError
+from sjepa.fields import flatten_tables
 from sjepa.files import require_folder
 from sjepa.locks import is_locked
 from sjepa.model.encoder_folder import EncoderFolder
@@ -87,7 +88,7 @@ def list_runs(runs: Sequence[tuple[str, RunFolder]]) -> list[Listed]:
     found: list[tuple[Listed, dict[str, Any], Scores]] = []
     for name, run in runs:
         try:
-            found.append((describe(name, run), {"data": run.data} | flatten(run.settings), read_scores(run)))
+            found.append((describe(name, run), {"data": run.data} | flatten_tables(run.settings), read_scores(run)))
         except (UserError, OSError) as error:
             found.append((Listed(name, str(run), f"damaged: {error}"), {}, {}))
     listed, settings = [each for each, _, _ in found], [values for _, values, _ in found]
@@ -151,14 +152,6 @@ def add_data_names(runs: Sequence[Scores]) -> list[dict[str, float]]:
         {f"{name}, {data}" if known[name] > 1 else name: value for (name, data), value in scores.items()}
         for scores in runs
     ]
-
-
-def flatten(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested settings with dotted names, such as `phase2.steps`."""
-    flat: dict[str, Any] = {}
-    for key, value in settings.items():
-        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-    return flat
 
 
 def unusual_settings(listed: Sequence[Listed]) -> list[dict[str, Any]]:
