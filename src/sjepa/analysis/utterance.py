@@ -1,7 +1,6 @@
 """One utterance frame by frame, as in the paper's figure: spectrogram, labels, clusters, posteriors and entropy."""
 
 import base64
-import io
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from sjepa.analysis.style import (
     figure,
     file_name,
 )
+from sjepa.audio.flac import encode_flac
 from sjepa.audio.frames import FRAMES_PER_SECOND, RECEPTIVE_FIELD, frame_centres
 from sjepa.audio.io import SAMPLE_RATE, show_path, to_int16
 from sjepa.audio.mfcc import log_mel
@@ -73,7 +73,7 @@ def analyse_utterance(run: RestoredRun, speech: Speech, longest: float = 20.0) -
         "words": speech.words,
         **{part: top_components(pieces, part) for part in PARTS},
         "spectrogram": spectrogram(speech.samples),
-        "audio": encode_flac(speech.samples),
+        "audio": encode_for_page(speech.samples),
     }
     return found
 
@@ -103,13 +103,9 @@ def spectrogram(samples: np.ndarray) -> dict[str, Any]:
     }
 
 
-def encode_flac(samples: np.ndarray) -> str:
+def encode_for_page(samples: np.ndarray) -> str:
     """Encode audio as FLAC in base64. It is lossless, every browser plays it, and its times are exact."""
-    import soundfile
-
-    stream = io.BytesIO()
-    soundfile.write(stream, to_int16(samples), SAMPLE_RATE, format="FLAC", subtype="PCM_16")
-    return base64.b64encode(stream.getvalue()).decode()
+    return base64.b64encode(encode_flac(to_int16(samples))).decode()
 
 
 def spectrogram_image(found: Findings) -> np.ndarray:

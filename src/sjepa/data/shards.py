@@ -18,6 +18,7 @@ from typing import Any, BinaryIO, Literal
 
 import numpy as np
 
+from sjepa.audio.flac import encode_flac
 from sjepa.audio.io import SAMPLE_RATE, BadAudioError
 from sjepa.data.corpus import Corpus
 from sjepa.data.index import Row, merge_parts, open_index, read_labels, read_table, report_write_errors, write_part
@@ -99,14 +100,14 @@ def write_shard(
     """Write one tar and its part of the index. Damaged utterances are left out and listed."""
     rows: list[Row] = []
     refused: list[str] = []
-    encode = encode_flac if encoding == "flac" else encode_wav
+    read = read_as_flac if encoding == "flac" else read_as_wav
     try:
         with (
             atomic_file(path) as partial,
             partial.open("wb") as file,
             tarfile.open(fileobj=file, mode="w", format=tarfile.USTAR_FORMAT) as tar,
         ):
-            encoded = collect(pool, encode, utterances.tolist(), corpus.place, chunksize=8)
+            encoded = collect(pool, read, utterances.tolist(), corpus.place, chunksize=8)
             for utterance, result in zip(utterances.tolist(), encoded, strict=True):
                 progress.advance()
                 if isinstance(result, str):
@@ -157,18 +158,12 @@ def open_source(source: str) -> None:
     _source = open_index(source)
 
 
-def encode_flac(utterance: int) -> tuple[bytes, int] | BadAudioError:
-    import soundfile
-
+def read_as_flac(utterance: int) -> tuple[bytes, int] | BadAudioError:
     samples = read_samples(utterance)
-    if isinstance(samples, BadAudioError):
-        return samples
-    buffer = io.BytesIO()
-    soundfile.write(buffer, samples, SAMPLE_RATE, format="FLAC", subtype="PCM_16")
-    return buffer.getvalue(), len(samples)
+    return samples if isinstance(samples, BadAudioError) else (encode_flac(samples), len(samples))
 
 
-def encode_wav(utterance: int) -> tuple[bytes, int] | BadAudioError:
+def read_as_wav(utterance: int) -> tuple[bytes, int] | BadAudioError:
     samples = read_samples(utterance)
     if isinstance(samples, BadAudioError):
         return samples
