@@ -16,6 +16,7 @@ from typing import Any
 
 from sjepa.durations import SHORT, format_duration
 from sjepa.errors import UserError
+from sjepa.evaluate.results import RESULTS, find_results
 from sjepa.fields import flatten_tables
 from sjepa.files import require_folder
 from sjepa.locks import is_locked
@@ -88,7 +89,9 @@ def list_runs(runs: Sequence[tuple[str, RunFolder]]) -> list[Listed]:
     found: list[tuple[Listed, dict[str, Any], Scores]] = []
     for name, run in runs:
         try:
-            found.append((describe(name, run), {"data": run.data} | flatten_tables(run.settings), read_scores(run)))
+            found.append(
+                (describe(name, run), {"data": run.data} | flatten_tables(run.settings), read_current_scores(run))
+            )
         except (UserError, OSError) as error:
             found.append((Listed(name, str(run), f"damaged: {error}"), {}, {}))
     listed, settings = [each for each, _, _ in found], [values for _, values, _ in found]
@@ -128,11 +131,10 @@ def find_state(run: RunFolder) -> str:
     return describe_stop(history[-1]) if history else "stopped" if run.checkpoint_steps else "new"
 
 
-def read_scores(run: RunFolder) -> Scores:
+def read_current_scores(run: RunFolder) -> Scores:
     """Results of the run's encoder as it is now. Results of its phases and of before it was lengthened are left out."""
-    if not run.results.is_dir() or not any(run.results.rglob("results.json")):
+    if not run.results.is_dir() or not any(run.results.rglob(RESULTS)):
         return {}
-    from sjepa.evaluate.results import find_results
     from sjepa.evaluate.table import build_sections  # imported here because it needs numpy
 
     weights = EncoderFolder(run.encoder).recorded_fingerprint()
