@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pages import K, make_events, make_run
 from scipy import stats
 
-from sjepa.analysis.calibration import calibrate, make_task, rank_correlation, split_corpus, train_heads
+from sjepa.analysis.calibration import calibrate, hold_out_speakers, make_task, rank_correlation, train_heads
 from sjepa.analysis.clusters import analyse_clusters, analyse_phones, draw_clusters, occupancy, summarise_phones
 from sjepa.analysis.erank import analyse_erank, draw_effective_ranks, draw_erank
 from sjepa.analysis.pareto import analyse_pareto, draw_pareto, frontier, frontier_line, size_axis
@@ -80,7 +80,7 @@ def one_layer(upstream: Upstream, layer: int) -> Upstream:
 
 def test_heads_that_train_together_are_the_same_as_alone() -> None:
     upstream = load_upstream(str(trained() / "encoder-phase1"))
-    train, held_out = split_corpus(read_labelled(corpus()), "phones", 0)
+    train, held_out = hold_out_speakers(read_labelled(corpus()), "phones", 0)
     assert not {u.speaker for u in train} & {u.speaker for u in held_out}
     task = make_task(train, held_out, "phones", 3)
     together = train_heads(FeatureStore(upstream), task, train, 3, 0)

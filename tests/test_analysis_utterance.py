@@ -13,7 +13,7 @@ import soundfile
 import torch
 from analysed import corpus, findings, trained
 
-from sjepa.analysis.calibration import split_corpus
+from sjepa.analysis.calibration import hold_out_speakers
 from sjepa.analysis.missing import analyse_missing
 from sjepa.analysis.restored_run import RestoredRun
 from sjepa.analysis.speech import CorpusLabels, excerpt_segments, find_utterances, label_file, merge_labels, read_speech
@@ -189,7 +189,7 @@ def test_segments_of_one_recording_are_separate_utterances(tmp_path: Path) -> No
     np.testing.assert_allclose(read_speech(chosen[1], 0.5, 0.25).samples, samples[40_000:44_000], atol=1e-4)
     (whole,) = find_utterances(tmp_path, [tmp_path / "long.wav"], 3, "dev-clean")
     assert (whole.utterance.name, whole.utterance.label) == ("long.wav", "")
-    train, held_out = split_corpus(read_labelled(tmp_path, phones=False), "words", seed=0)
+    train, held_out = hold_out_speakers(read_labelled(tmp_path, phones=False), "words", seed=0)
     assert sorted(u.length(64_000) for u in train + held_out) == [16_000, 32_000]
 
 

@@ -13,7 +13,7 @@ from sjepa.errors import UserError
 from sjepa.evaluate.superb import diarization
 from sjepa.evaluate.superb.corpora.libri2mix import Turn, make_activity, read_activity, write_activity
 from sjepa.evaluate.superb.diarization import DiarizationHead, DiarizationTask, resample_outputs
-from sjepa.evaluate.superb.diarization_error import error_rate, error_time, find_turns, frame_errors
+from sjepa.evaluate.superb.diarization_error import diarization_error_rate, error_time, find_turns, frame_errors
 from sjepa.evaluate.superb.protocol import LearningRateSearch
 from sjepa.evaluate.superb.records import Fold, Utterance
 from sjepa.evaluate.superb.task import Recipe
@@ -125,9 +125,9 @@ def test_turns_pass_a_threshold_and_a_median() -> None:
 def test_the_rate_is_the_best_of_ten_settings() -> None:
     probabilities = {"a": np.tile([[0.65, 0.0]], (50, 1)), "b": np.tile([[0.9, 0.35]], (50, 1))}
     references = {"a": {"x": [(0.0, 1.0)]}, "b": {"y": [(0.0, 1.0)]}}
-    assert error_rate(probabilities, references, 0.02) == 0.0  # at 0.4, 0.5 and 0.6
+    assert diarization_error_rate(probabilities, references, 0.02) == 0.0  # at 0.4, 0.5 and 0.6
     references["b"]["z"] = [(0.5, 1.0)]
-    assert error_rate(probabilities, references, 0.02) == pytest.approx(100 * 0.5 / 2.5)
+    assert diarization_error_rate(probabilities, references, 0.02) == pytest.approx(100 * 0.5 / 2.5)
 
 
 def test_outputs_of_another_rate_fit_the_labels() -> None:

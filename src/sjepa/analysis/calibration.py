@@ -54,7 +54,7 @@ def calibrate(
         raise UserError(f"{run} has no {folder.name}: the calibration needs a run that has finished phase 1")
     upstream = load_upstream(str(folder), device) if step is None else load_upstream(str(run), device, step=step)
     corpus = read_labelled(data, subset, phones=labels == "phones")
-    train, held_out = split_corpus(corpus, labels, seed)
+    train, held_out = hold_out_speakers(corpus, labels, seed)
     task = make_task(train, held_out, labels, steps)
     store = FeatureStore(upstream, cache_gb=2.0)
     heads = train_heads(store, task, train, steps, seed)
@@ -78,7 +78,9 @@ def calibrate(
     }
 
 
-def split_corpus(corpus: list[LabelledUtterance], labels: Labels, seed: int) -> tuple[list[Utterance], list[Utterance]]:
+def hold_out_speakers(
+    corpus: list[LabelledUtterance], labels: Labels, seed: int
+) -> tuple[list[Utterance], list[Utterance]]:
     """Split labelled utterances by speaker into a training part and a held-out part."""
     utterances = [replace(item.utterance, label=label_text(item, labels)) for item in corpus]
     train, held_out = split_speakers([u for u in utterances if u.label], SHARES, seed, "the corpus")

@@ -5,7 +5,7 @@ from pathlib import Path
 from sjepa.analysis.clusters import analyse_clusters, analyse_phones, corpus_inputs
 from sjepa.analysis.entropy import analyse_entropy
 from sjepa.analysis.restored_run import RestoredRun
-from sjepa.analysis.speech import CorpusLabels, choose_utterances, read_speech, read_usable
+from sjepa.analysis.speech import CorpusLabels, read_speech, read_usable, sample_corpus
 from sjepa.analysis.style import MADE_BY_REPORT, findings_file, save_findings, utterance_files
 from sjepa.analysis.utterance import analyse_utterance, file_stem
 from sjepa.device import Device
@@ -29,7 +29,7 @@ def analyse_missing(
         )
     else:
         restored = RestoredRun(run, device)
-        chosen = choose_utterances(data, corpus.labels, utterances)
+        chosen = sample_corpus(data, corpus.labels, utterances)
         analysed = {
             file_stem(item.utterance): analyse_utterance(restored, speech)
             for item, speech in read_usable(chosen, lambda item: read_speech(item, 0.0, SECONDS), "Utterances")

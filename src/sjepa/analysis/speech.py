@@ -81,10 +81,10 @@ def find_utterances(
         return [label_file(path, known.get(path.resolve(), []), name) for path, name in zip(files, names, strict=True)]
     if data is None:
         raise UserError("no utterance given: name audio files, or give a corpus with --data")
-    return choose_utterances(data, labels, count)
+    return sample_corpus(data, labels, count)
 
 
-def choose_utterances(data: Path, labels: list[LabelledUtterance], count: int) -> list[LabelledUtterance]:
+def sample_corpus(data: Path, labels: list[LabelledUtterance], count: int) -> list[LabelledUtterance]:
     """Return `count` labelled utterances, or as many audio files of the corpus if it has no labels."""
     if labels:
         return sample_evenly(labels, count)

@@ -68,7 +68,7 @@ def run(arguments: list[str]) -> None:
         check_item_options(command)
         run_items(command)
         return
-    check_options(command)
+    check_unit_options(command)
     from sjepa.evaluate.abx import import_fastabx
     from sjepa.evaluate.label_hash import hash_corpus
     from sjepa.evaluate.labelled import corpus_suffix, read_labelled
@@ -95,7 +95,7 @@ def run(arguments: list[str]) -> None:
     print(f"{upstream.name}, {command.units} on {frames:,} frames: {values}; results in {out}")
 
 
-def check_options(command: Units) -> None:
+def check_unit_options(command: Units) -> None:
     """Raise UserError for options that do not fit together, before the encoder is loaded."""
     if command.layer == "all":
         raise UserError("--layer all: units come from one layer")

@@ -148,7 +148,7 @@ def probe_encoder(
             scores: dict[str, Any] = {}
             for name, labels in properties.items():
                 score = utterance_probe(means, labels, splits=UTTERANCE_SPLITS, seed=seed)
-                scores[name] = format_scores(score, chances[name])
+                scores[name] = to_percent(score, chances[name])
                 progress.advance(note=name)
             if wanted is not None:
                 x = torch.from_numpy(np.concatenate([each[place] for each in found.frames])).to(where)
@@ -215,7 +215,7 @@ class PhoneProbes:
                 splits=PHONE_SPLITS,
                 seed=self.seed,
             )
-            found[name] = format_scores(score, self.chance)
+            found[name] = to_percent(score, self.chance)
             progress.advance(note=name)
         return found
 
@@ -270,7 +270,7 @@ class ProsodyProbes:
             if len(np.unique(self.groups[kept])) > 1:
                 chosen = torch.from_numpy(kept).to(x.device)
                 score = regression_probe(x[chosen], values[kept], self.groups[kept], PHONE_SPLITS, self.seed)
-                found[name] = format_scores(score, 0.0)
+                found[name] = to_percent(score, 0.0)
         if self.phones is None:
             return found
         for name, label in ((ProbeName.STRESS, parse_stress), (ProbeName.TONE, parse_tone)):
@@ -278,7 +278,7 @@ class ProsodyProbes:
             if len(set(labels.tolist())) > 1 and len(set(self.speakers[kept].tolist()) - {""}) > 1:
                 chosen = torch.from_numpy(kept).to(x.device)
                 score = phone_probe(x[chosen], labels, self.speakers[kept], splits=PHONE_SPLITS, seed=self.seed)
-                found[name] = format_scores(score, chance_accuracy(labels))
+                found[name] = to_percent(score, chance_accuracy(labels))
         return found
 
 
@@ -300,7 +300,7 @@ def run_probes(
     return about | {"labels": labels, "seed": seed, "requested_frames": frames} | found
 
 
-def format_scores(scores: Scores, level: float) -> dict[str, Any]:
+def to_percent(scores: Scores, level: float) -> dict[str, Any]:
     """Convert scores and the chance level to percent."""
     return {
         "mean": round(100 * scores.mean, 2),

@@ -45,7 +45,7 @@ def format_table(section: Section) -> FormattedTable:
     columns, costs = section.columns, section.cost_columns
     headings = [Cell(format_heading(section, column)) for column in columns]
     if section.by_task:
-        rows = [[Cell("parameters"), *(Cell(format_size(row)) for row in section.rows)]]
+        rows = [[Cell("parameters"), *(Cell(format_parameters(row)) for row in section.rows)]]
         rows += [[Cell(column), *(Cell(format_cost(row, column)) for row in section.rows)] for column in costs]
         rows += [
             [heading, *(format_score(section, row, column) for row in section.rows)]
@@ -61,14 +61,14 @@ def format_row(section: Section, row: Row) -> list[Cell]:
     """Format name, size, costs and scores of an encoder."""
     costs = [Cell(format_cost(row, column)) for column in section.cost_columns]
     scores = [format_score(section, row, column) for column in section.columns]
-    return [format_name(row), Cell(format_size(row)), *costs, *scores]
+    return [format_name(row), Cell(format_parameters(row)), *costs, *scores]
 
 
 def format_name(row: Row) -> Cell:
     return Cell(row.name, sign=REPORTED_SIGN if row.reported else "")
 
 
-def format_size(row: Row) -> str | None:
+def format_parameters(row: Row) -> str | None:
     """Format the number of parameters."""
     if row.millions is None:
         return None

@@ -59,11 +59,11 @@ def restore_clusters(run: RunFolder, parts: Mapping[str, Mapping[str, Tensor]], 
     with refuse_unfit(run):
         layer = LayerChoice(config.layer)
         layer.load(dict(state))
-        info = describe_clusters(config, state["phase"], layer.active, state["step"])
+        info = make_clusters_info(config, state["phase"], layer.active, state["step"])
         return Clusters(info, clusters_from_parts(parts["model"], parts["targets"], info))
 
 
-def describe_clusters(config: "Config", phase: int, layer: int | None, step: int) -> ClustersInfo:
+def make_clusters_info(config: "Config", phase: int, layer: int | None, step: int) -> ClustersInfo:
     """Describe the targets of a phase. `same` means the targets of the previous phase."""
     settings = config.phases[config.fitted_phase(phase) - 1]
     assert settings.targets != "same"

@@ -206,7 +206,7 @@ def summarise(work: Work, machine: Machine, shard_hours: float) -> list[str]:
     needed = rates(work, machine)["GPUs"] / machine.nodes
     pace = min(rates(work, machine).values())
     shards = math.ceil(work.hours / shard_hours)
-    flac, int16 = (format_size(work.hours * 3600 * size) for size in (FLAC_BYTES, INT16_BYTES))
+    flac, int16 = (format_bytes(work.hours * 3600 * size) for size in (FLAC_BYTES, INT16_BYTES))
     where = (
         f"{machine.gpus} GPU{'s' if machine.gpus > 1 else ''}, {machine.nodes} node{'s' if machine.nodes > 1 else ''}"
     )
@@ -222,7 +222,7 @@ def summarise(work: Work, machine: Machine, shard_hours: float) -> list[str]:
         f"  network   {needed * FLAC_BYTES * 8 / 1e9:.2f} Gb/s per node keep the GPUs busy from flac shards, "
         f"{needed * INT16_BYTES * 8 / 1e9:.2f} from int16",
         f"  cores     {needed / machine.decode_rate:.1f} per node keep them busy from flac",
-        f"  saving    {format_size(work.checkpoint_bytes)} every {work.checkpoint_every:,} steps: training waits "
+        f"  saving    {format_bytes(work.checkpoint_bytes)} every {work.checkpoint_every:,} steps: training waits "
         f"{work.checkpoint_bytes / HOST_COPY:.2f} s for the copy, then it is written in the background",
     ]
 
@@ -284,7 +284,7 @@ def describe_scaling(work: Work, machine: Machine) -> list[str]:
     return lines
 
 
-def format_size(size: float) -> str:
+def format_bytes(size: float) -> str:
     if size < 1e8:
         return f"{size / 1e6:.0f} MB"
     return f"{size / 1e12:.2f} TB" if size >= 1e12 else f"{size / 1e9:.1f} GB"

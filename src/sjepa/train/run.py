@@ -24,7 +24,7 @@ from sjepa.runs import checkpoint
 from sjepa.runs.alarms import Alarm
 from sjepa.runs.encoder import Encoder
 from sjepa.runs.folder import RunFolder
-from sjepa.runs.heads import describe_clusters
+from sjepa.runs.heads import make_clusters_info
 from sjepa.runs.steps import load_step
 from sjepa.seeds import seed_from
 from sjepa.targets.clusters import ClustersInfo, clusters_from_parts, save_clusters
@@ -188,7 +188,7 @@ class Run:
                 "phase": self.phase,
                 "log_bytes": self.log_bytes,
             }
-            clusters = describe_clusters(self.config, self.phase, self.layer.active, self.step)
+            clusters = make_clusters_info(self.config, self.phase, self.layer.active, self.step)
             self.writer.join()  # it reads the staged copies
             self.writer.start(partial(self.write, folder, self.staging.copy(parts), state, clusters, ended))
         distributed.run_on_main_rank(self.writer.raise_repeated if ended is None else self.writer.wait)
@@ -239,7 +239,7 @@ class Run:
         except UserError:
             say(f"{folder.encoder} is missing or damaged: writing it again from the checkpoint of step {self.step:,}")
             parts = {"model": self.model.state_dict(), "targets": self.targets.state_dict()}
-            clusters = describe_clusters(self.config, self.phase, self.layer.active, self.step)
+            clusters = make_clusters_info(self.config, self.phase, self.layer.active, self.step)
             with folder.lock():
                 self.export(folder, parts, clusters, ended=None)
 

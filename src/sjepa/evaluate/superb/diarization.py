@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from sjepa.audio.frames import STRIDE
 from sjepa.audio.io import SAMPLE_RATE
 from sjepa.evaluate.superb.corpora.libri2mix import SPEAKERS, Turn, read_activity, write_activity
-from sjepa.evaluate.superb.diarization_error import Turns, error_rate, frame_errors
+from sjepa.evaluate.superb.diarization_error import Turns, diarization_error_rate, frame_errors
 from sjepa.evaluate.superb.records import Label, Utterance
 from sjepa.evaluate.superb.task import Task
 from sjepa.progress import say
@@ -101,7 +101,8 @@ class DiarizationTask(Task):
         if not all(u.name in self.turns for u in utterances):
             return scores
         references: dict[str, Turns] = {name: group_turns(turns) for name, turns in self.turns.items()}
-        return {"der": error_rate(self.join_chunks(predictions, utterances), references, STRIDE / SAMPLE_RATE)} | scores
+        joined = self.join_chunks(predictions, utterances)
+        return {"der": diarization_error_rate(joined, references, STRIDE / SAMPLE_RATE)} | scores
 
     def join_chunks(self, predictions: Sequence[np.ndarray], utterances: Sequence[Utterance]) -> dict[str, np.ndarray]:
         """Concatenate the probabilities of the chunks of each recording."""

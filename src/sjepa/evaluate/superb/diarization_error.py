@@ -75,7 +75,9 @@ def mark_inside(times: np.ndarray, turns: Sequence[tuple[float, float]]) -> np.n
     return found
 
 
-def error_rate(probabilities: Mapping[str, np.ndarray], references: Mapping[str, Turns], shift: float) -> float:
+def diarization_error_rate(
+    probabilities: Mapping[str, np.ndarray], references: Mapping[str, Turns], shift: float
+) -> float:
     """Return the error of all recordings in percent, for the best of ten settings as in s3prl's `score.sh`.
 
     The settings are five thresholds, with and without a median filter.
