@@ -319,7 +319,9 @@ def test_audio_in_a_format_that_is_not_read_is_reported_with_what_to_do(
     refused(
         r"a\.m4a: cannot be decoded \(.*\); if it is audio, convert it to wav or flac first", folder / "a.m4a", *options
     )
-    others = f"{folder}: 2 .m4a files, 1 .wma file ignored: convert to wav or flac first, for example with ffmpeg"
+    others = (
+        f"{folder}: 2 .m4a files, 1 .wma file cannot be read: convert to wav or flac first, for example with ffmpeg"
+    )
     refused(f"no usable audio: {others}", folder, *options)
     shutil.copy(min(corpus.glob("*.wav")), folder)
     run_embed(folder, *options)

@@ -69,7 +69,7 @@ def test_one_encoder_goes_through_every_verb_into_one_table(
     (tmp_path / "empty" / "a.m4a").touch()
     with pytest.raises(UserError, match="there is no audio in"):
         dispatch([*kmeans, "--codebook", str(tmp_path / "empty"), "--out", str(out / "empty")])
-    assert "empty: 1 .m4a file ignored" in capsys.readouterr().out
+    assert "empty: 1 .m4a file cannot be read" in capsys.readouterr().out
 
     capsys.readouterr()
     dispatch(["table", str(out)])

@@ -161,7 +161,7 @@ def test_audio_of_other_types_is_counted_once_and_left_out(tmp_path: Path) -> No
     soundfile.write(folder / "a.wav", babble(1.0, 0), 16_000)
     for name in ("b.m4a", "c.M4A", "d.webm", "e.aiff", "cover.jpg"):
         (folder / name).touch()
-    others = f"{folder}: 1 .aiff file, 2 .m4a files, 1 .webm file ignored: convert to wav or flac first"
+    others = f"{folder}: 1 .aiff file, 2 .m4a files, 1 .webm file cannot be read: convert to wav or flac first"
     assert index(folder, out=tmp_path / "index")["refused"] == 1
     assert refused(tmp_path / "index").startswith(others)
     (reason,) = scan_folder(folder, 15.0, show=False).refused

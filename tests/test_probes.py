@@ -303,7 +303,7 @@ def test_utterances_without_phones_are_left_out_of_what_needs_phones(
 ) -> None:
     data = change_labels(tmp_path / "c", lambda number, row: row if number % 6 else row | {"phones": []}, spoken)
     some, every = read_labelled(data), read_labelled(spoken)
-    assert "4 of 24 utterances have no phones and are skipped" in capsys.readouterr().out
+    assert "4 of 24 utterances have no phones and are left out" in capsys.readouterr().out
     assert [item.utterance.name for item in some] == [x.utterance.name for i, x in enumerate(every) if i % 6]
     corpus = read_labelled(data, phones=False)
     results = probe_encoder(load_upstream("mfcc"), corpus, frames=500)

@@ -182,7 +182,7 @@ def test_audio_without_labels_is_left_out_and_named(
     make_task(name, root)
     (line,) = [line for line in capsys.readouterr().out.splitlines() if "without labels" in line]
     assert line.startswith("audio without labels in ")
-    assert "2 skipped, first " in line
+    assert "2 left out, first " in line
     assert line.endswith("new0.wav")
 
 
@@ -201,7 +201,7 @@ def test_audio_without_labels_in_snips_is_left_out_and_named(
     shutil.copy(root / "SNIPS/test/Brian-snips-test-0.wav", root / "SNIPS/test/Brian-snips-test-77.wav")
     (fold,) = make_task("sf", root).folds
     assert len(fold.test) == 3
-    assert "1 skipped, first Brian-snips-test-77" in capsys.readouterr().out
+    assert "1 left out, first Brian-snips-test-77" in capsys.readouterr().out
 
 
 def test_one_class_leaves_nothing_to_learn_and_an_empty_part_is_refused(superb_copy: Callable[[str], Path]) -> None:

@@ -284,7 +284,7 @@ def test_utterances_without_a_split_are_reported_if_others_have_one(
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
     (fold,) = make_task("asr", data, lite=True).folds
     assert len(fold.utterances) == 4
-    assert "2 of 6 utterances have no split and are skipped, first 4" in capsys.readouterr().out
+    assert "2 of 6 utterances have no split and are left out, first 4" in capsys.readouterr().out
     rows = [row | {"split": "test" if row["split"] else ""} for row in rows]
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
     with pytest.raises(UserError, match="has the splits test, and none for train"):

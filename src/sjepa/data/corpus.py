@@ -183,7 +183,7 @@ def list_audio(folder: Path) -> list[Path]:
 def describe_others(folder: Path, counts: Mapping[str, int]) -> str:
     """The reason why audio of types that are not read is refused."""
     found = ", ".join(format_count(count, f"{extension} file") for extension, count in sorted(counts.items()))
-    return f"{show_path(folder)}: {found} ignored: convert to wav or flac first, for example with ffmpeg"
+    return f"{show_path(folder)}: {found} cannot be read: convert to wav or flac first, for example with ffmpeg"
 
 
 def make_header_pool() -> ThreadPoolExecutor:

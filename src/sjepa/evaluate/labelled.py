@@ -158,10 +158,10 @@ def report_missing_phones(
 
 
 def drop_without_phones(corpus: Sequence[LabelledUtterance]) -> list[LabelledUtterance]:
-    """Return the utterances with phones. Report how many others are skipped, if any have phones."""
+    """Return the utterances with phones. Report how many others are left out, if any have phones."""
     found = [item for item in corpus if item.has_phones]
     if found and len(found) < len(corpus):
-        say(f"{len(corpus) - len(found):,} of {len(corpus):,} utterances have no phones and are skipped")
+        say(f"{len(corpus) - len(found):,} of {len(corpus):,} utterances have no phones and are left out")
     return found
 
 
@@ -197,7 +197,7 @@ def align(corpus: Sequence[LabelledUtterance], place: Path) -> list[LabelledUtte
             f"the corpus has {corpus[0].utterance.name!r}"
         )
     if len(found) < len(corpus):
-        say(f"{len(corpus) - len(found):,} of {len(corpus):,} utterances have no alignment and are skipped")
+        say(f"{len(corpus) - len(found):,} of {len(corpus):,} utterances have no alignment and are left out")
     return found
 
 

@@ -185,7 +185,7 @@ def report_unlabelled(folder: Path, labelled: Sequence[Path]) -> None:
     unlabelled = [path for path in audio_files(folder, []) if os.path.abspath(path) not in known]
     if unlabelled:
         first = Path(unlabelled[0]).relative_to(folder)
-        say(f"audio without labels in {folder}: {len(unlabelled)} skipped, first {first}")
+        say(f"audio without labels in {folder}: {len(unlabelled)} left out, first {first}")
 
 
 def split_by_speaker(utterances: Sequence[Utterance], corpus: str, what: str) -> Fold:
@@ -198,7 +198,7 @@ def split_speakers(
 ) -> list[list[Utterance]]:
     """Split utterances into parts with disjoint speakers. `shares` are fractions of the speakers.
 
-    Utterances without a speaker are left out, because they may be from a speaker of any part.
+    Utterances without a speaker left out, because they may be from a speaker of any part.
     """
     known = [utterance for utterance in utterances if utterance.speaker]
     if len(known) < len(utterances):

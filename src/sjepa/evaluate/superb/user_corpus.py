@@ -66,7 +66,7 @@ def read_items(data: Path, layout: str = "auto") -> list[Item]:
     if remote:
         raise UserError(f"{data}: {remote[0].id} is a URL; evaluation needs files")
     if refused:
-        say(f"{data}: {len(refused):,} skipped, first {refused[0]}")
+        say(f"{data}: {len(refused):,} left out, first {refused[0]}")
     if not items:
         raise UserError(f"{data} has no utterances" + (f": {refused[0]}" if refused else ""))
     return items
@@ -148,7 +148,7 @@ def split_corpus(data: Path, labelled: Sequence[tuple[Item, Label]], *, by_speak
             *split_by_shares(data, utterances, by_speaker),
         )
     if others and any(parts.values()):
-        say(f"{data}: skipped splits with names other than train, dev and test: {', '.join(sorted(others))}")
+        say(f"{data}: left out splits with names other than train, dev and test: {', '.join(sorted(others))}")
     missing = [part for part in ("train", "test") if not parts[part]]
     if missing:
         given = sorted({item.split for item, _ in labelled if item.split})
@@ -159,7 +159,7 @@ def split_corpus(data: Path, labelled: Sequence[tuple[Item, Label]], *, by_speak
     without = [item.id for item, _ in labelled if not item.split]
     if without:
         count = f"{len(without):,} of {len(labelled):,}"
-        say(f"{data}: {count} utterances have no split and are skipped, first {without[0]}")
+        say(f"{data}: {count} utterances have no split and are left out, first {without[0]}")
     if not parts["dev"]:
         speakers = {u.speaker for u in parts["train"]}
         by_speaker = by_speaker and "" not in speakers and len(speakers) > 1

@@ -43,7 +43,7 @@ def read_snips(root: Path) -> list[Fold]:
         require_audio([audio.get(name, folder / f"{name}.wav") for name in wanted], str(transcripts))
         unlabelled = sorted(audio.keys() - sentences.keys())
         if unlabelled:  # s3prl skips these too
-            say(f"audio without labels in {folder}: {len(unlabelled)} skipped, first {unlabelled[0]}")
+            say(f"audio without labels in {folder}: {len(unlabelled)} left out, first {unlabelled[0]}")
         named = [name for name in audio if name in sentences]
         parts.append([Utterance(name, audio[name], sentences[name], name.split("-")[0]) for name in named])
     return [Fold("Audio SNIPS", *parts)]

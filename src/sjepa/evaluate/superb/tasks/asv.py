@@ -51,7 +51,7 @@ def drop_short(utterances: Sequence[Utterance]) -> list[Utterance]:
         lengths = list(track(found, "Measuring speech without silence", len(utterances)))
     kept = [u for u, length in zip(utterances, lengths, strict=True) if length > SHORTEST]
     if len(kept) < len(utterances):
-        say(f"{len(utterances) - len(kept)} of {len(utterances)} training utterances are shorter than 2 s: skipped")
+        say(f"{len(utterances) - len(kept)} of {len(utterances)} training utterances are shorter than 2 s and left out")
     if not kept:
         raise UserError("no training utterance has more than 2 s of speech")
     return kept
