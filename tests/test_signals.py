@@ -17,7 +17,7 @@ from small_runs import arguments, command, environment, lines
 from sjepa.config import Config
 from sjepa.data.corpus import Corpus
 from sjepa.runs.folder import RunFolder
-from sjepa.stopping import interrupt_on_term, stop_requests
+from sjepa.stopping import StoppedError, interrupt_on_term, nothing_unsaved, stop_requests
 from sjepa.train.loop import pretrain
 
 Make = Callable[..., Config]
@@ -57,6 +57,16 @@ def test_reading_the_audio_stops_at_the_first_signal(
     output = capfd.readouterr()
     assert "sjepa: SIGINT: stopped" in output.err
     assert "Stopped at step 0 of 12; the same command continues" in output.out
+
+
+def test_nothing_is_unsaved_until_the_outer_block_ends() -> None:
+    with stop_requests() as request:
+        with nothing_unsaved():
+            with nothing_unsaved():
+                assert not request.unsaved
+            with pytest.raises(StoppedError):
+                signal.raise_signal(signal.SIGTERM)
+        assert request.unsaved
 
 
 def test_sigterm_interrupts_once_unless_other_ranks_wait(monkeypatch: pytest.MonkeyPatch) -> None:

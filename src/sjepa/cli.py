@@ -71,7 +71,7 @@ def handle_signals(command: str) -> AbstractContextManager[object]:
 def suggest_continuing(arguments: list[str]) -> str:
     """Return a hint for the message after an interruption. With --force, the work starts again."""
     continued = arguments[:1] and arguments[0] in CONTINUED and "--force" not in arguments
-    return "; the same command continues" if continued else "; the same command starts from the beginning"
+    return "; the same command continues" if continued else "; run the same command again"
 
 
 def report_lack_of_memory(arguments: list[str]) -> None:

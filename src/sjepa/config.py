@@ -247,9 +247,9 @@ def sections(config: Config) -> dict[str, Any]:
     return found | {phase_name(number): phase for number, phase in enumerate(config.phases, 1)}
 
 
-def tables(config: Config) -> dict[str, dict[str, Any]]:
-    """Return all values by section name and field name."""
-    return {
+def tables(config: Config) -> dict[str, Any]:
+    """Return all values as in a TOML file: those outside sections by field name, then a table for each section."""
+    found = {
         name: {
             f.name: getattr(section, f.name)
             for f in dataclasses.fields(section)
@@ -257,12 +257,12 @@ def tables(config: Config) -> dict[str, dict[str, Any]]:
         }
         for name, section in sections(config).items()
     }
+    return found.pop("") | found
 
 
 def flatten(config: Config) -> dict[str, Any]:
     """Return all values by dotted field name, such as `phase2.steps`."""
-    by_section = tables(config)
-    return flatten_tables(by_section.pop("") | by_section)
+    return flatten_tables(tables(config))
 
 
 class Difference(NamedTuple):

@@ -154,14 +154,19 @@ def convert(value: Any, kind: Any, name: str) -> Any:
 
 def to_toml(config: Config) -> str:
     """Write all values of a config as TOML. Fields with the value None are omitted."""
-    plain = {
-        section: {name: list(v) if isinstance(v, tuple) else v for name, v in values.items() if v is not None}
-        for section, values in tables(config).items()
-    }
-    content = plain.pop("") | plain
+    content = tables(config)
     for name, value in flatten_tables(content).items():
         refuse_other_text(name, value)
-    return tomli_w.dumps(content)
+    return tomli_w.dumps(to_toml_values(content))
+
+
+def to_toml_values(table: dict[str, Any]) -> dict[str, Any]:
+    """Return a table with lists instead of tuples, without None."""
+    return {
+        name: to_toml_values(value) if isinstance(value, dict) else list(value) if isinstance(value, tuple) else value
+        for name, value in table.items()
+        if value is not None
+    }
 
 
 def refuse_other_text(name: str, value: Any) -> None:

@@ -89,13 +89,13 @@ def nothing_unsaved() -> Iterator[None]:
     if request is None:
         yield
         return
-    request.unsaved = False
+    before, request.unsaved = request.unsaved, False
     try:
         if request:
             raise StoppedError
         yield
     finally:
-        request.unsaved = True
+        request.unsaved = before
 
 
 @contextmanager

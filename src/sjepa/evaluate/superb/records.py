@@ -198,7 +198,7 @@ def split_speakers(
 ) -> list[list[Utterance]]:
     """Split utterances into parts with disjoint speakers. `shares` are fractions of the speakers.
 
-    Utterances without a speaker left out, because they may be from a speaker of any part.
+    Utterances without a speaker are left out, because they may be from a speaker of any part.
     """
     known = [utterance for utterance in utterances if utterance.speaker]
     if len(known) < len(utterances):
