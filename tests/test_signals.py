@@ -5,9 +5,11 @@ import pkgutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +18,8 @@ from small_runs import arguments, command, environment, lines
 
 from sjepa.config import Config
 from sjepa.data.corpus import Corpus
+from sjepa.data.layouts.manifest import parquet_lines
+from sjepa.data.storage import ByteRange, fetch
 from sjepa.runs.folder import RunFolder
 from sjepa.stopping import StoppedError, interrupt_on_term, nothing_unsaved, stop_requests
 from sjepa.train.loop import pretrain
@@ -67,6 +71,36 @@ def test_nothing_is_unsaved_until_the_outer_block_ends() -> None:
             with pytest.raises(StoppedError):
                 signal.raise_signal(signal.SIGTERM)
         assert request.unsaved
+
+
+@pytest.mark.parametrize(
+    ("place", "read"),
+    [
+        ("sjepa.data.layouts.manifest.import_arrow", lambda: list(parquet_lines("list.parquet"))),
+        ("sjepa.data.storage.open_filesystem", lambda: fetch(ByteRange("https://localhost/a.wav"))),
+    ],
+)
+def test_handlers_of_all_errors_do_not_hide_a_stop(
+    place: str, read: Callable[[], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any, **__: Any) -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+    reader = SimpleNamespace(ParquetFile=interrupted, cat_file=interrupted)
+    monkeypatch.setattr(place, lambda *_: (reader, "a.wav") if "storage" in place else reader)
+    with stop_requests(), nothing_unsaved(), pytest.raises(StoppedError):
+        read()
+
+
+def test_one_of_several_ranks_exits_so_that_the_launcher_ends_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr(os, "_exit", sys.exit)
+    with stop_requests(), pytest.raises(SystemExit, match="130"), nothing_unsaved():
+        signal.raise_signal(signal.SIGTERM)
+    with stop_requests():
+        signal.raise_signal(signal.SIGTERM)
+        with pytest.raises(SystemExit, match="130"), nothing_unsaved():
+            pass
 
 
 def test_sigterm_interrupts_once_unless_other_ranks_wait(monkeypatch: pytest.MonkeyPatch) -> None:

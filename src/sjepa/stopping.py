@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from typing import NoReturn
 
 SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1") if hasattr(signal, name)]
 SAME = 1.0  # seconds; a launcher forwards a signal that the whole process group has already received
@@ -15,8 +16,9 @@ INTERRUPTED = 130  # exit code
 _active: "StopRequest | None" = None  # this process's request, while signals are handled
 
 
-class StoppedError(Exception):
-    """The work stopped on request. All progress is saved."""
+class StoppedError(BaseException):
+    """The work stopped on request. All progress is saved. Like KeyboardInterrupt, it is not an Exception, because
+    handlers of all errors, for example of damaged audio, should not handle it."""
 
 
 class StopRequest:
@@ -48,7 +50,9 @@ class StopRequest:
         if number in self.answered:
             self.answered.discard(number)
         elif not self.answer(number, time.monotonic()):
-            raise KeyboardInterrupt if self.unsaved else StoppedError
+            if self.unsaved:
+                raise KeyboardInterrupt
+            end_work()
 
     def answer(self, number: int, now: float) -> bool:
         """Print and remember a signal. Return False if it should end the work at once.
@@ -84,7 +88,7 @@ class StopRequest:
 
 @contextmanager
 def nothing_unsaved() -> Iterator[None]:
-    """Let a signal raise StoppedError at once, because there is nothing to save."""
+    """Let a signal end the work at once, because there is nothing to save."""
     request = _active
     if request is None:
         yield
@@ -92,10 +96,17 @@ def nothing_unsaved() -> Iterator[None]:
     before, request.unsaved = request.unsaved, False
     try:
         if request:
-            raise StoppedError
+            end_work()
         yield
     finally:
         request.unsaved = before
+
+
+def end_work() -> NoReturn:
+    """Raise StoppedError. One of several ranks exits instead, so that the launcher ends those that wait for it."""
+    if not is_alone():
+        os._exit(INTERRUPTED)
+    raise StoppedError
 
 
 @contextmanager
@@ -112,8 +123,7 @@ def interrupt_on_term() -> Iterator[None]:
         signal.signal(number, signal.SIG_IGN)  # `timeout` and schedulers repeat it
         raise KeyboardInterrupt
 
-    alone = os.environ.get("WORLD_SIZE", os.environ.get("SLURM_STEP_NUM_TASKS", "1")) == "1"
-    if not alone or threading.current_thread() is not threading.main_thread():
+    if not is_alone() or threading.current_thread() is not threading.main_thread():
         yield
         return
     before = signal.signal(signal.SIGTERM, interrupt)
@@ -122,6 +132,11 @@ def interrupt_on_term() -> Iterator[None]:
     finally:
         if signal.getsignal(signal.SIGTERM) is interrupt:
             signal.signal(signal.SIGTERM, before)
+
+
+def is_alone() -> bool:
+    """Return whether there is only one rank, also before the ranks have joined."""
+    return os.environ.get("WORLD_SIZE", os.environ.get("SLURM_STEP_NUM_TASKS", "1")) == "1"
 
 
 def is_first_process() -> bool:

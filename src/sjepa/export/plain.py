@@ -7,7 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sjepa.model.frontend import STRIDES, VARIANCE_FLOOR, ConvLayer
+from sjepa.model.encoder_config import STRIDES
+from sjepa.model.frontend import VARIANCE_FLOOR, ConvLayer
 from sjepa.model.transformer import LayerNorm
 from sjepa.runs.encoder import Encoder
 

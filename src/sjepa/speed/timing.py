@@ -6,8 +6,7 @@ from collections.abc import Callable
 import torch
 
 from sjepa.audio.frames import frame_count
-from sjepa.model.encoder_config import EncoderConfig
-from sjepa.model.frontend import KERNELS, STRIDES
+from sjepa.model.encoder_config import KERNELS, STRIDES, EncoderConfig
 
 
 def time_call(work: Callable[[], object], device: torch.device, repeats: int = 20, warmup: int = 5) -> float:
