@@ -204,15 +204,15 @@ def test_clusters_also_come_from_the_checkpoint_or_from_the_mixture_of_the_run(
 
 
 @pytest.mark.parametrize("layer", [0, 1])
-def test_the_mixture_of_a_checkpoint_reads_the_active_layer_of_that_step(
+def test_the_mixture_of_a_checkpoint_reads_the_layer_of_its_last_step(
     layer: int, finished_run: Path, tmp_path: Path
 ) -> None:
     run = RunFolder(shutil.copytree(finished_run, tmp_path / "run"))
     assert run.config().layer.choice is None
     file = state_file(run.checkpoint(run.step))
     state = json.loads(file.read_text())
-    # Hysteresis can keep a layer active although another one has a higher rank.
-    file.write_text(json.dumps(state | {"active_layer": layer, "ranks": [2.0, 1.0]}))
+    # Hysteresis can keep a layer active although another one has a higher rank, and a check can choose another one.
+    file.write_text(json.dumps(state | {"held_layer": layer, "active_layer": 1 - layer, "ranks": [2.0, 1.0]}))
     assert load_encoder_at(run.path, run.step).clusters.info.layer == layer
     (run.encoder / "clusters.safetensors").unlink()
     assert Encoder.from_pretrained(run.path).clusters.info.layer == layer

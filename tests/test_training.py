@@ -174,6 +174,13 @@ def test_the_mixture_moves_to_another_layer_if_requested(
     assert len(set(layers)) == 2
     before = [check["active_layer"] for check in checks if check["phase"] == 1][-1]
     changes = [(old, new) for old, new in itertools.pairwise([before, *layers]) if old != new]
+    # No step follows the last check, so its choice has no effect until the run is lengthened.
+    assert layers[-1] != layers[-2]
+    assert Encoder.from_pretrained(tmp_path / "run").clusters.info.layer == layers[-2]
+    assert lines(tmp_path / "run", "train")[-1]["active_layer"] == layers[-2]
+    assert len(seen) == (len(changes) - 1 if moves else 0)
+    assert pretrain(change(config, phase2={"steps": 7}), corpus, tmp_path / "run", show=False)
+    assert Encoder.from_pretrained(tmp_path / "run").clusters.info.layer == layers[-1]
     assert [pair for pair, _ in itertools.groupby(moved)] == (changes if moves else [])
     assert len(seen) == (len(changes) if moves else 0)
     assert all(shape[1] == 2 * config.encoder.hidden_size for shape in seen)

@@ -53,13 +53,18 @@ class LayerChoice:
         self.current: int | None = None
         """The layer chosen at the last check, or None before the first."""
         self.held: int | None = None
-        """The layer of an offline codebook, which stays the same until its phase ends."""
+        """The layer that the targets of this phase read in the last step, or that they were fitted to."""
+
+    @property
+    def chosen(self) -> int:
+        """The layer that online targets read from the next step."""
+        layers = (self.config.choice, self.current, 0)
+        return next(layer for layer in layers if layer is not None)
 
     @property
     def active(self) -> int:
-        """The layer that targets read."""
-        chosen = (self.config.choice, self.held, self.current, 0)
-        return next(layer for layer in chosen if layer is not None)
+        """The layer that targets read in the last step, or read first."""
+        return self.chosen if self.held is None else self.held
 
     def hold(self) -> None:
         """Keep the active layer whatever later checks choose, until `release`."""
@@ -68,6 +73,12 @@ class LayerChoice:
     def release(self) -> None:
         """Use the layer that the last check chose."""
         self.held = None
+
+    def follow(self) -> bool:
+        """Hold the layer that the last check chose. Return whether it is another one than before."""
+        before = self.active
+        self.held = self.chosen
+        return self.held != before
 
     def observe(self, effective_ranks: list[float], used: bool = True) -> None:
         """Add new ranks to the average and choose the layer. Hysteresis applies only if targets read the layer."""

@@ -48,9 +48,10 @@ def begin_phase(
     say(f"Phase {phase.number}: {phase.config.steps:,} steps, {targets.name} targets{on}, K = {targets.components}")
 
 
-def change_layer(run: Run, before: int, reader: BatchReader, plan: BatchPlan) -> None:
-    """Move the online mixture to the new active layer, unless `layer.on_change` keeps it as it is."""
-    if run.config.layer.on_change == "carry":
+def change_layer(run: Run, reader: BatchReader, plan: BatchPlan) -> None:
+    """Let online targets read the layer that the last check chose. `layer.on_change` may move the mixture to it."""
+    before = run.active_layer
+    if before is None or not run.targets.online or not run.layer.follow() or run.config.layer.on_change == "carry":
         return
     features = partial(run.targets.two_layer_features, layers=(before, run.layer.active))
     hours = min(ANCHOR_HOURS, run.config.gmm.fit_hours)

@@ -195,6 +195,7 @@ def train_phase(training: Training, phase: Phase) -> bool:
     with closing(load(reader, plan, run.position, config.batches.workers, run.device, is_stopped)) as batches:
         while run.step < phase.end:
             step = run.step
+            change_layer(run, reader, plan)  # now, because a checkpoint names the layer that its mixture has read
             asked = time.perf_counter()
             try:
                 batch = next(batches)
@@ -212,10 +213,7 @@ def train_phase(training: Training, phase: Phase) -> bool:
             run.bad += batch.bad
 
             if phase.checks_layers(step):
-                before = run.active_layer
                 check_layers(run, log)
-                if before is not None and run.active_layer != before:
-                    change_layer(run, before, reader, plan)
                 if measured is not None:
                     log.write("held_out", run.step, phase=phase.number, **measured.measure(run))
             training.progress.advance()
@@ -352,7 +350,7 @@ def check_layers(run: Run, log: Log) -> None:
         phase=run.phase,
         effective_ranks=effective_ranks,
         smoothed=run.layer.smoothed,
-        active_layer=run.layer.active,
+        active_layer=run.layer.chosen if run.targets.online else run.layer.active,
     )
 
 

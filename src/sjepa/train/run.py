@@ -130,7 +130,7 @@ class Run:
     def install(self, targets: Targets, phase: int, new_output: bool = True) -> None:
         """Use these targets from now on. With `new_output`, the head gets a new last layer for the new components."""
         self.targets, self.phase = targets, phase
-        if targets.target_encoder is not None and not targets.online:  # the codebook fits this layer only
+        if targets.target_encoder is not None:  # the codebook fits this layer
             self.layer.hold()
         if new_output:
             torch.manual_seed(seed_from(self.config.seed, targets.components))
