@@ -161,7 +161,7 @@ class Mixture:
         counts, total = q.sum(dim=0), q.sum()
         weights, means, variances = self.weights.clone(), self.means.clone(), self.variances.clone()
         for k in range(len(counts)):
-            if counts[k] < least:
+            if how == "parameters" and counts[k] < least:
                 continue
             if how == "parameters":
                 mean = (q[:, k, None] * x).sum(dim=0) / counts[k]

@@ -157,7 +157,10 @@ def test_the_update_by_frames_is_stepwise_em() -> None:
     for seed in range(4):
         x = torch.randn(40, 5, generator=torch.Generator().manual_seed(seed))
         q = gmm.posterior(x)
-        gmm.update_online(gmm.statistics(gmm.powers(x), q), decay=0.8, minimum_count=0.0, by_frames=True)
+        q[:, seed] = 0.0  # a component that the batch does not have, and one that it hardly has
+        q[:, seed + 1] *= 1e-4
+        q /= q.sum(1, keepdim=True)
+        gmm.update_online(gmm.statistics(gmm.powers(x), q), decay=0.8, minimum_count=0.01, by_frames=True)
         x, q = x.double(), q.double()
         sums = 0.8 * sums + 0.2 * (q.t() @ torch.cat([torch.ones(40, 1), x, x**2], dim=1)) / 40
     mean, second = (sums[:, 1:] / sums[:, :1]).chunk(2, dim=1)

@@ -35,7 +35,7 @@ class GmmConfig:
     decay: Annotated[float, SHARE] = 0.999
     """Decay of the online update."""
     minimum_count: Annotated[float, NOT_NEGATIVE] = 0.01
-    """A component with fewer frames than this in a batch is not updated in that step."""
+    """With update = "parameters", a component with fewer frames than this in a batch is not updated in that step."""
     reseed: bool = False
     """Restart dead components at random frames of the batch, at every log line (the paper does not)."""
     update: Literal["parameters", "frames"] = "parameters"

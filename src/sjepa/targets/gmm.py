@@ -206,16 +206,16 @@ class DiagonalGMM(nn.Module):
     ) -> None:
         """Update theta <- decay theta + (1 - decay) theta_hat for components with a count of at least `minimum_count`.
 
-        `by_frames` averages the sufficient statistics instead (stepwise EM). The rate of a component is then
-        (1 - decay) times its share of the batch, divided by its weight.
+        `by_frames` averages the sufficient statistics of all components instead (stepwise EM). The rate of a component
+        is then (1 - decay) times its share of the batch, divided by its weight.
         """
         weights, means, variances = (torch.nan_to_num(part) for part in self.estimates(statistics))
         # Skip a batch with values that are not finite.
         valid = torch.isfinite(statistics.second).all() & (statistics.frames > 0)
-        updated = (statistics.count >= minimum_count) & valid
+        updated = (statistics.count >= (0.0 if by_frames else minimum_count)) & valid
         rate = torch.where(updated, 1.0 - decay, 0.0)
         # A component without an update keeps its weight too, until all weights are normalised.
-        moved = self.weights + rate * (weights - self.weights)
+        moved = (self.weights + rate * (weights - self.weights)).clamp(min=1e-10)
         rate = (rate * weights / moved if by_frames else rate)[:, None]
         self.weights.copy_(moved / moved.sum())
         step = means - self.means
