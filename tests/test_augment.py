@@ -9,7 +9,7 @@ from sjepa.audio.augment import (
     AugmentConfig,
     Draws,
     add_noise,
-    align_targets,
+    align_features,
     apply_equalizer,
     augment,
     change_speed,
@@ -182,21 +182,22 @@ def test_utterances_of_a_batch_have_their_own_speed() -> None:
         torch.testing.assert_close(both[row], change_speed(clean[row : row + 1], rates[row : row + 1], 2500)[0])
 
 
-def test_targets_follow_the_speed_of_the_audio() -> None:
-    """A click in the middle of frame t of the clean audio is nearest to the frame whose target is t."""
+def test_features_follow_the_speed_of_the_audio() -> None:
+    """They are interpolated between the frames next to the middle of a frame of the faster or slower audio."""
     drawn = draws(3, speed=0.2)
     rate = Draws.from_rows(drawn).rate
     assert (rate - 1).abs().max() > 0.02
-    frames = 49
-    q = torch.eye(frames).expand(3, -1, -1)  # the target of frame t is component t
-    samples = student_samples(320 * frames + 80, 0.2)
-    student_frames = (samples - 400) // 320 + 1
-    aligned = align_targets(q, drawn, student_frames).argmax(2)
+    features = torch.randn(3, 49, 2)
+    student_frames = (student_samples(320 * 49 + 80, 0.2) - 400) // 320 + 1
+    aligned = align_features(features, drawn, student_frames)
+    middles = 320 * np.arange(49) + 200  # of the frames, in samples of the clean audio
     for row in range(3):
-        for t in range(student_frames):
-            centre = float(rate[row]) * (320 * t + 200)
-            assert abs(320 * int(aligned[row, t]) + 200 - centre) <= 160
-    assert torch.equal(align_targets(q, None, student_frames), q[:, :student_frames])
+        times = float(rate[row]) * middles[:student_frames]
+        for d in range(2):
+            expected = np.interp(times, middles, features[row, :, d])
+            np.testing.assert_allclose(aligned[row, :, d], expected, atol=1e-5)
+    with_one_frame = align_features(features[:, :1], drawn, 1)
+    torch.testing.assert_close(with_one_frame, features[:, :1])
 
 
 def test_the_equalizer_has_the_drawn_gain_at_its_control_points() -> None:

@@ -119,6 +119,16 @@ def test_hard_targets_are_the_argmax_of_the_soft_ones_and_clusters_move_the_same
     torch.testing.assert_close(warm.codebook.means, soft.codebook.means)
 
 
+def test_a_mixture_learns_from_whole_audio_if_targets_are_at_other_times() -> None:
+    clean = audio()
+    targets = fitted("online-gmm", clean)
+    features = targets.frame_features(clean, 1)
+    aligned = features[:, 3:20].flip(1)
+    q, statistics = targets(features, aligned)
+    torch.testing.assert_close(q, targets.codebook.posterior(aligned))
+    assert torch.equal(statistics, targets(features)[1])
+
+
 def test_centred_targets_do_not_depend_on_gain() -> None:
     """A gain adds a constant to every frame's first cepstrum, and nothing to the others."""
     clean = audio()

@@ -127,6 +127,10 @@ class Config(Settings):
             raise UserError(
                 f"mfcc.cepstra = {self.mfcc.cepstra}: there are only {self.mfcc.mels} mel filters (mfcc.mels)"
             )
+        changed = [name for name in ("speed", "equalizer") if getattr(self.augment, name)]
+        if changed and not any(phase.augment_until for phase in self.phases):
+            phases = " and ".join(f"{phase_name(number)}.augment_until" for number in range(1, len(self.phases) + 1))
+            raise UserError(f"augment.{changed[0]}: no phase augments its audio; raise {phases}, for example to 1.0")
         if self.mask.lowest is not None and self.mask.lowest > self.mask.ratio:
             raise UserError(f"mask.lowest = {self.mask.lowest}: it should lie between 0 and mask.ratio")
         if self.layer.choice is not None and not 0 <= self.layer.choice < self.encoder.layers:

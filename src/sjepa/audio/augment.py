@@ -47,8 +47,8 @@ class AugmentConfig:
     """Largest relative change of an utterance's speed, which also shifts pitch and formants (not in the
     paper; try 0.1)."""
     speed_targets: bool = False
-    """Compute targets from the audio at the changed speed. Otherwise they come from its original speed and are aligned
-    in time."""
+    """Compute targets from the audio at the changed speed. Otherwise their features come from its original speed and
+    are interpolated in time."""
     equalizer: Annotated[float, Bound(0, 60, "it should lie between 0 and 60 dB")] = 0.0
     """Largest gain or loss of a random equalizer, dB (not in the paper; try 6)."""
 
@@ -124,14 +124,18 @@ def change_speed(clean: Tensor, rate: Tensor, samples: int) -> Tensor:
     return (clean[utterance, index] * weights).sum(2)
 
 
-def align_targets(q: Tensor, draws: Tensor | None, frames: int) -> Tensor:
-    """The targets (B, T, K) of an utterance at the times of `frames` encoder frames, given its drawn speed."""
-    if draws is None:
-        return q[:, :frames]
+def align_features(features: Tensor, draws: Tensor, frames: int) -> Tensor:
+    """Interpolate the features (B, T, D) of clean audio at the times of the encoder's `frames`, at the drawn speed."""
     rate, half = Draws.from_rows(draws).rate[:, None], RECEPTIVE_FIELD // 2
-    centre = rate * (STRIDE * torch.arange(frames, device=q.device) + half)  # in samples of the clean audio
-    index = ((centre - half) / STRIDE).round().long().clamp(0, q.shape[1] - 1)
-    return q.gather(1, index.unsqueeze(2).expand(-1, -1, q.shape[2]))
+    centre = rate * (STRIDE * torch.arange(frames, device=features.device) + half)  # in samples of the clean audio
+    last = features.shape[1] - 1
+    place = ((centre - half) / STRIDE).clamp(0, last)
+    before = place.floor().long()
+    after = (before + 1).clamp(max=last)
+    share = (place - before).float().unsqueeze(2)
+    utterance = torch.arange(len(features), device=features.device)[:, None]
+    features = features.float()
+    return torch.lerp(features[utterance, before], features[utterance, after], share)
 
 
 @lru_cache

@@ -115,21 +115,28 @@ class Targets(nn.Module):
         return curve
 
     @torch.no_grad()
-    def forward(self, features: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return q (B, T, K) for features (B, T, D) of clean audio.
+    def forward(self, features: Tensor, aligned: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """Return q (B, T, K) for features (B, T, D) of clean audio, or for `aligned` features at other times.
 
-        If the codebook is online, also return the statistics of these frames as one vector, for `update`.
+        If the codebook is online, also return the statistics of `features` as one vector, for `update`.
         """
-        powers = self.codebook.powers(self.projection(features.flatten(0, 1)))
-        joint = self.codebook.log_joint(powers)
-        posterior = torch.softmax(joint, dim=1)
+        powers, joint = self.log_joint(features)
+        statistics = None
+        if self.online:
+            # Responsibilities always have temperature 1, so that soft and hard runs have the same clusters.
+            statistics = self.codebook.statistics(powers, torch.softmax(joint, dim=1)).flatten()
+        if aligned is not None:
+            _, joint = self.log_joint(aligned)
         if self.hard:
             q = F.one_hot(joint.argmax(1), self.components).float()
         else:
-            q = posterior if self.temperature == 1.0 else torch.softmax(joint / self.temperature, dim=1)
-        # Responsibilities always have temperature 1, so that soft and hard runs have the same clusters.
-        statistics = self.codebook.statistics(powers, posterior).flatten() if self.online else None
-        return q.view(*features.shape[:2], -1), statistics
+            q = torch.softmax(joint / self.temperature, dim=1)
+        return q.view(*(features if aligned is None else aligned).shape[:2], -1), statistics
+
+    def log_joint(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the powers of features (B, T, D) that statistics sum, and their log densities (B T, K)."""
+        powers = self.codebook.powers(self.projection(features.flatten(0, 1)))
+        return powers, self.codebook.log_joint(powers)
 
     @property
     def statistics_size(self) -> int:

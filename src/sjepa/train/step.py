@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sjepa import distributed
-from sjepa.audio.augment import Draws, align_targets, student_samples
+from sjepa.audio.augment import Draws, align_features, student_samples
 from sjepa.config import Config
 from sjepa.data.loader import Batch, to_float
 from sjepa.data.sampler import split_evenly
@@ -131,7 +131,10 @@ def add_gradients(
         target_audio = audio if config.augment.speed_targets else clean
         target_features = run.targets.frame_features(target_audio, kind.layer)
         with run.side_stream():
-            q, statistics = run.targets(target_features)
+            aligned = None
+            if kind.augments and target_audio.shape[1] > samples:
+                aligned = align_features(target_features, draws, mask.shape[1])
+            q, statistics = run.targets(target_features, aligned)
         student = run.augment(audio, draws, noise, config.augment.equalizer > 0) if kind.augments else audio
         with torch.set_grad_enabled(kind.trains_frontend):
             convolved = model.encoder.convolve(student)
@@ -141,8 +144,7 @@ def add_gradients(
         logits = model.predict(z, mask)
         direct = model.head(z) if config.train.masked_path == "both" else None
         run.side_stream.join()
-    if target_audio.shape[1] > samples:
-        q = align_targets(q, draws if kind.augments else None, mask.shape[1])
+    q = q[:, : mask.shape[1]]  # the encoder may see less of the audio than targets do
     occupancy, q = q.sum((0, 1)), repeat(q, views)
     kl_masked, kl_visible, watched = run.frame_sums(q, logits, mask)
     kl_encoder = None if direct is None else run.masked_kl(q, direct, mask)
