@@ -10,7 +10,7 @@ from typing import Any
 from output import merge_entries, to_markdown
 
 from sjepa.files import read_json
-from sjepa.runs.events import select_events
+from sjepa.runs.events import audio_seconds, select_events
 from sjepa.runs.folder import RunFolder
 
 RESULTS = Path(__file__).parent / "results" / "iban.json"
@@ -53,7 +53,7 @@ def summarize_run(run: RunFolder) -> dict[str, Any]:
     last = lines[-1]
     return {
         "steps": last["step"],
-        "audio_hours": round(last["step"] * run.config().batches.seconds / 3600, 1),
+        "audio_hours": round(audio_seconds(lines) / 3600, 1),
         "seconds": round(sum(line["speed"]["seconds"] for line in lines)),
         "accuracy_masked": round(last["accuracy_masked"], 4),
         "accuracy_visible": round(last["accuracy_visible"], 4),

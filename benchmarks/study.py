@@ -22,7 +22,7 @@ from output import to_markdown, write_entries
 from sjepa.config import flatten
 from sjepa.evaluate.probe_names import ProbeName
 from sjepa.files import read_json
-from sjepa.runs.events import select_events
+from sjepa.runs.events import audio_seconds, select_events
 from sjepa.runs.folder import RunFolder
 from sjepa.settings_file import load_preset
 
@@ -169,7 +169,7 @@ def summarize_run(run: RunFolder, preset_name: str) -> Found:
         "settings": {name: hide_folders(value) for name, value in config.items() if value != preset[name]},
         "facts": {key: value for key, value in run.facts.items() if key in FACTS},
         "seconds": sum(line["speed"]["seconds"] for line in lines),
-        "audio_seconds": lines[-1]["step"] * config["batches.seconds"],
+        "audio_seconds": round(audio_seconds(events)),
         "audio_per_second": {
             phase: statistics.median(part["audio_per_second"] for part in parts) for phase, parts in speed.items()
         },

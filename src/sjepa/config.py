@@ -163,7 +163,10 @@ class Config(Settings):
         return sum(phase.steps for phase in self.phases)
 
     def audio_seconds(self, step: int = 0) -> float:
-        """Seconds of audio that the run processes from a step on, including repetitions."""
+        """Seconds of audio that the run processes at most from a step on, including repetitions.
+
+        A batch has less than `batches.seconds` if these are no multiple of its crop length.
+        """
         left = [(phase, phase.end - max(phase.start, step)) for phase in self.schedule()]
         return sum(max(0, steps) * self.batches_in(phase.config).seconds for phase, steps in left)
 

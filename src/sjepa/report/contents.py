@@ -8,7 +8,7 @@ from sjepa.analysis.style import findings_file, utterance_files
 from sjepa.evaluate.results import find_results
 from sjepa.files import read_json
 from sjepa.report.demo_comparison import DemoComparison
-from sjepa.runs.events import Event, find_metric, seconds_trained, select_events
+from sjepa.runs.events import Event, audio_seconds, seconds_trained, select_events
 from sjepa.runs.folder import RunFolder, planned_steps
 
 ANALYSES = ("entropy", "erank", "pareto", "clusters", "over_training")
@@ -66,9 +66,7 @@ class Report:
 
     @property
     def audio_seconds(self) -> float:
-        """Seconds of audio processed, from the logged lines."""
-        speeds = [(find_metric(line, "audio_per_second"), find_metric(line, "seconds")) for line in self.lines]
-        return sum(rate * seconds for rate, seconds in speeds if rate is not None and seconds is not None)
+        return audio_seconds(self.events)
 
     @property
     def seconds_trained(self) -> float:

@@ -172,3 +172,11 @@ def find_metric(line: Event, name: str) -> Any:
 def seconds_trained(events: Sequence[Event]) -> float:
     """Return the time of all logged training intervals, also of earlier starts of the run."""
     return sum(find_metric(line, "seconds") or 0.0 for line in select_events(events, "train"))
+
+
+def audio_seconds(events: Sequence[Event]) -> float:
+    """Return the seconds of audio that all logged training intervals processed, including repetitions."""
+    speeds = [
+        (find_metric(line, "audio_per_second"), find_metric(line, "seconds")) for line in select_events(events, "train")
+    ]
+    return sum(rate * seconds for rate, seconds in speeds if rate is not None and seconds is not None)
