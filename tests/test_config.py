@@ -51,7 +51,7 @@ OURS = {
     "phase2.visible_loss_until": 0.5, "phase2.augment_until": 0.5, "train.clip": 1.0, "train.precision": "bf16",
     "train.masked_path": "predictor", "encoder.attention_start": 0.0, "predictor.attention_start": 0.0,
     "predictor.position_start": "sinusoid", "predictor.position_base": 10_000.0, "augment.mix_longest": 0.5,
-    "augment.speed": 0.0, "augment.equalizer": 0.0,
+    "augment.speed": 0.0, "augment.equalizer": 0.0, "phase2.refit_every": 0,
 } | {
     f"phase{number}.{name}": value for number in (1, 2) for name, value in {
         "hard": False, "temperature": 1.0, "centred": False, "dimensions": 0, "frontend_until": 1.0}.items()
@@ -59,8 +59,8 @@ OURS = {
 # What the file leaves to defaults: where and how a run is computed, and fields that its schedule does not use.
 LEFT_OUT = {
     "seed", "init_from", "augment.noise", "augment.speed_targets", "train.log_every", "phase1.ema_switch_every",
-    "phase1.final_lr", "phase2.final_lr", "phase1.batch_seconds", "phase2.batch_seconds", "phase1.buckets",
-    "phase2.buckets", "train.muon_momentum", "train.muon_weight_decay",
+    "phase1.refit_every", "phase1.final_lr", "phase2.final_lr", "phase1.batch_seconds", "phase2.batch_seconds",
+    "phase1.buckets", "phase2.buckets", "train.muon_momentum", "train.muon_weight_decay",
 } | FREE  # fmt: skip
 
 

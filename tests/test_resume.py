@@ -13,11 +13,15 @@ from sjepa import Encoder
 from sjepa.runs.folder import RunFolder
 from sjepa.train.loop import pretrain
 
+REFITTED = {"refit_every": 3, "dimensions": 4}  # a checkpoint and a refit fall on one step
+
 
 def test_a_run_killed_at_any_step_and_continued_equals_an_uninterrupted_one(
     corpus: Path, tmp_path: Path, micro: Make
 ) -> None:
-    config = micro(train={"checkpoint_every": 2, "optimizer": "muon"}, phase1={"steps": 9}, phase2={"steps": 14})
+    config = micro(
+        train={"checkpoint_every": 2, "optimizer": "muon"}, phase1={"steps": 9}, phase2=REFITTED | {"steps": 14}
+    )
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     assert pretrain(config, corpus, whole, show=False)
     kill_and_finish(arguments(config, corpus, killed, tmp_path), killed, kills=(3, 11, 13))
@@ -48,7 +52,7 @@ def kill_and_finish(call: list[str], run: Path, kills: tuple[int, ...], world_si
 def test_two_ranks_killed_and_continued_equal_two_ranks_never_stopped(
     corpus: Path, tmp_path: Path, micro: Make
 ) -> None:
-    config = micro(train={"checkpoint_every": 2}, phase2={"steps": 12})
+    config = micro(train={"checkpoint_every": 2}, phase2=REFITTED | {"steps": 12})
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     ranks = start_ranks(arguments(config, corpus, whole, tmp_path), tmp_path / "whole.txt", 2)
     assert [rank.wait() for rank in ranks] == [0, 0], ranks[0].text

@@ -386,6 +386,13 @@ def test_the_active_layer_is_the_argmax_of_smoothed_ranks() -> None:
     assert LayerChoice(LayerConfig(choice=2)).active == 2
 
 
+def test_targets_that_are_not_online_cannot_be_refitted(micro: Callable[..., Config]) -> None:
+    with pytest.raises(
+        UserError, match=r"phase1\.refit_every: mfcc-gmm targets are fitted once; only online-gmm targets"
+    ):
+        micro(phase1={"refit_every": 0.1})
+
+
 def test_an_online_codebook_that_does_not_read_the_encoder_follows_no_layer(
     corpus: Path, tmp_path: Path, micro: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -186,6 +186,28 @@ def test_the_mixture_moves_to_another_layer_if_requested(
     assert all(shape[1] == 2 * config.encoder.hidden_size for shape in seen)
 
 
+def test_online_targets_are_fitted_again_at_a_cadence(
+    corpus: Path, tmp_path: Path, micro: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    anchor, steps = Targets.anchor, []
+
+    def note(self: Targets, frames: torch.Tensor) -> None:
+        before, after = (half.clone() for half in frames.chunk(2, dim=1))
+        torch.testing.assert_close(before, after)
+        likelihoods = []
+        for refit in (lambda: None, lambda: anchor(self, frames)):
+            refit()
+            found = self.codebook.expect(self.projection(after))
+            likelihoods.append(float(found.log_likelihood / found.frames))
+        steps.append(likelihoods)
+
+    monkeypatch.setattr(Targets, "anchor", note)
+    config = micro(phase2={"steps": 7, "refit_every": 3, "dimensions": 4}, layer={"choice": 0})
+    assert pretrain(config, corpus, tmp_path / "run", show=False)
+    assert len(steps) == 2  # before steps 3 and 6 of phase 2, not before its first
+    assert all(after > before for before, after in steps)
+
+
 @pytest.mark.parametrize("reseed", [False, True])
 def test_dead_components_restart_if_requested(
     corpus: Path, tmp_path: Path, micro: Make, monkeypatch: pytest.MonkeyPatch, reseed: bool

@@ -203,6 +203,10 @@ def check_features(config: Config, phase: PhaseConfig, name: str) -> None:
     kind = KINDS[phase.targets]
     if phase.centred and not kind.can_centre:
         raise UserError(f"{name}.centred: {phase.targets} standardises its features, so they cannot be centred")
+    if phase.refit_every and not kind.online:
+        raise UserError(
+            f"{name}.refit_every: {phase.targets} targets are fitted once; only online-gmm targets are refitted"
+        )
     available = kind.count_dimensions(config.encoder.hidden_size, config.mfcc)
     if phase.dimensions > available:
         raise UserError(f"{name}.dimensions = {phase.dimensions}: the features have only {available}")

@@ -54,6 +54,9 @@ class PhaseConfig:
     """Steps between checks of the effective rank."""
     ema_switch_every: Cadence = 0.05
     """Steps between changes of the target encoder's decay."""
+    refit_every: Cadence = 0
+    """Steps between refits of online targets: principal components and mixture are fitted again to a new sample,
+    starting from the current posteriors, so that components keep their meaning (not in the paper). 0 never refits."""
     batch_seconds: Annotated[float, NOT_NEGATIVE] = 0.0
     """Seconds of audio in a global batch of this phase; 0 uses `batches.seconds`."""
     buckets: Annotated[tuple[float, ...], LENGTH] = ()
@@ -104,6 +107,11 @@ class Phase:
         """Return whether layers are checked after this step: at the cadence, and at the end of the phase."""
         every = max(1, self.steps(self.config.layer_check_every))
         return (step - self.start + 1) % every == 0 or step + 1 == self.end
+
+    def refits(self, step: int) -> bool:
+        """Return whether online targets are fitted again before this step."""
+        every, done = self.steps(self.config.refit_every), step - self.start
+        return every > 0 and done > 0 and done % every == 0
 
     def decay(self, step: int) -> float:
         every = max(1, self.steps(self.config.ema_switch_every))

@@ -80,7 +80,10 @@ class Targets(nn.Module):
         return torch.cat([self.centre(states[layer + 1]).float() for layer in layers], dim=2)
 
     def anchor(self, frames: Tensor) -> None:
-        """Move the mixture from one layer to another, with frames from `two_layer_features`."""
+        """Move projection and mixture from one layer to another, or to the same layer as it is now.
+
+        `frames` come from `two_layer_features`.
+        """
         before, after = frames.chunk(2, dim=1)
         before = self.projection(before)
         anchor_mixture(self.codebook, before, self.projection.fit(after), self.config)

@@ -1,4 +1,4 @@
-"""The start of a phase: make and fit its targets. Weights and optimizer state are kept."""
+"""Fit targets at the start of a phase, and again within it. Weights and optimizer state are kept."""
 
 from collections.abc import Callable
 from contextlib import closing
@@ -18,7 +18,7 @@ from sjepa.train.compute import autocast
 from sjepa.train.metrics import Log
 from sjepa.train.run import Run
 
-ANCHOR_HOURS = 1.0  # of audio to move the mixture to another layer: about as many frames as the reservoir keeps
+ANCHOR_HOURS = 1.0  # of audio to move or refit a mixture: about as many frames as the reservoir keeps
 
 
 def begin_phase(
@@ -48,10 +48,13 @@ def begin_phase(
     say(f"Phase {phase.number}: {phase.config.steps:,} steps, {targets.name} targets{on}, K = {targets.components}")
 
 
-def change_layer(run: Run, reader: BatchReader, plan: BatchPlan) -> None:
-    """Let online targets read the layer that the last check chose. `layer.on_change` may move the mixture to it."""
+def move_targets(run: Run, phase: Phase, reader: BatchReader, plan: BatchPlan) -> None:
+    """Let online targets read the layer that the last check chose, and fit them again if that is due."""
     before = run.active_layer
-    if before is None or not run.targets.online or not run.layer.follow() or run.config.layer.on_change == "carry":
+    if before is None or not run.targets.online:
+        return
+    moves = run.layer.follow() and run.config.layer.on_change == "anchor"
+    if not (moves or phase.refits(run.step)):
         return
     features = partial(run.targets.two_layer_features, layers=(before, run.layer.active))
     hours = min(ANCHOR_HOURS, run.config.gmm.fit_hours)

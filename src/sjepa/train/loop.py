@@ -35,7 +35,7 @@ from sjepa.targets.fit import require_frames
 from sjepa.targets.kinds import KINDS
 from sjepa.targets.layer import measure_effective_ranks
 from sjepa.train.agreement import StopAgreement, check_shared_disk, stop_if_asked
-from sjepa.train.boundary import begin_phase, change_layer
+from sjepa.train.boundary import begin_phase, move_targets
 from sjepa.train.branch import branch, check_directory, name_first_phases
 from sjepa.train.estimate import LARGEST_ON_CPU, describe_repetition
 from sjepa.train.extend import describe_extension, keep_earlier, keep_ended_phase, refuse_idle_change
@@ -195,7 +195,9 @@ def train_phase(training: Training, phase: Phase) -> bool:
     with closing(load(reader, plan, run.position, config.batches.workers, run.device, is_stopped)) as batches:
         while run.step < phase.end:
             step = run.step
-            change_layer(run, reader, plan)  # now, because a checkpoint names the layer that its mixture has read
+            move_targets(
+                run, phase, reader, plan
+            )  # now, because a checkpoint names the layer that its mixture has read
             asked = time.perf_counter()
             try:
                 batch = next(batches)
