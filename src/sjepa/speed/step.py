@@ -149,7 +149,7 @@ class WithoutMixture:
         self.targets, self.q = targets, targets(features)[0].clone()
         self.statistics = torch.zeros(targets.statistics_size, device=features.device)
 
-    def __call__(self, features: Tensor) -> tuple[Tensor, Tensor]:
+    def __call__(self, features: Tensor, aligned: Tensor | None = None) -> tuple[Tensor, Tensor]:
         return self.q, self.statistics
 
     def __getattr__(self, name: str) -> Any:

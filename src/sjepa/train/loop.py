@@ -195,9 +195,8 @@ def train_phase(training: Training, phase: Phase) -> bool:
     with closing(load(reader, plan, run.position, config.batches.workers, run.device, is_stopped)) as batches:
         while run.step < phase.end:
             step = run.step
-            move_targets(
-                run, phase, reader, plan
-            )  # now, because a checkpoint names the layer that its mixture has read
+            # At the start of a step, because a checkpoint names the layer that its mixture has read.
+            move_targets(run, phase, reader, plan)
             asked = time.perf_counter()
             try:
                 batch = next(batches)
