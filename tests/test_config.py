@@ -183,17 +183,6 @@ def test_values_that_cannot_work_are_refused_by_name(section: str, key: str, val
         from_toml(f"[{section}]\n{key} = {value}\n", "test")
 
 
-@pytest.mark.parametrize("option", ["speed", "equalizer"])
-def test_an_augmentation_that_no_phase_would_use_is_refused(option: str) -> None:
-    phases = "[phase1]\naugment_until = 0.0\n[phase2]\naugment_until = {}\n"
-    text = f"[augment]\n{option} = 0.1\n"
-    with pytest.raises(
-        UserError, match=rf"augment\.{option}: no phase augments.* raise phase1\.augment_until and phase2"
-    ):
-        from_toml(text + phases.format(0), "test")
-    assert getattr(from_toml(text + phases.format(0.5), "test").augment, option) == 0.1
-
-
 def test_a_settings_file_builds_on_a_preset_or_on_another_file(tmp_path: Path) -> None:
     (tmp_path / "below").mkdir()
     (tmp_path / "mine.toml").write_text(

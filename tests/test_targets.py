@@ -165,7 +165,7 @@ def test_an_anchored_mixture_keeps_its_components_on_another_layer() -> None:
         for parameter in norm.parameters():
             parameter.data.copy_(torch.randn(parameter.shape, generator=generator))
     before = carried.codebook.posterior(carried.frame_features(clean, 0))
-    anchored.anchor(anchored.two_layer_features(clean, (0, 1)).flatten(0, 1))
+    anchored.anchor(anchored.layer_features(clean, (0, 1)).flatten(0, 1))
     after, left = (targets.codebook.posterior(targets.frame_features(clean, 1)) for targets in (anchored, carried))
     assert perplexity(left) < 0.5 * perplexity(before)
     assert perplexity(after) > 0.8 * perplexity(before)
@@ -387,10 +387,12 @@ def test_the_active_layer_is_the_argmax_of_smoothed_ranks() -> None:
 
 
 def test_targets_that_are_not_online_cannot_be_refitted(micro: Callable[..., Config]) -> None:
-    with pytest.raises(
-        UserError, match=r"phase1\.refit_every: mfcc-gmm targets are fitted once; only online-gmm targets"
-    ):
+    words = r"phase{}\.refit_every: only online-gmm targets can be fitted again; set it to 0"
+    with pytest.raises(UserError, match=words.format(1)):
         micro(phase1={"refit_every": 0.1})
+    with pytest.raises(UserError, match=words.format(2)):
+        micro(phase2={"targets": "same", "refit_every": 0.1})
+    assert micro(phase3={"targets": "same", "refit_every": 0.1}).phases[2].refit_every
 
 
 def test_an_online_codebook_that_does_not_read_the_encoder_follows_no_layer(

@@ -2,6 +2,8 @@
 
 import itertools
 import shutil
+import signal
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,8 @@ from sjepa import DiagonalGMM, Encoder, UserError
 from sjepa.data.loader import Batch, BatchReader, plan_batches
 from sjepa.data.opening import open_corpus
 from sjepa.runs.folder import RunFolder
+from sjepa.runs.steps import load_encoder_at
+from sjepa.stopping import StoppedError
 from sjepa.targets.targets import Targets
 from sjepa.train import loop, metrics
 from sjepa.train.loop import load_noise, pretrain
@@ -158,14 +162,14 @@ def test_the_mixture_moves_to_another_layer_if_requested(
     monkeypatch.setattr(loop, "measure_effective_ranks", lambda *_: next(ranks))
     seen: list[tuple[int, int]] = []
     moved: list[tuple[int, int]] = []
-    anchor, two_layers = Targets.anchor, Targets.two_layer_features
+    anchor, layer_features = Targets.anchor, Targets.layer_features
     monkeypatch.setattr(
         Targets, "anchor", lambda self, frames: seen.append(tuple(frames.shape)) or anchor(self, frames)
     )
     monkeypatch.setattr(
         Targets,
-        "two_layer_features",
-        lambda self, clean, layers: moved.append(layers) or two_layers(self, clean, layers),
+        "layer_features",
+        lambda self, clean, layers: moved.append(layers) or layer_features(self, clean, layers),
     )
     config = micro(layer={"on_change": on_change, "smoothing": 0.0}, phase2={"layer_check_every": 2})
     assert pretrain(config, corpus, tmp_path / "run", show=False)
@@ -189,23 +193,83 @@ def test_the_mixture_moves_to_another_layer_if_requested(
 def test_online_targets_are_fitted_again_at_a_cadence(
     corpus: Path, tmp_path: Path, micro: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    anchor, steps = Targets.anchor, []
+    anchor, likelihoods = Targets.anchor, []
 
-    def note(self: Targets, frames: torch.Tensor) -> None:
-        before, after = (half.clone() for half in frames.chunk(2, dim=1))
-        torch.testing.assert_close(before, after)
-        likelihoods = []
+    def measure(self: Targets, frames: torch.Tensor) -> None:
         for refit in (lambda: None, lambda: anchor(self, frames)):
             refit()
-            found = self.codebook.expect(self.projection(after))
+            found = self.codebook.expect(self.projection(frames))
             likelihoods.append(float(found.log_likelihood / found.frames))
-        steps.append(likelihoods)
 
-    monkeypatch.setattr(Targets, "anchor", note)
+    monkeypatch.setattr(Targets, "anchor", measure)
     config = micro(phase2={"steps": 7, "refit_every": 3, "dimensions": 4}, layer={"choice": 0})
     assert pretrain(config, corpus, tmp_path / "run", show=False)
-    assert len(steps) == 2  # before steps 3 and 6 of phase 2, not before its first
-    assert all(after > before for before, after in steps)
+    before, after = likelihoods[::2], likelihoods[1::2]
+    assert len(before) == 2  # before steps 3 and 6 of phase 2, not before its first
+    assert all(a < b for a, b in zip(before, after, strict=True))
+
+
+@pytest.mark.parametrize("reason", [UserError, StoppedError])
+def test_a_run_that_ends_while_it_refits_saves_its_steps_and_refits_again(
+    reason: type[BaseException], corpus: Path, tmp_path: Path, micro: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"steps": 7, "refit_every": 4, "layer_check_every": 4}
+    config = micro(phase2=settings, layer={"on_change": "anchor", "smoothing": 0.0})
+    ranks = itertools.cycle([[2.0, 1.0]] * 3 + [[1.0, 9.0]] * 2)  # the layer changes at the refit too
+    monkeypatch.setattr(loop, "measure_effective_ranks", lambda *_: next(ranks))
+    assert pretrain(config, corpus, tmp_path / "whole", show=False)
+
+    def end(*_: Any, **__: Any) -> None:
+        raise reason
+
+    with monkeypatch.context() as patched, pytest.raises(UserError) if reason is UserError else nullcontext():
+        patched.setattr(Targets, "layer_features", end)
+        assert not pretrain(config, corpus, tmp_path / "run", show=False)
+    assert RunFolder(tmp_path / "run").step == 10  # checkpoints are due at steps 9 and 12
+    assert load_encoder_at(tmp_path / "run", 10).clusters.info.layer == 0
+    assert pretrain(config, corpus, tmp_path / "run", show=False)
+    assert lines(tmp_path / "run") == lines(tmp_path / "whole")
+    assert Encoder.from_pretrained(tmp_path / "run").clusters.info.layer == 1
+
+
+def test_a_stop_ends_the_sampling_of_a_refit(
+    corpus: Path, tmp_path: Path, micro: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layer_features, sampled = Targets.layer_features, []
+
+    def interrupt(self: Targets, clean: torch.Tensor, layers: tuple[int, ...]) -> torch.Tensor:
+        sampled.append(layers)
+        signal.raise_signal(signal.SIGTERM)
+        return layer_features(self, clean, layers)
+
+    monkeypatch.setattr(Targets, "layer_features", interrupt)
+    config = micro(phase2={"refit_every": 4}, layer={"choice": 0})
+    assert not pretrain(config, corpus, tmp_path / "run", show=False)
+    assert sampled == [(0,)]
+    assert RunFolder(tmp_path / "run").step == 10
+
+
+def test_a_phase_with_the_same_targets_reads_the_layer_that_its_first_line_names(
+    corpus: Path, tmp_path: Path, micro: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranks = itertools.chain([[2.0, 1.0]] * 5, itertools.repeat([1.0, 90.0]))  # changes with the last check of phase 2
+    monkeypatch.setattr(loop, "measure_effective_ranks", lambda *_: next(ranks))
+    config = micro(phase3={"targets": "same", "steps": 2})
+    assert pretrain(config, corpus, tmp_path / "run", show=False)
+    assert [line["active_layer"] for line in lines(tmp_path / "run", "phase")] == [None, 0, 1]
+    assert [line["active_layer"] for line in lines(tmp_path / "run", "train")] == [None] * 6 + [0] * 6 + [1] * 2
+
+
+@pytest.mark.parametrize("option", ["speed", "equalizer"])
+def test_an_augmentation_that_no_phase_would_use_is_refused_in_a_new_run(
+    option: str, corpus: Path, tmp_path: Path, micro: Make
+) -> None:
+    unused = {"augment_until": 0}
+    config = micro(augment={option: 0.1}, phase1=unused, phase2=unused)
+    words = rf"augment\.{option}: no phase augments .* raise phase1\.augment_until and phase2\.augment_until"
+    with pytest.raises(UserError, match=words):
+        pretrain(config, corpus, tmp_path / "run", show=False)
+    assert pretrain(change(config, phase1={"augment_until": 3}), corpus, tmp_path / "run", show=False)
 
 
 @pytest.mark.parametrize("reseed", [False, True])

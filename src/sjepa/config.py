@@ -127,10 +127,6 @@ class Config(Settings):
             raise UserError(
                 f"mfcc.cepstra = {self.mfcc.cepstra}: there are only {self.mfcc.mels} mel filters (mfcc.mels)"
             )
-        changed = [name for name in ("speed", "equalizer") if getattr(self.augment, name)]
-        if changed and not any(phase.augment_until for phase in self.phases):
-            phases = " and ".join(f"{phase_name(number)}.augment_until" for number in range(1, len(self.phases) + 1))
-            raise UserError(f"augment.{changed[0]}: no phase augments its audio; raise {phases}, for example to 1.0")
         if self.mask.lowest is not None and self.mask.lowest > self.mask.ratio:
             raise UserError(f"mask.lowest = {self.mask.lowest}: it should lie between 0 and mask.ratio")
         if self.layer.choice is not None and not 0 <= self.layer.choice < self.encoder.layers:
@@ -186,6 +182,9 @@ def check_phases(config: Config) -> None:
         name = phase_name(number)
         if phase.targets != "same":
             check_features(config, phase, name)
+        kind = KINDS[config.phases[config.fitted_phase(number) - 1].targets]
+        if phase.refit_every and not (kind.online and kind.reads_encoder):
+            raise UserError(f"{name}.refit_every: only online-gmm targets can be fitted again; set it to 0")
         batches = config.batches_in(phase)
         if not batches.buckets:
             raise UserError("batches.buckets: give at least one length in seconds, all above 0")
@@ -203,10 +202,6 @@ def check_features(config: Config, phase: PhaseConfig, name: str) -> None:
     kind = KINDS[phase.targets]
     if phase.centred and not kind.can_centre:
         raise UserError(f"{name}.centred: {phase.targets} standardises its features, so they cannot be centred")
-    if phase.refit_every and not kind.online:
-        raise UserError(
-            f"{name}.refit_every: {phase.targets} targets are fitted once; only online-gmm targets are refitted"
-        )
     available = kind.count_dimensions(config.encoder.hidden_size, config.mfcc)
     if phase.dimensions > available:
         raise UserError(f"{name}.dimensions = {phase.dimensions}: the features have only {available}")
@@ -222,6 +217,14 @@ def check_first_targets(config: Config) -> None:
         raise UserError(f"phase1.targets = {targets!r}: phase 1 has no trained encoder to take targets from{hint}")
     if config.layer.choice is None:
         raise UserError(f"phase1.targets = {targets!r}: no effective rank is measured before phase 1; set layer.choice")
+
+
+def check_augmentation(config: Config) -> None:
+    """Raise UserError if a new run asks for a speed change or an equalizer, but no phase augments its audio."""
+    changed = [name for name in ("speed", "equalizer") if getattr(config.augment, name)]
+    if changed and not any(phase.augment_until for phase in config.phases):
+        phases = " and ".join(f"{phase_name(number)}.augment_until" for number in range(1, len(config.phases) + 1))
+        raise UserError(f"augment.{changed[0]}: no phase augments its audio; raise {phases}, for example to 1.0")
 
 
 # Fields that a continued run may change for one start, because they change no target, loss or rate.

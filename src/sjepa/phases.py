@@ -55,7 +55,7 @@ class PhaseConfig:
     ema_switch_every: Cadence = 0.05
     """Steps between changes of the target encoder's decay."""
     refit_every: Cadence = 0
-    """Steps between refits of online targets: principal components and mixture are fitted again to a new sample,
+    """Steps between refits of online targets: principal components and mixture are fitted again to an hour of audio,
     starting from the current posteriors, so that components keep their meaning (not in the paper). 0 never refits."""
     batch_seconds: Annotated[float, NOT_NEGATIVE] = 0.0
     """Seconds of audio in a global batch of this phase; 0 uses `batches.seconds`."""
@@ -110,8 +110,8 @@ class Phase:
 
     def refits(self, step: int) -> bool:
         """Return whether online targets are fitted again before this step."""
-        every, done = self.steps(self.config.refit_every), step - self.start
-        return every > 0 and done > 0 and done % every == 0
+        every, done = max(1, self.steps(self.config.refit_every)), step - self.start
+        return self.config.refit_every > 0 and done > 0 and done % every == 0
 
     def decay(self, step: int) -> float:
         every = max(1, self.steps(self.config.ema_switch_every))

@@ -67,18 +67,16 @@ class LayerChoice:
         return self.chosen if self.held is None else self.held
 
     def hold(self) -> None:
-        """Keep the active layer whatever later checks choose, until `release`."""
+        """Keep the active layer whatever later checks choose, until `follow` or `release`."""
         self.held = self.active
 
     def release(self) -> None:
         """Use the layer that the last check chose."""
         self.held = None
 
-    def follow(self) -> bool:
-        """Hold the layer that the last check chose. Return whether it is another one than before."""
-        before = self.active
+    def follow(self) -> None:
+        """Hold the layer that the last check chose."""
         self.held = self.chosen
-        return self.held != before
 
     def observe(self, effective_ranks: list[float], used: bool = True) -> None:
         """Add new ranks to the average and choose the layer. Hysteresis applies only if targets read the layer."""

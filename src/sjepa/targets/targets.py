@@ -1,5 +1,7 @@
 """The common interface of all targets: from clean audio to a distribution over K components at every frame."""
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -73,20 +75,20 @@ class Targets(nn.Module):
         return self.centre(sample).float()
 
     @torch.no_grad()
-    def two_layer_features(self, clean: Tensor, layers: tuple[int, int]) -> Tensor:
-        """Return the features of two layers of the target encoder, concatenated: (B, T, 2 D)."""
+    def layer_features(self, clean: Tensor, layers: Sequence[int]) -> Tensor:
+        """Return the features of L layers of the target encoder, concatenated: (B, T, L D)."""
         assert self.target_encoder is not None
         states = self.target_encoder(clean, until=max(layers)).hidden_states
         return torch.cat([self.centre(states[layer + 1]).float() for layer in layers], dim=2)
 
     def anchor(self, frames: Tensor) -> None:
-        """Move projection and mixture from one layer to another, or to the same layer as it is now.
+        """Fit projection and mixture again, to frames from `layer_features` of their layer.
 
-        `frames` come from `two_layer_features`.
+        If the frames have two layers, move from the first to the second.
         """
-        before, after = frames.chunk(2, dim=1)
-        before = self.projection(before)
-        anchor_mixture(self.codebook, before, self.projection.fit(after), self.config)
+        layers = frames.split(self.features.dimension, dim=1)
+        before = self.projection(layers[0])
+        anchor_mixture(self.codebook, before, self.projection.fit(layers[-1]), self.config)
         distributed.broadcast_module(self.projection)
         distributed.broadcast_module(self.codebook)
 
@@ -123,18 +125,21 @@ class Targets(nn.Module):
 
         If the codebook is online, also return the statistics of `features` as one vector, for `update`.
         """
-        powers, joint = self.log_joint(features)
-        statistics = None
-        if self.online:
-            # Responsibilities always have temperature 1, so that soft and hard runs have the same clusters.
-            statistics = self.codebook.statistics(powers, torch.softmax(joint, dim=1)).flatten()
-        if aligned is not None:
-            _, joint = self.log_joint(aligned)
+        read = features if aligned is None else aligned
+        powers, joint = self.log_joint(read)
+        posterior = torch.softmax(joint, dim=1)
         if self.hard:
             q = F.one_hot(joint.argmax(1), self.components).float()
         else:
-            q = torch.softmax(joint / self.temperature, dim=1)
-        return q.view(*(features if aligned is None else aligned).shape[:2], -1), statistics
+            q = posterior if self.temperature == 1.0 else torch.softmax(joint / self.temperature, dim=1)
+        statistics = None
+        if self.online:
+            if aligned is not None:
+                powers, joint = self.log_joint(features)
+                posterior = torch.softmax(joint, dim=1)
+            # Responsibilities always have temperature 1, so that soft and hard runs have the same clusters.
+            statistics = self.codebook.statistics(powers, posterior).flatten()
+        return q.view(*read.shape[:2], -1), statistics
 
     def log_joint(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """Return the powers of features (B, T, D) that statistics sum, and their log densities (B T, K)."""

@@ -13,6 +13,7 @@ from sjepa.data.sampler import BatchPlan
 from sjepa.phases import Phase
 from sjepa.progress import bar, say
 from sjepa.seeds import seed_from
+from sjepa.stopping import StoppedError
 from sjepa.targets.reservoir import Reservoir
 from sjepa.train.compute import autocast
 from sjepa.train.metrics import Log
@@ -29,8 +30,9 @@ def begin_phase(
     log: Log,
     show: bool,
     check_stop: Callable[[], None] = lambda: None,
+    is_stopped: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Make and fit the targets of a phase. `check_stop` raises if the run should stop."""
+    """Make and fit the targets of a phase. `check_stop` and `is_stopped` are as in `sample_frames`."""
     check_stop()
     if phase.config.targets == "same":
         targets, curve = run.targets, []
@@ -39,27 +41,43 @@ def begin_phase(
         run.layer.release()
         frames = partial(targets.frames_to_fit, layer=run.layer.active)
         note = f"Sampling frames for K = {targets.components}"
-        curve = targets.fit(sample_frames(run, frames, reader, plan, hours, note, show, check_stop))
+        curve = targets.fit(sample_frames(run, frames, reader, plan, hours, note, show, check_stop, is_stopped))
     run.install(targets, phase.number, new_output=phase.config.targets != "same")
     torch.cuda.empty_cache()  # a step cannot reuse the memory blocks of a fit
-    facts = {"phase": phase.number, "targets": targets.name, "k": targets.components, "active_layer": run.active_layer}
+    layer = None if targets.target_encoder is None else run.next_layer
+    facts = {"phase": phase.number, "targets": targets.name, "k": targets.components, "active_layer": layer}
     log.write("phase", run.step, **facts, log_likelihood=curve)
-    on = "" if run.active_layer is None else f" on layer {run.active_layer} of the target encoder"
+    on = "" if layer is None else f" on layer {layer} of the target encoder"
     say(f"Phase {phase.number}: {phase.config.steps:,} steps, {targets.name} targets{on}, K = {targets.components}")
 
 
-def move_targets(run: Run, phase: Phase, reader: BatchReader, plan: BatchPlan) -> None:
-    """Let online targets read the layer that the last check chose, and fit them again if that is due."""
-    before = run.active_layer
-    if before is None or not run.targets.online:
+def move_targets(
+    run: Run,
+    phase: Phase,
+    reader: BatchReader,
+    plan: BatchPlan,
+    show: bool,
+    is_stopped: Callable[[], bool] = lambda: False,
+) -> None:
+    """Let online targets read the layer that the last check chose, and fit them again if that is due.
+
+    Raise StoppedError if `is_stopped` in the meantime. The targets are then as they were.
+    """
+    if run.active_layer is None or not run.targets.online:
         return
-    moves = run.layer.follow() and run.config.layer.on_change == "anchor"
-    if not (moves or phase.refits(run.step)):
-        return
-    features = partial(run.targets.two_layer_features, layers=(before, run.layer.active))
-    hours = min(ANCHOR_HOURS, run.config.gmm.fit_hours)
-    run.targets.anchor(sample_frames(run, features, reader, plan, hours))
-    torch.cuda.empty_cache()
+    layers = tuple(dict.fromkeys([run.active_layer, run.next_layer]))
+    if phase.refits(run.step) or (len(layers) > 1 and run.config.layer.on_change == "anchor"):
+        hours, epoch = min(ANCHOR_HOURS, run.config.gmm.fit_hours), run.position[0]
+        features, note = partial(run.targets.layer_features, layers=layers), "Sampling frames to fit targets again"
+
+        def check_stop() -> None:
+            if is_stopped():
+                raise StoppedError
+
+        frames = sample_frames(run, features, reader, plan, hours, note, show, check_stop, is_stopped, epoch)
+        run.targets.anchor(frames)
+        torch.cuda.empty_cache()
+    run.layer.follow()
 
 
 @torch.no_grad()
@@ -69,20 +87,25 @@ def sample_frames(
     reader: BatchReader,
     plan: BatchPlan,
     hours: float,
-    note: str = "",
-    show: bool = False,
-    check_stop: Callable[[], None] = lambda: None,
+    note: str,
+    show: bool,
+    check_stop: Callable[[], None],
+    is_stopped: Callable[[], bool],
+    epoch: int = 0,
 ) -> Tensor:
-    """Sample features uniformly from the given hours of audio, in one streaming pass."""
+    """Sample features uniformly from the first hours of an epoch, in one streaming pass.
+
+    `check_stop` raises if the run should stop. `is_stopped` ends the wait for storage that does not answer.
+    """
     reservoir = Reservoir(run.config.gmm.reservoir, seed_from(run.config.seed, run.step))
-    epoch = plan.epoch(0)
-    wanted = epoch.count_batches(hours * 3600)
+    specs = plan.epoch(epoch)
+    wanted = specs.count_batches(hours * 3600)
     with (
-        closing(load(reader, plan, (0, 0), run.config.batches.workers, run.device)) as batches,
+        closing(load(reader, plan, (epoch, 0), run.config.batches.workers, run.device, is_stopped)) as batches,
         bar(note, wanted, show=show) as progress,
     ):
         for index in range(wanted):
-            spec, batch = epoch[index], next(batches)
+            spec, batch = specs[index], next(batches)
             with autocast(run.config, run.device):
                 frames = features(batch.clean)
             reservoir.add(frames.float(), spec.utterances[spec.places(distributed.rank(), distributed.world_size())])

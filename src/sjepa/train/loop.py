@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sjepa import distributed
 from sjepa.audio.io import SAMPLE_RATE
-from sjepa.config import Config, all_differences, differences
+from sjepa.config import Config, all_differences, check_augmentation, differences
 from sjepa.data.corpus import Corpus
 from sjepa.data.corpus_mix import CorpusMix
 from sjepa.data.loader import BatchConfig, BatchReader, load, plan_batches, to_float
@@ -135,9 +135,11 @@ def run_to_end(job: Job, request: StopRequest, show: bool) -> bool:
             distributed.run_on_main_rank(lambda: run.repair_encoder(folder))
             if folder.data == data:  # no need to read the audio; other audio is read and refused
                 return True
-    elif config.init_from:
-        run.load_encoder_weights(config.init_from)
-        say(f"The encoder starts from {config.init_from}")
+    else:
+        check_augmentation(config)
+        if config.init_from:
+            run.load_encoder_weights(config.init_from)
+            say(f"The encoder starts from {config.init_from}")
     kept = ShardCache(Path(settings.shard_cache), int(settings.shard_cache_gb * 1e9)) if settings.shard_cache else None
     alone = distributed.world_size() == 1  # several ranks stop together, once they have read the audio
     with nothing_unsaved() if alone else nullcontext():
@@ -168,6 +170,11 @@ def train_phase(training: Training, phase: Phase) -> bool:
     run, corpus, log = training.run, training.corpus, training.log
     config, world_size, rank = run.config, distributed.world_size(), distributed.rank()
     parts = config.train.accumulate
+
+    def is_stopped() -> bool:
+        # Several ranks agree on a stop in a step, and a step needs a batch.
+        return world_size == 1 and bool(training.stop.request)
+
     plan = training.plans[config.batches_in(phase.config)]
     if run.step <= run.data_since:
         describe_epoch(corpus, plan, log, run.step)
@@ -183,23 +190,19 @@ def train_phase(training: Training, phase: Phase) -> bool:
             run.position = (run.position[0] + 1, 0)  # a position does not apply to batches of another size
         request = training.stop.request
         request.moment = "before the next step"
-        begin_phase(run, phase, reader, plan, log, training.show, lambda: stop_if_asked(request))
+        begin_phase(run, phase, reader, plan, log, training.show, lambda: stop_if_asked(request), is_stopped)
         training.progress.restart_estimate()  # the fit is no step, and the steps of each phase take a different time
     training.stop.request.moment = "after this step"
     speed = Speed(run.device)
 
-    def is_stopped() -> bool:
-        # Several ranks agree on a stop in a step, and a step needs a batch.
-        return world_size == 1 and bool(training.stop.request)
-
     with closing(load(reader, plan, run.position, config.batches.workers, run.device, is_stopped)) as batches:
         while run.step < phase.end:
             step = run.step
-            # At the start of a step, because a checkpoint names the layer that its mixture has read.
-            move_targets(run, phase, reader, plan)
             asked = time.perf_counter()
             try:
                 batch = next(batches)
+                # Not after the last step, because a checkpoint names the layer that its mixture has read.
+                move_targets(run, phase, reader, plan, training.show, is_stopped)
             except (UserError, StoppedError):
                 if world_size == 1:
                     save_unsaved(training, phase)
@@ -351,7 +354,7 @@ def check_layers(run: Run, log: Log) -> None:
         phase=run.phase,
         effective_ranks=effective_ranks,
         smoothed=run.layer.smoothed,
-        active_layer=run.layer.chosen if run.targets.online else run.layer.active,
+        active_layer=run.next_layer,
     )
 
 

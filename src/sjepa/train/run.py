@@ -104,6 +104,11 @@ class Run:
         """The layer of the target encoder that targets read, or None if they do not read the encoder."""
         return self.layer.active if self.targets.target_encoder is not None else None
 
+    @property
+    def next_layer(self) -> int:
+        """The layer that targets read in the next step, if they read the encoder, or else that of the last check."""
+        return self.layer.chosen if self.targets.online else self.layer.active
+
     def make_targets(self, phase: Phase) -> Targets:
         """Make the targets of a phase, not fitted yet. `same` means the targets of the previous phase."""
         number = self.config.fitted_phase(phase.number)
