@@ -13,7 +13,7 @@ from sjepa.fields import TABLE, Kind, require
 from sjepa.files import read_json
 from sjepa.model.encoder_config import EncoderConfig
 from sjepa.subcommands import parse
-from sjepa.train.estimate import H200, LARGEST_ON_CPU, Machine, PhaseWork, StepTime, Work, describe_plan
+from sjepa.train.estimate import H200, LARGEST_ON_CPU, Machine, PhaseWork, StepTime, Work, describe_plan, useful_gpus
 
 if TYPE_CHECKING:
     from sjepa.config import Config
@@ -33,8 +33,8 @@ class Plan:
     hours: Annotated[float, AMOUNT]
     """Hours of audio in the corpus."""
     gpus: Annotated[int | None, AMOUNT] = None
-    """Number of GPUs, 8 per node. The default is 8, or the number of utterances in a batch if that is smaller, and 1
-    for an encoder that a CPU can train."""
+    """Number of GPUs, 8 per node. The default is 8, or fewer if 8 are hardly faster, and 1 for an encoder that a CPU
+    can train."""
     throughput: tuple[str, ...] = ()
     """Seconds of audio per second that one GPU trains on: one number for steps of any size, or JSON files of
     `sjepa bench step` for steps of several sizes. The default was measured on an H200."""
@@ -65,8 +65,7 @@ def run(arguments: list[str]) -> None:
     decode_rate = read_rate(command.decode, "--decode", ("decode", "flac", "audio_per_second"))
     work = planned_work(config, command.hours)
     most = work.utterances_per_batch
-    usual = 1 if config.encoder.hidden_size <= LARGEST_ON_CPU else min(8, most)
-    gpus = usual if command.gpus is None else command.gpus
+    gpus = command.gpus or 1
     if gpus > most:
         raise UserError(f"--gpus {gpus}: a batch has {most} utterances, so at most {most} GPUs can share it")
     machine = Machine(
@@ -80,6 +79,8 @@ def run(arguments: list[str]) -> None:
         command.disk,
         "" if command.throughput else name_source(command.preset),
     )
+    if command.gpus is None and config.encoder.hidden_size > LARGEST_ON_CPU:
+        machine = replace(machine, gpus=min(8, useful_gpus(work, machine)[0]))
     print("\n".join(describe_plan(work, machine, command.shard_hours)))
 
 

@@ -34,7 +34,8 @@ class Probe:
     layer: str = "last"
     """Layer to probe: a number from 0, last, or all."""
     frames: Annotated[int, INDEX] = 125_000
-    """Frames for the phone probes, from random whole utterances; 0 uses all, as in the paper, and is slow."""
+    """Frames for the phone probes, from random whole utterances; 0 uses all, as in the paper, and is slow. The other
+    probes always use all utterances."""
     step: Annotated[int | None, INDEX] = None
     """Use the checkpoint at this step instead of the newest encoder of a run; see train.keep_every."""
     prosody: bool = False

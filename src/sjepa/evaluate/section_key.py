@@ -78,5 +78,7 @@ class SectionKey:
     @property
     def reported_note(self) -> str:
         """The meaning of the sign of reported results."""
-        alignment = ", with 67 phonemes of another alignment" if self.kind is SectionKind.PROBES else ""
-        return f"{REPORTED_NOTE}{alignment}."
+        if self.kind is not SectionKind.PROBES:
+            return f"{REPORTED_NOTE}."
+        frames = "" if self.frames is None and not self.phones else ", on all frames of dev-clean"
+        return f"{REPORTED_NOTE}, with 67 phonemes of another alignment{frames}."

@@ -212,9 +212,9 @@ def summarise(work: Work, machine: Machine, shard_hours: float) -> list[str]:
     )
     batches = " and ".join(f"{size:,.0f}" for size in dict.fromkeys(phase.batch_seconds for phase in work.phases))
     return [
-        f"{work.hours:,.0f} hours on {where}",
+        f"{work.hours:,.0f} hour{'' if round(work.hours) == 1 else 's'} on {where}",
         f"  steps     {work.steps:,}, each with up to {batches} s of audio",
-        f"  audio     up to {work.audio_seconds / 3600:,.0f} hours: the corpus {work.repetitions:.2f} times",
+        f"  audio     up to {work.audio_seconds / 3600:,.0f} hours: the corpus {format_times(work.repetitions)}",
         f"  time      {format_duration(work.audio_seconds / pace)} at {pace:,.0f} s of audio per second",
         *([f"  rates     {machine.source}"] if machine.source else []),
         f"  storage   {flac} as flac shards, {int16} as int16",
@@ -256,7 +256,8 @@ def describe_scaling(work: Work, machine: Machine) -> list[str]:
     lines = [
         f"the GPUs alone, on other numbers of them: {megabytes:.0f} MB of gradients per step, "
         f"{machine.cards} network card{plural} of {machine.card_rate:g} Gb/s per node",
-        f"{'GPUs':>6}{'audio per GPU':>15}{'step, ms':>17}{'gradients':>11}{'audio s/s':>12}{'per GPU':>9}{'time':>14}",
+        f"{'GPUs':>6}{'audio per GPU':>15}{'ms, phase 1 / 2':>17}{'gradients':>11}{'audio s/s':>12}"
+        f"{'per GPU':>9}{'time':>14}",
     ]
     alone = rates(work, replace(machine, gpus=1))["GPUs"]
     counts = {2**power for power in range(12)} | {machine.gpus}
@@ -282,6 +283,10 @@ def describe_scaling(work: Work, machine: Machine) -> list[str]:
         most = work.utterances_per_batch
         lines.append(f"A batch has {most} utterances, so at most {most} GPUs can share it.")
     return lines
+
+
+def format_times(count: float) -> str:
+    return f"{count:,.0f} times" if count >= 10 else f"{count:.2f} times"
 
 
 def format_bytes(size: float) -> str:
