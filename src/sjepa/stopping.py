@@ -17,8 +17,10 @@ _active: "StopRequest | None" = None  # this process's request, while signals ar
 
 
 class StoppedError(BaseException):
-    """The work stopped on request. All progress is saved. Like KeyboardInterrupt, it is not an Exception, because
-    handlers of all errors, for example of damaged audio, should not handle it."""
+    """The work stopped on request. All progress is saved.
+
+    Like KeyboardInterrupt, this is no Exception, so that handlers of all errors do not take it for, say, damaged audio.
+    """
 
 
 class StopRequest:

@@ -57,7 +57,7 @@ def move_targets(
     reader: BatchReader,
     plan: BatchPlan,
     show: bool,
-    is_stopped: Callable[[], bool] = lambda: False,
+    is_stopped: Callable[[], bool],
 ) -> None:
     """Let online targets read the layer that the last check chose, and fit them again if that is due.
 

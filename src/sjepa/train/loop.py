@@ -201,13 +201,13 @@ def train_phase(training: Training, phase: Phase) -> bool:
             asked = time.perf_counter()
             try:
                 batch = next(batches)
+                speed.count_wait(asked)
                 # Not after the last step, because a checkpoint names the layer that its mixture has read.
                 move_targets(run, phase, reader, plan, training.show, is_stopped)
             except (UserError, StoppedError):
                 if world_size == 1:
                     save_unsaved(training, phase)
                 raise
-            speed.count_wait(asked)
             speed.audio += batch.seconds * world_size
             training.stop.ask()
             train_step(run, phase, batch, training.noise)
