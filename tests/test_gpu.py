@@ -122,6 +122,20 @@ def test_steps_on_a_gpu_train_as_on_a_cpu(corpus: Path, tmp_path: Path, optimize
     assert losses["captured"] == pytest.approx(losses["cpu"], rel=tolerance)
 
 
+def test_what_ends_within_a_phase_trains_the_same_in_captured_steps(corpus: Path, tmp_path: Path) -> None:
+    """Where augmentation ends, and where the front end stops learning, the compiler makes other code."""
+    from small_runs import lines
+
+    losses = {}
+    for compiled in (False, True):
+        config = on_gpu(precision="fp32", compile=compiled)
+        config = change(config, augment={"speed": 0.1, "equalizer": 6.0})
+        config = change(config, phase1={"steps": 30, "warmup": 0, "augment_until": 10, "frontend_until": 20})
+        assert pretrain(config, corpus, tmp_path / str(compiled), show=False)
+        losses[compiled] = [line["loss"] for line in lines(tmp_path / str(compiled), "train")]
+    assert losses[True] == pytest.approx(losses[False], rel=1e-3)
+
+
 def test_recomputed_layers_can_be_captured_with_dropout(corpus: Path, tmp_path: Path) -> None:
     """Attention with dropout must not be recomputed: the random state that this takes cannot be part of a graph."""
     from small_runs import lines

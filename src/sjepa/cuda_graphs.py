@@ -12,9 +12,10 @@ MOST_GRAPHS = 512  # LayerDrop alone causes 64 kinds of step; each graph takes a
 class StepGraphs:
     """CUDA graphs, one per kind of step: shape, LayerDrop, loss terms, decay and active layer.
 
-    The first step of a new shape runs without a graph, which also compiles the network. After that, the first step of
-    each kind is captured, and later ones are replayed. All graphs share one memory pool, because only one runs at a
-    time. A step without a graph needs as much memory again, so all graphs are dropped first and captured again later.
+    The first step of a new shape or a new `code` runs without a graph, which also compiles the network: a capture
+    cannot compile. After that, the first step of each kind is captured, and later ones are replayed. All graphs share
+    one memory pool, because only one runs at a time. A step without a graph needs as much memory again, so all graphs
+    are dropped first and captured again later.
     """
 
     def __init__(self) -> None:
@@ -27,20 +28,23 @@ class StepGraphs:
         self.pool = torch.cuda.graph_pool_handle()
         torch.cuda.empty_cache()
 
-    def run(self, kind: Hashable, inputs: list[Tensor], work: Callable[..., None]) -> None:
-        """Run `work(*inputs)`. It may change tensors in place. It must not use host values outside `kind`."""
-        shapes = tuple(tensor.shape for tensor in inputs)
-        kind = (kind, shapes)
-        if shapes not in self.inputs:
+    def run(self, kind: Hashable, inputs: list[Tensor], work: Callable[..., None], code: Hashable = None) -> None:
+        """Run `work(*inputs)`. It may change tensors in place. It must not use host values outside `kind`.
+
+        `code` is the part of `kind` for which other code is compiled.
+        """
+        compiled = (code, *(tensor.shape for tensor in inputs))
+        kind = (kind, compiled)
+        if compiled not in self.inputs:
             self.clear()
             work(*inputs)
-            self.inputs[shapes] = [torch.empty_like(tensor) for tensor in inputs]
+            self.inputs[compiled] = [torch.empty_like(tensor) for tensor in inputs]
             torch.cuda.empty_cache()
             return
-        for captured, new in zip(self.inputs[shapes], inputs, strict=True):
+        for captured, new in zip(self.inputs[compiled], inputs, strict=True):
             captured.copy_(new)
         if kind not in self.graphs:
-            self.graphs[kind] = self.capture(self.inputs[shapes], work)
+            self.graphs[kind] = self.capture(self.inputs[compiled], work)
             if len(self.graphs) > MOST_GRAPHS:
                 self.graphs.popitem(last=False)
         self.graphs.move_to_end(kind)

@@ -31,8 +31,10 @@ def disable_padded_buffers() -> None:
 
 
 def silence_compiler() -> None:
-    """Leave out two warnings that ask for nothing: TF32 is off on purpose, and `keep_attention` is safe here."""
+    """Leave out warnings that ask for nothing: TF32 is off on purpose, the equalizer needs a Fourier transform, and
+    `keep_attention` is safe here."""
     warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores")
+    warnings.filterwarnings("ignore", message="Torchinductor does not support code generation for complex operators")
     logging.getLogger("torch._higher_order_ops.wrap").setLevel(logging.ERROR)
 
 

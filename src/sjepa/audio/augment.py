@@ -7,7 +7,6 @@ and captured with the rest of the step. Targets are computed from clean audio.
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Annotated, NamedTuple
 
 import numpy as np
@@ -138,7 +137,6 @@ def align_features(features: Tensor, draws: Tensor, frames: int) -> Tensor:
     return torch.lerp(features[utterance, before], features[utterance, after], share)
 
 
-@lru_cache
 def band_shapes(bins: int, device: torch.device) -> Tensor:
     """Triangles on the mel scale that interpolate between the equalizer's control points: (BANDS, bins)."""
     mel = torch.log1p(torch.linspace(0, SAMPLE_RATE / 2, bins, device=device) / 700.0)

@@ -43,6 +43,11 @@ class StepKind:
     layer: int | None
     """Active layer of the target encoder, or None if targets do not read it."""
 
+    @property
+    def code(self) -> tuple[bool, bool]:
+        """The values for which the compiler makes other code."""
+        return self.augments, self.trains_frontend
+
 
 def find_step_kind(run: Run, phase: Phase) -> StepKind:
     """Return the kind of the next step."""
@@ -90,7 +95,7 @@ def train_step(run: Run, phase: Phase, batch: Batch, noise: Tensor | None) -> No
     if run.graphs is None:
         work(*batch.inputs)
     else:
-        run.graphs.run(kind, batch.inputs, work)
+        run.graphs.run(kind, batch.inputs, work, kind.code)
 
 
 class PartSums(NamedTuple):
