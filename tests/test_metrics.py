@@ -114,6 +114,15 @@ def test_a_gpu_that_waits_for_audio_is_an_alarm() -> None:
     assert "waits for audio 30% of the time" in alarm["message"]
 
 
+def test_masked_accuracy_that_falls_to_less_than_half_is_an_alarm() -> None:
+    masked = HEALTHY["accuracy_masked"]
+    assert find_alarms(HEALTHY, 100, 0.5, best_masked=1.9 * masked) == []
+    (alarm,) = find_alarms(HEALTHY, 100, 0.5, best_masked=2.1 * masked)
+    assert alarm["code"] == "accuracy-fell"
+    assert f"({masked:.0%}, before {2.1 * masked:.0%})" in alarm["message"]
+    assert find_alarms(HEALTHY | {"accuracy_masked": 0.02}, 100, 0.5, best_masked=0.05) == []  # early in training
+
+
 def test_predictions_at_chance_are_no_alarm_early_in_a_phase() -> None:
     values = HEALTHY | {"target_perplexity": 97.0, "accuracy_masked": 0.01, "accuracy_visible": 0.01}
     assert find_alarms(values, 100, 0.05) == []

@@ -6,10 +6,12 @@ from typing import Any, Literal, TypedDict
 
 WAITING = 0.1  # a GPU may wait for audio during this share of the time
 EARLY = 0.2  # share of a phase; before it, predictions at chance level raise no alarm
+KNOWN = 0.1  # accuracy at masked frames from which a fall to half raises an alarm
 Code = Literal[
     "targets-collapsed",
     "targets-uniform",
     "nothing-learned",
+    "accuracy-fell",
     "dead-components",
     "targets-drift",
     "skipped-steps",
@@ -25,8 +27,13 @@ class Alarm(TypedDict):
     message: str
 
 
-def find_alarms(values: Mapping[str, Any], components: int, progress: float, waiting: float = 0.0) -> list[Alarm]:
-    """Return the alarms of a logged interval at `progress` (0 to 1) of its phase. `waiting` is a share of GPU time."""
+def find_alarms(
+    values: Mapping[str, Any], components: int, progress: float, waiting: float = 0.0, best_masked: float = 0.0
+) -> list[Alarm]:
+    """Return the alarms of a logged interval at `progress` (0 to 1) of its phase.
+
+    `waiting` is a share of GPU time. `best_masked` is the best accuracy so far at masked frames, with the same targets.
+    """
     found: list[Alarm] = []
 
     def add(code: Code, message: str) -> None:
@@ -49,6 +56,12 @@ def find_alarms(values: Mapping[str, Any], components: int, progress: float, wai
             "nothing-learned",
             f"nothing is learned: {max(masked, visible):.1%} of frames are predicted correctly; "
             f"chance is {1 / components:.1%}",
+        )
+    if best_masked > KNOWN and masked < best_masked / 2:
+        add(
+            "accuracy-fell",
+            f"masked frames are predicted much worse than before ({masked:.0%}, before {best_masked:.0%}): training "
+            "has become unstable; use a lower learning rate, in a new run or in a branch from the phase before",
         )
     if values["dead_components"] > 0.5 * components:
         add(

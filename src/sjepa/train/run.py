@@ -73,6 +73,8 @@ class Run:
     writer: checkpoint.Writer = field(default_factory=checkpoint.Writer)
     staging: checkpoint.Staging = field(default_factory=checkpoint.Staging)
     alarms: list[Alarm] = field(default_factory=list)  # alarms of the last logged line
+    best_masked: dict[tuple[int, int | None], float] = field(default_factory=dict)
+    """Best accuracy at masked frames in this phase and with this layer."""
 
     @staticmethod
     def start(config: Config, device: torch.device) -> "Run":
