@@ -24,6 +24,7 @@ from sjepa.audio.mfcc import log_mel, mel_filters
 from sjepa.cli import dispatch
 from sjepa.errors import UserError
 from sjepa.evaluate.labelled import read_labelled
+from sjepa.runs.folder import RunFolder
 
 HOSTILE = "$x^2 <script>alert(1)</script> 語é.wav".replace("/", "∕")
 
@@ -158,6 +159,38 @@ def test_a_damaged_file_of_a_sample_is_left_out_and_a_named_one_is_refused(
         dispatch([*call, str(damaged)])
     with pytest.raises(UserError, match="no utterance of the sample could be used"):
         dispatch([*call, "--data", str(data), "--start", "5", "--force"])
+
+
+def test_a_page_is_made_again_for_other_audio_or_a_later_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, other = shutil.copytree(trained(), tmp_path / "run"), shutil.copytree(corpus(), tmp_path / "other")
+    shutil.rmtree(run / "analysis", ignore_errors=True)
+
+    def make(data: Path, utterances: int = 2) -> dict[str, int]:
+        """Return when each file of the analysis was written."""
+        analyse_missing(run, CorpusLabels(data, ""), utterances=utterances, sampled=4)
+        return {path.name: path.stat().st_mtime_ns for path in (run / "analysis").iterdir()}
+
+    first = make(corpus())
+    assert len(first) == 4  # two utterances, entropies, clusters
+    assert make(corpus()) == first
+    assert len(make(corpus(), utterances=3)) == 5
+    (other / "labels.jsonl").unlink()
+    of_other = make(other)
+    assert len(of_other) == 3  # clusters need phones, and those of the first corpus are gone
+    assert not set(of_other.items()) & set(first.items())
+    monkeypatch.setattr(RunFolder, "step", 10**6)
+    later = make(other)
+    assert not set(later.items()) & set(of_other.items())
+    dispatch(["analyze", "utterance", str(run), "--data", str(other), "--count", "1", "--force"])
+    make(corpus())
+    (kept,) = (run / "analysis").glob("utterance-*.json")
+    assert is_by_user(kept)
+
+
+def is_by_user(findings: Path) -> bool:
+    return "made_by" not in load_findings(findings)
 
 
 def test_words_of_the_figure_come_from_alignments(tmp_path: Path) -> None:

@@ -119,6 +119,16 @@ def test_scores_of_other_layers_and_corpora_do_not_replace_each_other(
     assert list(found["soft"]) == ["phoneme linear, layer 1"]
 
 
+def test_a_table_marks_results_from_before_a_run_was_trained_further(
+    study: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dispatch(["table", str(study / "deeper"), "--format", "csv"])
+    assert [row[1:6] for row in csv.reader(capsys.readouterr().out.splitlines()[1:])] == [
+        ["hard", "measured", "5e-06", "phoneme linear", "71.25"],
+        ["hard (earlier)", "measured", "5e-06", "phoneme linear", "60"],
+    ]
+
+
 def test_a_narrow_terminal_shows_each_run_on_one_line(
     study: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

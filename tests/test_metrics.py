@@ -120,7 +120,8 @@ def test_masked_accuracy_that_falls_to_less_than_half_is_an_alarm() -> None:
     (alarm,) = find_alarms(HEALTHY, 100, 0.5, best_masked=2.1 * masked)
     assert alarm["code"] == "accuracy-fell"
     assert f"({masked:.0%}, before {2.1 * masked:.0%})" in alarm["message"]
-    assert find_alarms(HEALTHY | {"accuracy_masked": 0.02}, 100, 0.5, best_masked=0.05) == []  # early in training
+    assert find_alarms(HEALTHY | {"accuracy_masked": 0.03}, 100, 0.5, best_masked=0.1) == []  # not much was learned
+    assert find_alarms(HEALTHY | {"accuracy_masked": 0.1}, 20, 0.5, best_masked=0.22) == []  # hardly more than chance
 
 
 def test_predictions_at_chance_are_no_alarm_early_in_a_phase() -> None:

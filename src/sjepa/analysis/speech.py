@@ -59,7 +59,7 @@ def read_labels(data: Path, subset: str, alignments: Path | None = None) -> list
     try:
         return read_labelled(data, subset, phones=False)
     except UserError as error:
-        say(f"Continuing without labels: {error}")
+        say(f"The audio is shown without text and phones: {error}")
         return []
 
 

@@ -10,9 +10,12 @@ from sjepa.errors import UserError
 from sjepa.evaluate.metric import Better, SectionKind
 from sjepa.fields import NUMBER, TABLE, TEXT, WHOLE, Kind, check_fields, list_of, one_of, optional, require, table_of
 from sjepa.files import read_json, refuse_file, write_whole
+from sjepa.model.encoder_folder import EncoderFolder
+from sjepa.runs.folder import RunFolder
 from sjepa.runs.locate import find_run
 
 RESULTS = "results.json"
+EARLIER = " (earlier)"  # after the name of an encoder that its run has trained further since
 OUTSIDE_RUNS = Path("runs")  # results of encoders that do not belong to a run
 # Options that are already part of the path, or do not change the result.
 IGNORED_OPTIONS = ("encoder", "data", "out", "device", "items", "step", "repeats")
@@ -103,8 +106,19 @@ def find_results(paths: Iterable[Path]) -> list[dict[str, Any]]:
         results = read_json(file)
         if is_result(results):
             check_results(results, str(file))
+            mark_earlier(results["encoder"], file)
             found.append(results)
     return found
+
+
+def mark_earlier(encoder: dict[str, Any], file: Path) -> None:
+    """Mark the name of a run's encoder in a file of results if the run has been trained further since."""
+    run = next((run for run in map(RunFolder, file.parents) if run.exists), None)
+    if run is None or encoder["name"] != run.name:
+        return
+    weights = EncoderFolder(run.encoder).recorded_fingerprint()
+    if weights not in ("", encoder["fingerprint"]):
+        encoder["name"] += EARLIER
 
 
 def is_result(results: Any) -> bool:

@@ -6,7 +6,9 @@ from typing import Any, Literal, TypedDict
 
 WAITING = 0.1  # a GPU may wait for audio during this share of the time
 EARLY = 0.2  # share of a phase; before it, predictions at chance level raise no alarm
-KNOWN = 0.1  # accuracy at masked frames from which a fall to half raises an alarm
+# A fall to half of the best accuracy at masked frames raises an alarm if the best was at least this, and this many times
+# that of a uniform guess.
+FALLS_FROM, TIMES_CHANCE = 0.15, 5
 Code = Literal[
     "targets-collapsed",
     "targets-uniform",
@@ -57,7 +59,7 @@ def find_alarms(
             f"nothing is learned: {max(masked, visible):.1%} of frames are predicted correctly; "
             f"chance is {1 / components:.1%}",
         )
-    if best_masked > KNOWN and masked < best_masked / 2:
+    if masked < best_masked / 2 and best_masked > max(FALLS_FROM, TIMES_CHANCE / components):
         add(
             "accuracy-fell",
             f"masked frames are predicted much worse than before ({masked:.0%}, before {best_masked:.0%}): training "
