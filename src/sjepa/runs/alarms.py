@@ -6,8 +6,8 @@ from typing import Any, Literal, TypedDict
 
 WAITING = 0.1  # a GPU may wait for audio during this share of the time
 EARLY = 0.2  # share of a phase; before it, predictions at chance level raise no alarm
-# A fall to half of the best accuracy at masked frames raises an alarm if the best was at least this, and this many times
-# that of a uniform guess.
+# A fall to half of the best accuracy at masked frames raises an alarm if the best was at least this, and this many
+# times that of a uniform guess.
 FALLS_FROM, TIMES_CHANCE = 0.15, 5
 Code = Literal[
     "targets-collapsed",
