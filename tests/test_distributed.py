@@ -276,8 +276,9 @@ def test_a_rank_killed_under_torchrun_restarts_and_ends_as_if_nothing_had_happen
     run = tmp_path / "killed"
     options = ["--nproc-per-node", "2", "--max-restarts", "5", "--master-port", str(free_port())]
     agent = start_torchrun(options, arguments(config, corpus, run, tmp_path), tmp_path / "output.txt")
-    for after in (4, 9):
-        while RunFolder(run).step < after and agent.is_running:
+    for restarts, after in enumerate((4, 9)):
+        # Wait for the ranks of the last restart: a run that is already past `after` would lose the same ranks twice.
+        while agent.is_running and (RunFolder(run).step < after or agent.text.count("Continuing ") < restarts):
             time.sleep(0.02)
         ranks = subprocess.run(["ps", "-o", "pid=", "--ppid", str(agent.pid)], capture_output=True, text=True).stdout
         os.kill(int(ranks.split()[after % 2]), signal.SIGKILL)
