@@ -135,6 +135,20 @@ def test_a_release_has_checksums_that_sha256sum_accepts(finished_run: Path, tmp_
     huggingface_hub.ModelCard(card)
 
 
+@torch.no_grad()
+def test_the_code_in_the_card_of_a_release_runs(
+    finished_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """transformers loads weights in fp16 as they are, and cannot run them on audio in fp32."""
+    export(finished_run, tmp_path / "release", "--to", "release")
+    code = (tmp_path / "release" / "README.md").read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]
+    monkeypatch.chdir(tmp_path)
+    names = {"waveform": babble(1.0, 2)}
+    exec(code, names)
+    ours = Encoder.from_pretrained(tmp_path / "release")(torch.from_numpy(babble(1.0, 2))[None])
+    torch.testing.assert_close(names["states"], ours.hidden_states, atol=1e-4, rtol=1e-3)
+
+
 def test_a_folder_without_a_training_record_gets_a_card_without_one(tmp_path: Path) -> None:
     small = EncoderConfig(32, 2, 2, 64, conv_channels=16, position_kernel=16, position_groups=2)
     Encoder(small).save_pretrained(tmp_path / "new")

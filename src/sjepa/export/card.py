@@ -23,7 +23,7 @@ USES = {
     "hf": """```python
 from transformers import AutoFeatureExtractor, AutoModel
 
-model = AutoModel.from_pretrained("FOLDER")                    # the path of this folder; a HubertModel
+model = AutoModel.from_pretrained("FOLDER", dtype="float32")   # the path of this folder; a HubertModel
 extractor = AutoFeatureExtractor.from_pretrained("FOLDER")
 inputs = extractor(waveform, sampling_rate=16_000, return_tensors="pt")
 states = model(**inputs, output_hidden_states=True).hidden_states
