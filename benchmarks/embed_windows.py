@@ -175,7 +175,7 @@ def to_row(kind: str, found: dict[str, float]) -> list[str]:
 
 
 def make_tables(results: dict[str, Any]) -> tuple[str, str]:
-    """Make the tables of docs/use.md: PNMI by length of windows, and windows compared with the whole."""
+    """Make the tables of docs/embed.md: PNMI by length of windows, and windows compared with the whole."""
     units = [[kind, *(f"{value:.3f}" for value in found["pnmi"].values())] for kind, found in results["units"].items()]
     titles = ["recording", "seconds", "difference, median", "95%", "same unit", "step in fades", "step at a hard cut"]
     rows = [to_row(*row) for row in results["rows"].items()]

@@ -1,4 +1,4 @@
-"""Numbers of the Iban study: collect the results of recipes/iban.sh, and make the tables of docs/study.md.
+"""Numbers of the Iban study: collect the results of recipes/iban.sh, and make the tables of docs/study-iban.md.
 
 python benchmarks/iban.py runs/iban    # -> benchmarks/results/iban.json and iban-runs.json, and prints the tables
 """
@@ -71,17 +71,24 @@ def load_rates(measure: str) -> dict[str, dict[str, float]]:
 
 
 def make_table() -> str:
-    """Make the table of character and word error rates, and of character errors relative to log-mel's."""
+    """Make the table of character error rates."""
+    rows = [[ROWS[row], *(show(found.get(amount)) for amount in AMOUNTS)] for row, found in load_rates("cer").items()]
+    return to_markdown(["pre-trained on", *AMOUNTS.values()], rows)
+
+
+def make_details_table() -> str:
+    """Make the table of character errors relative to log-mel's, and of word error rates."""
     cer, wer = load_rates("cer"), load_rates("wer")
     rows = []
     for row, found in cer.items():
-        errors = [f"{found[amount]:.1f} / {wer[row][amount]:.1f}" if amount in found else "" for amount in AMOUNTS]
         relative = [f"{found[amount] / cer['logmel'][amount]:.2f}" if amount in found else "" for amount in AMOUNTS]
-        rows.append([ROWS[row], *errors, *relative])
-    columns = [f"{shown}: CER / WER" for shown in AMOUNTS.values()]
-    return to_markdown(
-        ["pre-trained on", *columns, *(f"CER relative to log-mel, {shown}" for shown in AMOUNTS.values())], rows
-    )
+        rows.append([ROWS[row], *relative, *(show(wer[row].get(amount)) for amount in AMOUNTS)])
+    columns = [f"{measure}, {shown}" for measure in ("relative CER", "WER") for shown in AMOUNTS.values()]
+    return to_markdown(["pre-trained on", *columns], rows)
+
+
+def show(rate: float | None) -> str:
+    return "" if rate is None else f"{rate:.1f}"
 
 
 def make_seeds_table() -> str:
@@ -117,4 +124,4 @@ if __name__ == "__main__":
     if len(sys.argv) != 2:
         raise SystemExit(__doc__)
     collect(Path(sys.argv[1]))
-    print(make_table(), make_seeds_table(), make_runs_table(), sep="\n\n")
+    print(make_table(), make_details_table(), make_seeds_table(), make_runs_table(), sep="\n\n")

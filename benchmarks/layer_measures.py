@@ -1,7 +1,7 @@
 """Which measure without labels finds the layer whose clusters agree best with phones?
 
 python benchmarks/layer_measures.py CORPORA ENCODER...   # -> benchmarks/results/layer-measures.json
-python benchmarks/layer_measures.py                      # print the table of docs/study.md from the JSON
+python benchmarks/layer_measures.py                      # print the table of docs/study-trials.md from the JSON
 
 Every 30th utterance of dev-clean. PNMI: phones in 100 k-means clusters of features that are centred per utterance.
 Effective rank: of 2,000 frames, as training measures it. Coherence: mutual information of the clusters of two frames

@@ -291,11 +291,12 @@ def make_tables(study: Study) -> dict[str, str]:
 def fill_tables(name: str, page: str) -> str:
     """Replace the tables between the marks of a page, by the name of the page."""
     made = make_tables(STUDIES[name]) if name in STUDIES else {}
-    if name == "study":
-        made |= {"layers": layer_measures.make_table(), "iban": iban.make_table()}
-        made |= {"iban-seeds": iban.make_seeds_table(), "iban-runs": iban.make_runs_table()}
+    if name == "study-iban":
+        made |= {"cer": iban.make_table(), "details": iban.make_details_table()}
+        made |= {"seeds": iban.make_seeds_table(), "runs": iban.make_runs_table()}
     if name == "study-trials":
         made |= {"trials": make_trials_table(), "limits": unit_limits.make_table()}
+        made |= {"layers": layer_measures.make_table()}
     return MARKS.sub(lambda mark: f"{mark[1]}\n{made[mark[2]]}\n\n{mark[3]}", page)
 
 

@@ -28,10 +28,10 @@ HEADER = "| option | type | default | |\n| --- | --- | --- | --- |\n"
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that are not files of this folder."""
     pages = {
-        "index.md": home_page(),
-        "security.md": (ROOT / "SECURITY.md").read_text("utf-8").replace("docs/", ""),
-        "changelog.md": (ROOT / "CHANGELOG.md").read_text("utf-8").replace("docs/", ""),
-        "contributing.md": (ROOT / "CONTRIBUTING.md").read_text("utf-8").replace("(docs/", "("),
+        "index.md": read_page("README.md"),
+        "security.md": read_page("SECURITY.md"),
+        "changelog.md": read_page("CHANGELOG.md"),
+        "contributing.md": read_page("CONTRIBUTING.md"),
         "reference/commands.md": commands_page(),
         "reference/settings.md": settings_page(),
         "reference/api.md": api_page(),
@@ -50,8 +50,9 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     return re.sub(r"\[([^\]]+)\]\(\.\./(?!reference/)([^)]*)\)", name_file, markdown)
 
 
-def home_page() -> str:
-    text = (ROOT / "README.md").read_text("utf-8").replace("(docs/", "(")
+def read_page(name: str) -> str:
+    """Read a page from the root of the repository, with its links as those of the site."""
+    text = (ROOT / name).read_text("utf-8").replace("(docs/", "(")
     return re.sub(
         r"\[([^\]]+)\]\((CONTRIBUTING|SECURITY|CHANGELOG)\.md\)", lambda m: f"[{m[1]}]({m[2].lower()}.md)", text
     )

@@ -75,6 +75,24 @@ def test_the_paper_preset_states_every_value_of_the_papers_table() -> None:
     assert set(flat) - written == LEFT_OUT  # a new field is decided on here
 
 
+def test_the_table_of_presets_in_the_documents_is_that_of_the_presets() -> None:
+    page = Path(__file__).parents[1] / "docs" / "deviations.md"
+    lines = [line for line in page.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
+    header, _, *rows = [[cell.strip(" `") for cell in line.split("|")[1:-1]] for line in lines]
+    presets = [flatten(load_preset(name)) for name in header[1:]]
+    assert header[1:] == ["paper", "half-hour", "tiny"]
+    assert len(rows) > 20
+    for name, *cells in rows:
+        for cell, preset in zip(cells, presets, strict=True):
+            value = preset[name]
+            if isinstance(value, bool):
+                assert cell == ("yes" if value else "no"), name
+            elif isinstance(value, int | float):
+                assert float(cell.replace(",", "")) == value, name
+            else:
+                assert cell == (value or "none"), name
+
+
 def test_none_is_written_out_in_a_file_that_takes_a_value_back() -> None:
     assert from_toml('[layer]\nchoice = "none"\n[mask]\nlowest = "none"', "file") == Config()
     with pytest.raises(UserError, match=r"layer\.choice = 'nine' should be of type int or \"none\""):

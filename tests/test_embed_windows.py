@@ -134,7 +134,7 @@ def test_tables_of_the_page_match_the_stored_results(monkeypatch: pytest.MonkeyP
 
     results = json.loads((ROOT / "benchmarks" / "results" / "embed-windows.json").read_text(encoding="utf-8"))
     assert WindowConfig(**results["window"]) == WindowConfig()
-    page = (ROOT / "docs" / "use.md").read_text(encoding="utf-8").splitlines()
+    page = (ROOT / "docs" / "embed.md").read_text(encoding="utf-8").splitlines()
     for table in embed_windows.make_tables(results):
         title, _, *rows = table.splitlines()
         assert {title, *rows} <= set(page)

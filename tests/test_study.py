@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 
-@pytest.mark.parametrize("page", ["study", "study-ablations", "study-adamw", "study-trials"])
+@pytest.mark.parametrize("page", ["study", "study-ablations", "study-adamw", "study-iban", "study-trials"])
 def test_tables_of_a_page_match_the_collected_results(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     import study

@@ -20,9 +20,9 @@ HELPS = 1.4  # more GPUs help if twice as many are at least this many times as f
 FLAC_BYTES, INT16_BYTES = 17_000, 32_000  # per second of 16 kHz speech; flac measured on LibriSpeech
 
 # Mention the repetition above this number. It is about twice the most of our runs: 101 times 13.2 hours, which still
-# improved with more steps (docs/study-adamw.md), and 100 times 7.2 hours of Iban (docs/study.md). The paper repeats its
-# audio 7.7 times. HuBERT and wav2vec 2.0 repeat 960 hours several hundred times, so such a run is not a mistake, but we
-# have not measured what it gains.
+# improved with more steps (docs/study-adamw.md), and 100 times 7.2 hours of Iban (docs/study-iban.md). The paper
+# repeats its audio 7.7 times. HuBERT and wav2vec 2.0 repeat 960 hours several hundred times, so such a run is not a
+# mistake, but we have not measured what it gains.
 MANY_REPETITIONS = 200
 
 
