@@ -217,8 +217,9 @@ def test_an_outage_stays_an_outage() -> None:
         run_on_all_ranks(fail)
 
 
-def wait_for_line(run: Path) -> None:
+def wait_for_line(run: Path, is_running: Callable[[], bool]) -> None:
     while not (run / "metrics.jsonl").exists() or "train" not in (run / "metrics.jsonl").read_text():
+        assert is_running(), "the run ended before its first line"
         time.sleep(0.02)
 
 
@@ -239,7 +240,7 @@ def test_a_signal_to_the_whole_group_saves_once_and_continues(corpus: Path, tmp_
     process = subprocess.Popen(
         call, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
-    wait_for_line(run)
+    wait_for_line(run, lambda: process.poll() is None)
     for _ in range(2):
         os.killpg(process.pid, signal.SIGTERM)
         time.sleep(0.02)
@@ -256,7 +257,7 @@ def test_schedulers_warning_to_all_ranks_or_one_stops_all_after_the_same_step(
     run = tmp_path / "run"
     call = [*arguments(config, corpus, run, tmp_path), "--batches.cache", "none", "--batches.workers", "1"]
     processes = start_ranks(call, tmp_path / "output.txt", 2, launcher="srun")
-    wait_for_line(run)
+    wait_for_line(run, lambda: all(process.is_running for process in processes))
     for rank in ranks * 2:
         processes[rank].send(signal.SIGUSR1)
         time.sleep(0.02)

@@ -21,7 +21,7 @@ from sjepa.runs.folder import RunFolder
 from sjepa.runs.steps import load_encoder_at
 from sjepa.stopping import StoppedError
 from sjepa.targets.targets import Targets
-from sjepa.train import loop, metrics
+from sjepa.train import loop, metrics, reporting
 from sjepa.train.loop import load_noise, pretrain
 
 
@@ -292,6 +292,23 @@ def test_an_alarm_is_logged_with_every_line_and_printed_once_while_it_lasts(
     logged = [line["alarms"] for line in lines(tmp_path / "run", "train")]
     assert sum(any(alarm["code"] == "targets-uniform" for alarm in found) for found in logged) == len(logged) > 2
     assert capsys.readouterr().out.count("uniform") == 1
+
+
+def test_a_continued_run_knows_the_best_accuracy_before(
+    corpus: Path, tmp_path: Path, micro: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a fall just before a kill would raise no alarm after it."""
+    best: list[float] = []
+    monkeypatch.setattr(reporting, "find_alarms", lambda *rest: best.append(rest[-1]) or [])
+    config, run = micro(layer={"choice": 1}), tmp_path / "run"
+    assert pretrain(config, corpus, run, show=False)
+    whole, best[:] = best[:], []
+    assert len(whole) == 12
+    assert whole[0] == whole[6] == 0.0  # the first lines of the phases
+    assert min(whole[9:]) > 0.0
+    shutil.rmtree(RunFolder(run).checkpoint(12))
+    assert pretrain(config, corpus, run, show=False)
+    assert best == whole[9:]
 
 
 def test_a_run_is_trained_by_one_process_at_a_time(corpus: Path, tmp_path: Path, micro: Make) -> None:

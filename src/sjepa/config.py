@@ -227,7 +227,8 @@ def check_augmentation(config: Config) -> None:
         raise UserError(f"augment.{changed[0]}: no phase augments its audio; raise {phases}, for example to 1.0")
 
 
-# Fields that a continued run may change for one start, because they change no target, loss or rate.
+# Fields that a continued run may change for one start. They determine how a run is computed and kept, not what it
+# learns from. (With augmentation, `accumulate` also changes which utterances of a batch are mixed.)
 FREE = frozenset(
     {
         "train.device",

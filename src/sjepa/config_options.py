@@ -5,21 +5,16 @@ from dataclasses import field
 from typing import Annotated, Any
 
 from sjepa.config import Config, Settings
-from sjepa.errors import UserError
 from sjepa.phase_names import phase_name, phase_number
 from sjepa.phases import PhaseConfig
+from sjepa.settings_file import extend_phases
 
 
 def add_phases(config: Config, arguments: list[str]) -> Config:
     """Add the phases that options name: `--phase3.steps 5` adds phase 3, with the other settings of phase 2."""
-    phases = list(config.phases)
     sections = {argument.removeprefix("--").partition(".")[0] for argument in arguments if argument.startswith("--")}
-    for number in sorted(number for section in sections if (number := phase_number(section)) is not None):
-        if number == len(phases) + 1:
-            phases.append(phases[-1])
-        elif number > len(phases):
-            raise UserError(f"--{phase_name(number)}: there is no {phase_name(number - 1)}")
-    return dataclasses.replace(config, phases=tuple(phases))
+    numbers = [number for section in sections if (number := phase_number(section)) is not None]
+    return dataclasses.replace(config, phases=extend_phases(config.phases, numbers, "--"))
 
 
 def add_config_options(command: type[Any], config: Config) -> type[Any]:

@@ -5,7 +5,7 @@ import math
 import tomllib
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
@@ -74,15 +74,22 @@ def from_toml(text: str, source: str, folder: Path = Path(), chain: tuple[str, .
     return change_config(load_settings(base, folder, (*chain, source)), given, source)
 
 
+def extend_phases(phases: Sequence[PhaseConfig], numbers: Iterable[int], where: str) -> tuple[PhaseConfig, ...]:
+    """Add the phases with these numbers. A new phase starts from the settings of the previous one."""
+    extended = list(phases)
+    for number in sorted(numbers):
+        if number > len(extended) + 1:
+            raise UserError(f"{where}{phase_name(number)}: there is no {phase_name(number - 1)}")
+        extended += extended[-1:] * (number - len(extended))
+    return tuple(extended)
+
+
 def change_config(config: Config, given: dict[str, Any], source: str) -> Config:
     """Return a config with the values of TOML tables."""
-    phases = list(config.phases)
     numbered = {number: key for key in given if (number := phase_number(key)) is not None}
+    phases = list(config.phases)
     for number, key in sorted(numbered.items()):
-        if number == len(phases) + 1:
-            phases.append(phases[-1])  # a new phase starts from the settings of the previous one
-        elif number > len(phases):
-            raise UserError(f"{source}: there is a {key}, but no {phase_name(number - 1)}")
+        phases = list(extend_phases(phases, [number], f"{source}: "))
         phases[number - 1] = build(PhaseConfig, given[key], phases[number - 1], source, key)
     others = {key: value for key, value in given.items() if key not in numbered.values()}
     past = Settings(**{f.name: getattr(config, f.name) for f in dataclasses.fields(Settings)})

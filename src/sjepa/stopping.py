@@ -111,6 +111,17 @@ def end_work() -> NoReturn:
     raise StoppedError
 
 
+def is_asked_to_stop() -> bool:
+    """Return whether a signal has asked this process to stop."""
+    return bool(_active)
+
+
+def stop_waiting_if_asked() -> None:
+    """Raise StoppedError in a single process that was asked to stop. Several ranks agree on a stop in a step."""
+    if is_asked_to_stop() and is_alone():
+        raise StoppedError
+
+
 @contextmanager
 def interrupt_on_term() -> Iterator[None]:
     """Let SIGTERM end the block like Ctrl-C, with KeyboardInterrupt. Further ones are ignored until the process exits.

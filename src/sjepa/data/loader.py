@@ -4,7 +4,7 @@ import copy
 import os
 import queue
 import threading
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from multiprocessing.process import BaseProcess
@@ -25,13 +25,13 @@ from sjepa.data.outages import make_outage_error
 from sjepa.data.prefetch import Order, Prefetch, place_orders
 from sjepa.data.sampler import BatchPlan, BatchSpec, split_evenly
 from sjepa.data.storage import ByteRange, UnreachableError
-from sjepa.data.waiting import never_stopped
 from sjepa.data.workers import choose_workers, describe_end, find_ended, ignore_stop_signals, record_processes
 from sjepa.errors import UserError
-from sjepa.stopping import StoppedError
+from sjepa.stopping import stop_waiting_if_asked
 from sjepa.torch_private import end_workers
 
 WAIT = 0.2  # seconds between two looks at a request to stop while no batch is ready
+READY = 3  # batches that are prepared ahead
 OTHERS = 20  # substitutes to try, long enough ones and then shorter ones, if every utterance of a batch is damaged
 
 
@@ -243,11 +243,10 @@ def load(
     position: tuple[int, int],
     workers: int | None,
     device: torch.device,
-    is_stopped: Callable[[], bool] = never_stopped,
 ) -> Generator[Batch, None, None]:
     """Yield batches without end from a position on, prepared in the background. Close the generator to stop.
 
-    Raise StoppedError if `is_stopped` while the next batch is not ready.
+    A single process that is asked to stop while the next batch is not ready raises StoppedError.
     """
     ended = torch.zeros(1, dtype=torch.bool).share_memory_()
     reader = copy.copy(reader)  # with its own requests, because frames for fitting targets are read at the same time
@@ -257,7 +256,7 @@ def load(
         source = load_from_workers(reader, specs, processes)
     else:
         source = load_in_process(reader, specs)
-    ready = run_ahead(source, 3, is_stopped) if device.type == "cpu" else copy_to_device(source, device, is_stopped)
+    ready = run_ahead(source) if device.type == "cpu" else copy_to_device(source, device)
     try:
         while True:
             yield next(ready)
@@ -272,9 +271,7 @@ def load_in_process(reader: BatchReader, specs: Iterator[BatchSpec]) -> Generato
         yield reader[order.spec]
 
 
-def copy_to_device(
-    batches: Generator[Batch, None, None], device: torch.device, is_stopped: Callable[[], bool] = never_stopped
-) -> Generator[Batch, None, None]:
+def copy_to_device(batches: Generator[Batch, None, None], device: torch.device) -> Generator[Batch, None, None]:
     """Copy batches to a GPU ahead of time, on a separate CUDA stream."""
     stream = torch.cuda.Stream(device)
 
@@ -286,7 +283,7 @@ def copy_to_device(
                 stream.synchronize()  # the thread that prefetches waits, not the step
                 yield moved
 
-    with closing(run_ahead(copy_batches(), 3, is_stopped)) as ready:
+    with closing(run_ahead(copy_batches())) as ready:
         for batch in ready:
             for tensor in batch.inputs:
                 tensor.record_stream(torch.cuda.current_stream(device))
@@ -335,11 +332,9 @@ def worker_error(reader: BatchReader, ended: Sequence[BaseProcess]) -> UserError
     )
 
 
-def run_ahead(
-    items: Generator[Batch, None, None], depth: int, is_stopped: Callable[[], bool] = never_stopped
-) -> Generator[Batch, None, None]:
+def run_ahead(items: Generator[Batch, None, None]) -> Generator[Batch, None, None]:
     """Run an iterator ahead in a thread. Its errors are raised here."""
-    ready: queue.Queue[Batch | BaseException] = queue.Queue(depth)
+    ready: queue.Queue[Batch | BaseException] = queue.Queue(READY)
     stopped = threading.Event()
 
     def put(item: Batch | BaseException) -> bool:
@@ -368,8 +363,7 @@ def run_ahead(
             try:
                 item = ready.get(timeout=WAIT)
             except queue.Empty:
-                if is_stopped():
-                    raise StoppedError from None
+                stop_waiting_if_asked()
                 continue
             if isinstance(item, BaseException):
                 raise item

@@ -28,6 +28,7 @@ from sjepa.fields import (
     table_of,
 )
 from sjepa.files import atomic_folder, read_json, save_tensors
+from sjepa.progress import say
 from sjepa.runs.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ STATE = {
     "phase": WHOLE,
     "log_bytes": WHOLE,
 }
-LATER_STATE = {"held_layer": optional(WHOLE)}  # missing in checkpoints of earlier versions
+LATER_STATE = {"held_layer": optional(WHOLE), "best_masked": NUMBER}  # missing in checkpoints of earlier versions
 TRAINING_PARTS = ("model", "targets", "optimizer", "meter")
 
 
@@ -120,7 +121,7 @@ def load(folder: Path) -> tuple["Parts", dict[str, Any]]:
         raise DamagedError(str(error) or type(error).__name__) from error
 
 
-def load_valid(run: RunFolder, say: Any = print, training: bool = False) -> Iterator[tuple["Parts", dict[str, Any]]]:
+def load_valid(run: RunFolder, training: bool = False) -> Iterator[tuple["Parts", dict[str, Any]]]:
     """Yield valid checkpoints, the newest first, and report damaged ones. `training` requires all training state."""
     for step in run.checkpoint_steps:
         folder = run.checkpoint(step)
@@ -134,9 +135,9 @@ def load_valid(run: RunFolder, say: Any = print, training: bool = False) -> Iter
             yield found
 
 
-def load_latest(run: RunFolder, say: Any = print, training: bool = False) -> tuple["Parts", dict[str, Any]] | None:
+def load_latest(run: RunFolder, training: bool = False) -> tuple["Parts", dict[str, Any]] | None:
     """Return the newest valid checkpoint, or None if there is no checkpoint."""
-    found = next(load_valid(run, say, training), None)
+    found = next(load_valid(run, training), None)
     if found is None and run.checkpoint_steps:
         raise UserError(f"all checkpoints in {run.checkpoints} are damaged; start again with another --out")
     return found
@@ -194,8 +195,6 @@ class Writer:
                 self.failure = error
 
         if self.failure is not None:
-            from sjepa.progress import say  # it loads torch, which reading a run does not need
-
             say(f"A checkpoint could not be written ({self.failure}); trying again")
             self.failure = None
             work()

@@ -16,9 +16,10 @@ from sjepa.config import Config
 from sjepa.errors import UserError, suggestion
 from sjepa.fields import FLAG, TABLE, TEXT, Kind, list_of, require, shorten
 from sjepa.files import read_text
+from sjepa.model.named import UNTRAINED
 from sjepa.runs.folder import RunFolder
 from sjepa.settings_file import change_config, load_settings, naming
-from sjepa.train.branch import find_unshared
+from sjepa.train.branch import shareable_phases
 
 NAME = re.compile(r"[\w.+-]+")
 VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
@@ -183,8 +184,7 @@ def find_parent(config: Config, runs: Sequence[SweepEntry]) -> tuple[SweepEntry 
     best: tuple[SweepEntry | None, int] = (None, 0)
     for run in runs:
         assert run.config is not None
-        most = min(len(run.config.phases), len(config.phases) - 1)
-        shared = max((n for n in range(1, most + 1) if not find_unshared(run.config, config, n)), default=0)
+        shared = max(shareable_phases(run.config, config), default=0)
         if shared > best[1]:
             best = (run, shared)
     return best
@@ -215,7 +215,7 @@ def read_encoders(given: dict[str, Any], runs: Sequence[SweepEntry], file: Path,
             if phase >= len(run.config.phases) and "phase" in table:
                 raise UserError(f"{where}.phase = {phase}: {wanted} keeps the encoders of phases before its last")
             ended = RunFolder(run.folder).phase_encoder(phase)
-            encoder = f"untrained:{run.folder}" if table.get("untrained") else str(ended)
+            encoder = f"{UNTRAINED}{run.folder}" if table.get("untrained") else str(ended)
             found.append(SweepEntry(name + suffix, out / (name + suffix), encoder, None, run, phase))
     return found
 

@@ -9,7 +9,7 @@ import torch
 from sjepa import distributed
 from sjepa.errors import UserError
 from sjepa.runs.folder import RunFolder
-from sjepa.stopping import StoppedError, StopRequest
+from sjepa.stopping import StoppedError, StopRequest, is_asked_to_stop
 from sjepa.train.run import Run
 
 LAG = 4  # steps after which the answer of a GPU is read: it is ready by then, so the host does not wait
@@ -48,9 +48,9 @@ def check_shared_disk(folder: RunFolder) -> None:
                 folder.path.rmdir()
 
 
-def stop_if_asked(request: StopRequest) -> None:
+def stop_if_asked() -> None:
     """Raise StoppedError on all ranks if one of them was asked to stop. Call it only while nothing is unsaved."""
-    if any(distributed.gather_objects(bool(request))):
+    if any(distributed.gather_objects(is_asked_to_stop())):
         raise StoppedError
 
 

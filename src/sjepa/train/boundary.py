@@ -13,8 +13,9 @@ from sjepa.data.sampler import BatchPlan
 from sjepa.phases import Phase
 from sjepa.progress import bar, say
 from sjepa.seeds import seed_from
-from sjepa.stopping import StoppedError
+from sjepa.stopping import stop_waiting_if_asked
 from sjepa.targets.reservoir import Reservoir
+from sjepa.train.agreement import stop_if_asked
 from sjepa.train.compute import autocast
 from sjepa.train.metrics import Log
 from sjepa.train.run import Run
@@ -29,11 +30,9 @@ def begin_phase(
     plan: BatchPlan,
     log: Log,
     show: bool,
-    check_stop: Callable[[], None] = lambda: None,
-    is_stopped: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Make and fit the targets of a phase. `check_stop` and `is_stopped` are as in `sample_frames`."""
-    check_stop()
+    """Make and fit the targets of a phase. All ranks raise StoppedError if one of them is asked to stop meanwhile."""
+    stop_if_asked()
     if phase.config.targets == "same":
         targets, curve = run.targets, []
     else:
@@ -41,7 +40,7 @@ def begin_phase(
         run.layer.release()
         frames = partial(targets.frames_to_fit, layer=run.layer.active)
         note = f"Sampling frames for K = {targets.components}"
-        curve = targets.fit(sample_frames(run, frames, reader, plan, hours, note, show, check_stop, is_stopped))
+        curve = targets.fit(sample_frames(run, frames, reader, plan, hours, note, show, stop_if_asked))
     run.install(targets, phase.number, new_output=phase.config.targets != "same")
     torch.cuda.empty_cache()  # a step cannot reuse the memory blocks of a fit
     layer = None if targets.target_encoder is None else run.next_layer
@@ -51,31 +50,20 @@ def begin_phase(
     say(f"Phase {phase.number}: {phase.config.steps:,} steps, {targets.name} targets{on}, K = {targets.components}")
 
 
-def move_targets(
-    run: Run,
-    phase: Phase,
-    reader: BatchReader,
-    plan: BatchPlan,
-    show: bool,
-    is_stopped: Callable[[], bool],
-) -> None:
+def move_targets(run: Run, phase: Phase, reader: BatchReader, plan: BatchPlan, show: bool) -> None:
     """Let online targets read the layer that the last check chose, and fit them again if that is due.
 
-    Raise StoppedError if `is_stopped` in the meantime. The targets are then as they were.
+    A single process that is asked to stop meanwhile raises StoppedError, and leaves the targets as they were.
     """
     if run.active_layer is None or not run.targets.online:
         return
     layers = tuple(dict.fromkeys([run.active_layer, run.next_layer]))
+    if len(layers) > 1:
+        run.best_masked = 0.0  # other targets may be harder to predict
     if phase.refits(run.step) or (len(layers) > 1 and run.config.layer.on_change == "anchor"):
         hours, epoch = min(ANCHOR_HOURS, run.config.gmm.fit_hours), run.position[0]
         features, note = partial(run.targets.layer_features, layers=layers), "Sampling frames to fit targets again"
-
-        def check_stop() -> None:
-            if is_stopped():
-                raise StoppedError
-
-        frames = sample_frames(run, features, reader, plan, hours, note, show, check_stop, is_stopped, epoch)
-        run.targets.anchor(frames)
+        run.targets.anchor(sample_frames(run, features, reader, plan, hours, note, show, stop_waiting_if_asked, epoch))
         torch.cuda.empty_cache()
     run.layer.follow()
 
@@ -90,18 +78,17 @@ def sample_frames(
     note: str,
     show: bool,
     check_stop: Callable[[], None],
-    is_stopped: Callable[[], bool],
     epoch: int = 0,
 ) -> Tensor:
     """Sample features uniformly from the first hours of an epoch, in one streaming pass.
 
-    `check_stop` raises if the run should stop. `is_stopped` ends the wait for storage that does not answer.
+    `check_stop` is called after each batch, and raises if the run should stop.
     """
     reservoir = Reservoir(run.config.gmm.reservoir, seed_from(run.config.seed, run.step))
     specs = plan.epoch(epoch)
     wanted = specs.count_batches(hours * 3600)
     with (
-        closing(load(reader, plan, (epoch, 0), run.config.batches.workers, run.device, is_stopped)) as batches,
+        closing(load(reader, plan, (epoch, 0), run.config.batches.workers, run.device)) as batches,
         bar(note, wanted, show=show) as progress,
     ):
         for index in range(wanted):

@@ -89,11 +89,17 @@ def boundary_checkpoint(folder: RunFolder, config: Config, phases: int) -> Path:
     return folder.checkpoint(config.schedule()[phases - 1].end)
 
 
-def count_shared_phases(folder: RunFolder, past: Config, config: Config) -> int:
-    """Return how many first phases a new run can take from one that has finished them. Its last phase is always new."""
+def shareable_phases(past: Config, config: Config) -> list[int]:
+    """Return each number of first phases that two configs have in common. The last phase of a new run is its own."""
     most = min(len(past.phases), len(config.phases) - 1)
-    finished = [n for n in range(1, most + 1) if checkpoint.state_file(boundary_checkpoint(folder, past, n)).is_file()]
-    return max((n for n in finished if not find_unshared(past, config, n)), default=0)
+    return [number for number in range(1, most + 1) if not find_unshared(past, config, number)]
+
+
+def count_shared_phases(folder: RunFolder, past: Config, config: Config) -> int:
+    """Return how many first phases a new run can take from one that has finished them."""
+    shareable = shareable_phases(past, config)
+    ends = {number: checkpoint.state_file(boundary_checkpoint(folder, past, number)) for number in shareable}
+    return max((number for number, end in ends.items() if end.is_file()), default=0)
 
 
 def sections_at_branch(source: RunFolder, config: Config) -> list[AudioSection]:

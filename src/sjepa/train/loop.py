@@ -90,11 +90,12 @@ def pretrain(
         request.moment = "before the next step"
         job = Job(config, str(data), RunFolder(out), branch_from, replace_data, last_phase or len(config.phases))
         try:
-            return run_to_end(job, request, show)
+            run_to_end(job, request, show)
         except StoppedError:
             step = max(RunFolder(out).checkpoint_steps, default=0)
             say(f"Stopped at step {step:,} of {config.steps:,}; the same command continues")
             return False
+    return True
 
 
 @dataclass(frozen=True)
@@ -113,13 +114,13 @@ class Job:
         return self.config.schedule()[: self.last_phase]
 
 
-def run_to_end(job: Job, request: StopRequest, show: bool) -> bool:
-    """Open the run, the audio and the log, then train the phases that have not ended. Return as `pretrain` does."""
+def run_to_end(job: Job, request: StopRequest, show: bool) -> None:
+    """Open the run, the audio and the log, then train the phases that have not ended."""
     config, data, folder, settings = job.config, job.data, job.folder, job.config.batches
     device = distributed.setup(config.train.device)
     distributed.run_on_main_rank(lambda: prepare(folder, config, job.branch_from))
     check_shared_disk(folder)
-    stop_if_asked(request)
+    stop_if_asked()
     if device.type == "cpu" and config.encoder.hidden_size > LARGEST_ON_CPU:
         say("There is no GPU: an encoder of this size trains very slowly on a CPU. --preset tiny is made for CPUs")
     run = Run.start(config, device)
@@ -134,7 +135,7 @@ def run_to_end(job: Job, request: StopRequest, show: bool) -> bool:
         if done:
             distributed.run_on_main_rank(lambda: run.repair_encoder(folder))
             if folder.data == data:  # no need to read the audio; other audio is read and refused
-                return True
+                return
     else:
         check_augmentation(config)
         if config.init_from:
@@ -147,12 +148,12 @@ def run_to_end(job: Job, request: StopRequest, show: bool) -> bool:
         plans = plan_phases(job, run.step, corpus)
         check_components(config, plans)
         held_out = open_held_out(config, corpus, show)
-    stop_if_asked(request)
+    stop_if_asked()
     with ExitStack() as holding:
         distributed.run_on_main_rank(lambda: holding.enter_context(folder.lock()))
         distributed.run_on_main_rank(lambda: open_folder(job, corpus.fingerprint(), run))
         if run.step >= job.phases[-1].end:
-            return True
+            return
         if distributed.is_main():
             holding.enter_context(record_stop(folder, lambda: run.step, config.steps, request.signal_name))
         run.set_data_start(distributed.broadcast_object(audio_sections(folder.facts)[-1].since))
@@ -161,20 +162,16 @@ def run_to_end(job: Job, request: StopRequest, show: bool) -> bool:
         progress = holding.enter_context(bar("Training", config.steps, done=run.step, show=show))
         noise, stop = load_noise(config, device, show), StopAgreement(run, request)
         training = Training(run, corpus, folder, log, noise, plans, held_out, stop, progress, show)
-        # The end of the last phase is saved before its function returns.
-        return all(train_phase(training, phase) for phase in job.phases if run.step < phase.end)
+        for phase in job.phases:
+            if run.step < phase.end:
+                train_phase(training, phase)  # its end is saved before this returns
 
 
-def train_phase(training: Training, phase: Phase) -> bool:
-    """Train from the current step to the end of a phase. Return False if the run was stopped."""
+def train_phase(training: Training, phase: Phase) -> None:
+    """Train from the current step to the end of a phase. Raise StoppedError if the run is stopped before its end."""
     run, corpus, log = training.run, training.corpus, training.log
     config, world_size, rank = run.config, distributed.world_size(), distributed.rank()
     parts = config.train.accumulate
-
-    def is_stopped() -> bool:
-        # Several ranks agree on a stop in a step, and a step needs a batch.
-        return world_size == 1 and bool(training.stop.request)
-
     plan = training.plans[config.batches_in(phase.config)]
     if run.step <= run.data_since:
         describe_epoch(corpus, plan, log, run.step)
@@ -190,12 +187,12 @@ def train_phase(training: Training, phase: Phase) -> bool:
             run.position = (run.position[0] + 1, 0)  # a position does not apply to batches of another size
         request = training.stop.request
         request.moment = "before the next step"
-        begin_phase(run, phase, reader, plan, log, training.show, lambda: stop_if_asked(request), is_stopped)
+        begin_phase(run, phase, reader, plan, log, training.show)
         training.progress.restart_estimate()  # the fit is no step, and the steps of each phase take a different time
     training.stop.request.moment = "after this step"
     speed = Speed(run.device)
 
-    with closing(load(reader, plan, run.position, config.batches.workers, run.device, is_stopped)) as batches:
+    with closing(load(reader, plan, run.position, config.batches.workers, run.device)) as batches:
         while run.step < phase.end:
             step = run.step
             asked = time.perf_counter()
@@ -203,7 +200,7 @@ def train_phase(training: Training, phase: Phase) -> bool:
                 batch = next(batches)
                 speed.count_wait(asked)
                 # Not after the last step, because a checkpoint names the layer that its mixture has read.
-                move_targets(run, phase, reader, plan, training.show, is_stopped)
+                move_targets(run, phase, reader, plan, training.show)
             except (UserError, StoppedError):
                 if world_size == 1:
                     save_unsaved(training, phase)
@@ -243,9 +240,7 @@ def train_phase(training: Training, phase: Phase) -> bool:
             if stopping and run.step < config.steps:
                 distributed.run_on_main_rank(run.writer.wait)
                 log.write("stopped", run.step)  # removed when the run continues
-                say(f"Stopped at step {run.step:,} of {config.steps:,}; the same command continues")
-                return False
-    return True
+                raise StoppedError
 
 
 def save_unsaved(training: Training, phase: Phase) -> None:

@@ -45,10 +45,8 @@ def log_interval(run: Run, phase: Phase, log: Log, speed: Speed, progress: Bar, 
     if "ranks" in pace:
         values["rank_speed"] = pace.pop("ranks")
     done, waiting = (run.step - phase.start) / phase.config.steps, pace["waiting"] if run.device.type == "cuda" else 0.0
-    targets = (phase.number, run.active_layer)
-    best = run.best_masked.get(targets, 0.0)
-    run.best_masked = {targets: max(best, values["accuracy_masked"])}
-    found = find_alarms(values, run.targets.components, done, waiting, best)
+    found = find_alarms(values, run.targets.components, done, waiting, run.best_masked)
+    run.best_masked = max(run.best_masked, values["accuracy_masked"])
     log.write("train", run.step, **values, alarms=found)
     accuracy = f"masked {values['accuracy_masked']:.0%}  visible {values['accuracy_visible']:.0%}"
     entropy = f"q {values['target_entropy']:.2f} p {values['predictor_entropy']:.2f} bits"

@@ -73,8 +73,9 @@ class Run:
     writer: checkpoint.Writer = field(default_factory=checkpoint.Writer)
     staging: checkpoint.Staging = field(default_factory=checkpoint.Staging)
     alarms: list[Alarm] = field(default_factory=list)  # alarms of the last logged line
-    best_masked: dict[tuple[int, int | None], float] = field(default_factory=dict)
-    """Best accuracy at masked frames in this phase and with this layer."""
+    best_masked: float = (
+        0.0  # best accuracy at masked frames in a logged interval, with the same kind and layer of targets
+    )
 
     @staticmethod
     def start(config: Config, device: torch.device) -> "Run":
@@ -136,7 +137,7 @@ class Run:
 
     def install(self, targets: Targets, phase: int, new_output: bool = True) -> None:
         """Use these targets from now on. With `new_output`, the head gets a new last layer for the new components."""
-        self.targets, self.phase = targets, phase
+        self.targets, self.phase, self.best_masked = targets, phase, 0.0
         if targets.target_encoder is not None:  # the codebook fits this layer
             self.layer.hold()
         if new_output:
@@ -194,6 +195,7 @@ class Run:
                 "bad_utterances": self.bad_utterances,
                 "phase": self.phase,
                 "log_bytes": self.log_bytes,
+                "best_masked": self.best_masked,
             }
             clusters = make_clusters_info(self.config, self.phase, self.layer.active, self.step)
             self.writer.join()  # it reads the staged copies
@@ -256,7 +258,7 @@ class Run:
         The main rank chooses the checkpoint. If another rank cannot load it, all ranks raise UserError.
         """
         found = distributed.run_on_main_rank(
-            lambda: checkpoint.load_latest(folder, say, training=True) if step is None else load_step(folder.path, step)
+            lambda: checkpoint.load_latest(folder, training=True) if step is None else load_step(folder.path, step)
         )
         chosen = distributed.broadcast_object(found[1]["step"] if found is not None else None)
         if chosen is None:
@@ -283,6 +285,7 @@ class Run:
         self.reference_set = parts.get("reference", {}).get("waveforms")
         self.bad_utterances, self.log_bytes = state["bad_utterances"], state["log_bytes"]
         self.install(self.make_targets(self.config.schedule()[state["phase"] - 1]), state["phase"])
+        self.best_masked = state.get("best_masked", 0.0)
         self.model.load_state_dict(parts["model"])
         self.targets.load_state_dict(parts["targets"])
         self.meter.load(parts["meter"])
