@@ -53,6 +53,18 @@ def test_the_plan_is_a_pure_function_of_seed_and_epoch() -> None:
     assert not np.array_equal(plan_of(lengths).epoch(4).utterances, a.utterances)
 
 
+def test_an_epoch_is_planned_once_while_it_is_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    planned = []
+    plan_epoch = BatchPlan.plan_epoch
+    monkeypatch.setattr(BatchPlan, "plan_epoch", lambda plan, epoch: planned.append(epoch) or plan_epoch(plan, epoch))
+    plan = plan_of(np.random.default_rng(0).integers(16_000, 200_000, 500))
+    first = plan.epoch(3).utterances.copy()
+    assert np.array_equal(next(plan.batches(3, 0)).utterances, plan.epoch(3)[0].utterances)
+    assert not np.array_equal(plan.epoch(4).utterances, first)
+    assert np.array_equal(plan.epoch(3).utterances, first)
+    assert planned == [3, 4, 3]
+
+
 def test_there_may_be_many_buckets() -> None:
     buckets = tuple(0.1 * number for number in range(1, 301))
     plan = plan_of(np.array([16_000, 400_000]), buckets=buckets, seconds=1.0)

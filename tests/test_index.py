@@ -17,7 +17,7 @@ from sjepa import UserError
 from sjepa.cli import dispatch
 from sjepa.data import build
 from sjepa.data.build import summarise_index
-from sjepa.data.corpus import scan_folder
+from sjepa.data.corpus import Corpus, scan_folder
 from sjepa.data.index import open_index
 from sjepa.data.opening import open_corpus
 
@@ -128,6 +128,30 @@ def test_names_that_are_not_utf8_are_read_and_printed(tmp_path: Path) -> None:
     plain = open_corpus(folder, 15.0, "memory", 1.0, show=False)
     assert "caf\\xe9.wav" in plain.name(0)
     plain.fingerprint()
+
+
+def test_a_manifest_names_files_whose_names_are_not_utf8(tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    soundfile.write(os.fsencode(folder) + b"/caf\xe9.wav", babble(1.5, 0), 16_000)
+    (folder / "manifest.jsonl").write_bytes(b'{"path": "caf\xe9.wav"}\n')
+    assert index(folder, out=tmp_path / "index")["utterances"] == 1
+    assert refused(tmp_path / "index") == ""
+
+
+def columns_of(*paths: str) -> Corpus:
+    """A corpus of a second per file."""
+    count = len(paths)
+    return Corpus(list(paths), np.arange(count), np.zeros(count, dtype=int), np.full(count, 16_000))
+
+
+def test_the_fingerprint_of_a_corpus_has_the_names_of_its_files_but_not_their_folder() -> None:
+    """The stored values are in run folders: with others, no run would continue on its corpus."""
+    assert columns_of("/a/x.wav", "/a/b/y.wav").fingerprint() == "63a182a72b2ef2b8"
+    assert columns_of("/moved/x.wav", "/moved/b/y.wav").fingerprint() == "63a182a72b2ef2b8"
+    assert columns_of("/a/b/x.wav", "/a/b/y.wav").fingerprint() == "676b9910b0b27ef4"
+    assert columns_of("/a/one.wav").fingerprint() == columns_of("/moved/one.wav").fingerprint()
+    assert columns_of("/a/one.wav").fingerprint() != columns_of("/a/renamed.wav").fingerprint()
 
 
 def test_links_that_loop_and_folders_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ import signal
 import tarfile
 import threading
 import time
+import wave
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -22,6 +23,7 @@ from processes import Command
 
 from sjepa import UserError
 from sjepa.audio.augment import AugmentConfig
+from sjepa.audio.encode import encode_audio
 from sjepa.audio.io import BadAudioError
 from sjepa.cli import dispatch
 from sjepa.config import Config
@@ -32,7 +34,7 @@ from sjepa.data.loader import BatchReader, load, plan_batches
 from sjepa.data.masking import MaskConfig
 from sjepa.data.opening import open_corpus
 from sjepa.data.sampler import BatchPlan
-from sjepa.data.shards import Encoding, write_shards
+from sjepa.data.shards import WAV_HEADER, Encoding, write_shards
 from sjepa.train.loop import pretrain
 
 
@@ -63,6 +65,20 @@ def flac(index: Path) -> Path:
 def by_id(where: str) -> dict[str, np.ndarray]:
     corpus = open_index(where)
     return {name: corpus.read(n) for n, name in enumerate(read_labels(where)["id"].to_pylist())}
+
+
+@pytest.mark.parametrize("samples", [1, 400, 16_001])
+def test_a_wav_has_the_bytes_that_python_writes(samples: int) -> None:
+    """The index of a shard points behind a header of this size."""
+    noise = np.random.default_rng(0).integers(-32_768, 32_768, samples).astype(np.int16)
+    expected = io.BytesIO()
+    with wave.open(expected, "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(16_000)
+        file.writeframes(noise.tobytes())
+    assert encode_audio(noise, "WAV") == expected.getvalue()
+    assert encode_audio(noise, "WAV")[WAV_HEADER:] == noise.tobytes()
 
 
 @pytest.mark.parametrize("encoding", ["flac", "int16"])

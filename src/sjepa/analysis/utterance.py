@@ -2,13 +2,11 @@
 
 import base64
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from sjepa.analysis.names import LABELS, PATHS
-from sjepa.analysis.restored_run import Frames, RestoredRun, entropy_bits
 from sjepa.analysis.speech import Speech
 from sjepa.analysis.style import (
     INK,
@@ -24,11 +22,13 @@ from sjepa.analysis.style import (
     figure,
     file_name,
 )
-from sjepa.audio.flac import encode_flac
+from sjepa.audio.encode import encode_audio
 from sjepa.audio.frames import FRAMES_PER_SECOND, RECEPTIVE_FIELD, frame_centres
 from sjepa.audio.io import SAMPLE_RATE, show_path, to_int16
-from sjepa.audio.mfcc import log_mel
 from sjepa.evaluate.superb.records import Utterance
+
+if TYPE_CHECKING:  # it needs torch, and findings are drawn without
+    from sjepa.analysis.restored_run import Frames, RestoredRun
 
 MELS, SHIFT = 80, 160  # spectrogram: bands, samples between columns
 CENTRE = RECEPTIVE_FIELD / 2 / SAMPLE_RATE  # of the first frame and the first column, in seconds
@@ -52,7 +52,7 @@ def utterance_inputs(utterance: Utterance, start: float, seconds: float, seed: i
     return {"path": absolute_path(utterance.path), **part, **settings}
 
 
-def analyse_utterance(run: RestoredRun, speech: Speech, longest: float = 20.0) -> Findings:
+def analyse_utterance(run: "RestoredRun", speech: Speech, longest: float = 20.0) -> Findings:
     """Compute everything that the figure and the explorer show of a stretch of speech, including its audio.
 
     `longest` is the length to which the stretch was cut.
@@ -78,8 +78,12 @@ def analyse_utterance(run: RestoredRun, speech: Speech, longest: float = 20.0) -
     return found
 
 
-def top_components(pieces: list[Frames], part: str) -> dict[str, Any]:
+def top_components(pieces: "list[Frames]", part: str) -> dict[str, Any]:
     """The three most likely components of each frame with their posteriors, and the entropy."""
+    import torch
+
+    from sjepa.analysis.restored_run import entropy_bits
+
     distributions = torch.cat([getattr(piece, part).float().cpu() for piece in pieces])
     top = distributions.topk(min(TOP, distributions.shape[1]), dim=1)
     return {
@@ -91,6 +95,10 @@ def top_components(pieces: list[Frames], part: str) -> dict[str, Any]:
 
 def spectrogram(samples: np.ndarray) -> dict[str, Any]:
     """Log-mel energies as bytes, column by column: 255 is the loudest point, 0 is `RANGE` below it."""
+    import torch
+
+    from sjepa.audio.mfcc import log_mel
+
     energies = log_mel(torch.from_numpy(samples)[None], MELS, SHIFT)[0].numpy()
     loudest = float(energies.max())
     scaled = np.clip((energies - loudest) / RANGE + 1, 0, 1) if energies.min() < loudest else 0 * energies
@@ -105,7 +113,7 @@ def spectrogram(samples: np.ndarray) -> dict[str, Any]:
 
 def encode_for_page(samples: np.ndarray) -> str:
     """Encode audio as FLAC in base64. It is lossless, every browser plays it, and its times are exact."""
-    return base64.b64encode(encode_flac(to_int16(samples))).decode()
+    return base64.b64encode(encode_audio(to_int16(samples), "FLAC")).decode()
 
 
 def spectrogram_image(found: Findings) -> np.ndarray:

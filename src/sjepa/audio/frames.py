@@ -16,7 +16,7 @@ def frame_count(samples: int) -> int:
 
 def describe_too_short(samples: int) -> str:
     """Say that audio is shorter than a frame."""
-    return f"{samples} samples are too few: a frame needs {RECEPTIVE_FIELD} (25 ms)"
+    return f"{samples} samples are too few: a frame needs {RECEPTIVE_FIELD} (25 ms at 16 kHz)"
 
 
 def sample_count(frames: int) -> int:

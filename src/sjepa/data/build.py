@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from sjepa.audio.frames import RECEPTIVE_FIELD
+from sjepa.audio.frames import RECEPTIVE_FIELD, describe_too_short
 from sjepa.audio.io import SAMPLE_RATE, AudioInfo, BadAudioError, clip_stretch, open_audio, read_header, show_path
 from sjepa.counts import format_count
 from sjepa.data.corpus import Corpus, describe_refused, make_header_pool
@@ -212,7 +212,7 @@ def make_rows(item: Item | str, limit: int, cut_transcribed: bool) -> list[Row] 
     except BadAudioError as error:
         return error
     if samples < RECEPTIVE_FIELD:
-        return f"{name}: {item.id} has {samples} samples at 16 kHz, fewer than one frame ({RECEPTIVE_FIELD})"
+        return f"{name}: {item.id}: {describe_too_short(samples)}"
     whole: list[Stretch] = [(start, samples)]
     stretches = join_voice(item.voice, info.samples, limit) if item.voice else whole
     if cut_transcribed or not item.text:
@@ -226,9 +226,21 @@ def make_rows(item: Item | str, limit: int, cut_transcribed: bool) -> list[Row] 
     if not stretches:
         return f"{name}: {item.id} is silent"
     text = item.text if stretches == whole else ""
-    labels = (item.speaker, item.sex, item.chapter, text, item.split, item.labels)
     numbered = [item.id] if stretches == whole else [f"{item.id}#{number:04d}" for number in range(len(stretches))]
-    return [Row(*item.place, *stretch, key, *labels) for stretch, key in zip(stretches, numbered, strict=True)]
+    return [
+        Row(
+            *item.place,
+            *stretch,
+            id=key,
+            speaker=item.speaker,
+            sex=item.sex,
+            chapter=item.chapter,
+            text=text,
+            split=item.split,
+            labels=item.labels,
+        )
+        for stretch, key in zip(stretches, numbered, strict=True)
+    ]
 
 
 @lru_cache(maxsize=256)

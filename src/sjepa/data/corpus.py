@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sjepa.audio.frames import RECEPTIVE_FIELD
+from sjepa.audio.frames import RECEPTIVE_FIELD, describe_too_short
 from sjepa.audio.io import (
     EXTENSIONS,
     OTHER_EXTENSIONS,
@@ -82,7 +82,7 @@ class Corpus:
         """A hash that changes if a file is added, removed, renamed or changes length. The folder may move."""
         if self.identity:
             return self.identity
-        root = os.path.commonpath(self.paths) if self.paths else ""
+        root = os.path.commonpath({os.path.dirname(path) for path in self.paths}) if self.paths else ""
         names = "\n".join(os.path.relpath(path, root) for path in self.paths)
         digest = hashlib.sha256(names.encode(errors="surrogateescape"))
         for column in (self.file, self.start, self.length):
@@ -237,7 +237,7 @@ def check_header(path: str) -> AudioInfo | str:
     except BadAudioError as error:
         return str(error)
     if info.samples < RECEPTIVE_FIELD:
-        return f"{show_path(path)}: {info.samples} samples at 16 kHz, fewer than one frame ({RECEPTIVE_FIELD})"
+        return f"{show_path(path)}: {describe_too_short(info.samples)}"
     return info
 
 

@@ -101,8 +101,16 @@ class BatchPlan:
                 "lower batches.buckets, or join short files"
             )
         self.sizes = np.maximum((seconds * SAMPLE_RATE / self.edges).astype(int), 1)
+        self.last: EpochPlan | None = None
 
     def epoch(self, epoch: int) -> EpochPlan:
+        """The plan of an epoch. The last one is kept, because the start of a run needs the same epoch several times."""
+        plan = self.last
+        if plan is None or plan.epoch != epoch:
+            plan = self.last = self.plan_epoch(epoch)
+        return plan
+
+    def plan_epoch(self, epoch: int) -> EpochPlan:
         generator = np.random.default_rng((self.seed, epoch))
         buckets = self.choose_buckets(epoch)
         chosen, sizes, samples = [], [], []
@@ -159,9 +167,8 @@ class BatchPlan:
         utterances = np.flatnonzero(members).astype(np.uint32)
         if self.block == 1:
             return generator.permutation(utterances)
-        utterances = np.roll(
-            utterances, int(generator.integers(self.block))
-        )  # blocks start at another offset in each epoch
+        shift = int(generator.integers(self.block))  # blocks start at another offset in each epoch
+        utterances = np.roll(utterances, shift)
         blocks = generator.permutation(-(-len(utterances) // self.block))
         order = (blocks[:, None] * self.block + np.arange(self.block)).ravel()
         return utterances[order[order < len(utterances)]]

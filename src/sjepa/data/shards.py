@@ -10,15 +10,15 @@ import io
 import json
 import signal
 import tarfile
-import wave
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 import numpy as np
 
-from sjepa.audio.flac import encode_flac
+from sjepa.audio.encode import AudioFormat, encode_audio
 from sjepa.audio.io import SAMPLE_RATE, BadAudioError
 from sjepa.data.corpus import Corpus
 from sjepa.data.index import Row, merge_parts, open_index, read_labels, read_table, report_write_errors, write_part
@@ -100,14 +100,18 @@ def write_shard(
     """Write one tar and its part of the index. Damaged utterances are left out and listed."""
     rows: list[Row] = []
     refused: list[str] = []
-    read = read_as_flac if encoding == "flac" else read_as_wav
+    # For a WAV the index points at the samples, so that they are read without a decoder.
+    audio_format: AudioFormat
+    audio_format, skipped = ("FLAC", 0) if encoding == "flac" else ("WAV", WAV_HEADER)
     try:
         with (
-            atomic_file(path) as partial,
-            partial.open("wb") as file,
+            atomic_file(path) as unfinished,
+            unfinished.open("wb") as file,
             tarfile.open(fileobj=file, mode="w", format=tarfile.USTAR_FORMAT) as tar,
         ):
-            encoded = collect(pool, read, utterances.tolist(), corpus.place, chunksize=8)
+            encoded = collect(
+                pool, partial(encode_utterance, audio_format), utterances.tolist(), corpus.place, chunksize=8
+            )
             for utterance, result in zip(utterances.tolist(), encoded, strict=True):
                 progress.advance()
                 if isinstance(result, str):
@@ -116,10 +120,8 @@ def write_shard(
                 content, samples = result
                 known = {name: labels[name][utterance].as_py() for name in labels.column_names}
                 name = f"{path.stem}-{len(rows):06d}"
-                offset = add_member(tar, file, f"{name}.{'flac' if encoding == 'flac' else 'wav'}", content)
+                offset = add_member(tar, file, f"{name}.{audio_format.lower()}", content)
                 add_member(tar, file, f"{name}.json", json.dumps(known | {"samples": samples}).encode())
-                # For a WAV the index points at the samples, so that they are read without a decoder.
-                skipped = 0 if encoding == "flac" else WAV_HEADER
                 rows.append(Row(path.name, offset + skipped, len(content) - skipped, 0, samples, **known))
     except BrokenProcessPool:
         raise UserError("an encoding process died, perhaps for lack of memory: try fewer --workers") from None
@@ -158,27 +160,11 @@ def open_source(source: str) -> None:
     _source = open_index(source)
 
 
-def read_as_flac(utterance: int) -> tuple[bytes, int] | BadAudioError:
-    samples = read_samples(utterance)
-    return samples if isinstance(samples, BadAudioError) else (encode_flac(samples), len(samples))
-
-
-def read_as_wav(utterance: int) -> tuple[bytes, int] | BadAudioError:
-    samples = read_samples(utterance)
-    if isinstance(samples, BadAudioError):
-        return samples
-    buffer = io.BytesIO()
-    with wave.open(buffer, "wb") as file:
-        file.setnchannels(1)
-        file.setsampwidth(2)
-        file.setframerate(SAMPLE_RATE)
-        file.writeframes(samples.astype("<i2").tobytes())
-    return buffer.getvalue(), len(samples)
-
-
-def read_samples(utterance: int) -> np.ndarray | BadAudioError:
+def encode_utterance(audio_format: AudioFormat, utterance: int) -> tuple[bytes, int] | BadAudioError:
+    """In a worker process: an utterance as the bytes of a file, and its samples."""
     assert _source is not None
     try:
-        return _source.read(utterance)
+        samples = _source.read(utterance)
     except BadAudioError as error:
         return error
+    return encode_audio(samples, audio_format), len(samples)

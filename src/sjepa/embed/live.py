@@ -10,7 +10,7 @@ from typing import IO
 import numpy as np
 from torch import Tensor
 
-from sjepa.audio.frames import STRIDE
+from sjepa.audio.frames import STRIDE, describe_too_short
 from sjepa.audio.io import SAMPLE_RATE, show_path
 from sjepa.audio.stream import stream_audio
 from sjepa.embed.network import Network
@@ -55,9 +55,9 @@ def embed_live(source: Path, network: Network, readout: Readout, config: StreamC
     say(f"Latency: at most {config.latency:.2f} s, plus the computation", aside=True)
     pace = Pace()
     yield from readout(network, pace.measure(stream, blocks))
-    seconds = stream.samples / SAMPLE_RATE
     if not stream.done:
-        raise UserError(f"--live: {seconds:.3f} s of audio are too short for a frame (25 ms)")
+        raise UserError(f"--live: {describe_too_short(stream.samples)}")
+    seconds = stream.samples / SAMPLE_RATE
     say(f"Processed {seconds:,.1f} s in {pace.busy:,.1f} s: {pace.busy / seconds:.2f} of real time", aside=True)
 
 

@@ -6,6 +6,7 @@ import struct
 import zipfile
 from collections.abc import Iterable
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -17,6 +18,24 @@ from sjepa.files import atomic_file, scratch_folder
 Format = Literal["npz", "safetensors", "parquet"]
 SAFETENSORS_TYPES = {"float32": "F32", "float64": "F64", "int32": "I32"}
 COPY_BYTES = 1 << 22
+
+
+@dataclass
+class Column:
+    """A column that is written to a temporary file, piece by piece."""
+
+    file: IO[bytes]
+    dtype: np.dtype
+    row_shape: tuple[int, ...]
+    rows: int = 0
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.rows, *self.row_shape)
+
+    def append(self, values: np.ndarray) -> None:
+        self.file.write(np.ascontiguousarray(values).data)
+        self.rows += len(values)
 
 
 def write_table(path: Path, kind: Format, pieces: Iterable[dict[str, np.ndarray]], about: dict[str, str]) -> int:
@@ -63,67 +82,48 @@ def to_arrow(values: np.ndarray) -> Any:
 
 def write_columns(path: Path, kind: Format, pieces: Iterable[dict[str, np.ndarray]], about: dict[str, str]) -> int:
     """Write npz or safetensors. Both state the size of an array before its data, so columns go to temporary files."""
-    with scratch_folder(path.parent) as folder:
-        files: dict[str, IO[bytes]] = {}
-        shapes: dict[str, tuple[int, ...]] = {}
-        types: dict[str, np.dtype] = {}
-        try:
-            for piece in pieces:
-                for name, values in piece.items():
-                    if name not in files:
-                        files[name] = (folder / name).open("w+b")
-                        shapes[name], types[name] = (0, *values.shape[1:]), values.dtype
-                    files[name].write(np.ascontiguousarray(values).data)
-                    shapes[name] = (shapes[name][0] + len(values), *shapes[name][1:])
-            for file in files.values():
-                file.seek(0)
-            (write_npz if kind == "npz" else write_safetensors)(path, files, shapes, types, about)
-        finally:
-            for file in files.values():
-                file.close()
-    return next(iter(shapes.values()), (0,))[0]
+    columns: dict[str, Column] = {}
+    with scratch_folder(path.parent) as folder, ExitStack() as opened:
+        for piece in pieces:
+            for name, values in piece.items():
+                if name not in columns:
+                    file = opened.enter_context((folder / name).open("w+b"))
+                    columns[name] = Column(file, values.dtype, values.shape[1:])
+                columns[name].append(values)
+        for column in columns.values():
+            column.file.seek(0)
+        (write_npz if kind == "npz" else write_safetensors)(path, columns, about)
+    return next((column.rows for column in columns.values()), 0)
 
 
-def write_npz(
-    path: Path,
-    files: dict[str, IO[bytes]],
-    shapes: dict[str, tuple[int, ...]],
-    types: dict[str, np.dtype],
-    about: dict[str, str],
-) -> None:
+def write_npz(path: Path, columns: dict[str, Column], about: dict[str, str]) -> None:
     """Write a zip of .npy entries, as numpy.load reads it. The metadata are a JSON string in the entry `about`."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
-        for name, file in files.items():
+        for name, column in columns.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
-                header = {"descr": types[name].str, "fortran_order": False, "shape": shapes[name]}
+                header = {"descr": column.dtype.str, "fortran_order": False, "shape": column.shape}
                 np.lib.format.write_array_header_2_0(entry, header)
-                shutil.copyfileobj(file, entry, COPY_BYTES)
+                shutil.copyfileobj(column.file, entry, COPY_BYTES)
         with archive.open("about.npy", "w") as entry:
             np.lib.format.write_array(entry, np.array(json.dumps(about, ensure_ascii=False)))
 
 
-def write_safetensors(
-    path: Path,
-    files: dict[str, IO[bytes]],
-    shapes: dict[str, tuple[int, ...]],
-    types: dict[str, np.dtype],
-    about: dict[str, str],
-) -> None:
+def write_safetensors(path: Path, columns: dict[str, Column], about: dict[str, str]) -> None:
     """Write the layout of safetensors: the length of the header, a JSON header, then the arrays."""
     header: dict[str, Any] = {"__metadata__": about}
     end = 0
     # The widest type first, because the format aligns every array to its type.
-    ordered = sorted(files, key=lambda name: -types[name].itemsize)
-    for name in ordered:
-        begin, end = end, end + int(np.prod(shapes[name])) * types[name].itemsize
-        kind = SAFETENSORS_TYPES[types[name].name]
-        header[name] = {"dtype": kind, "shape": list(shapes[name]), "data_offsets": [begin, end]}
+    ordered = sorted(columns.items(), key=lambda item: -item[1].dtype.itemsize)
+    for name, column in ordered:
+        begin, end = end, end + int(np.prod(column.shape)) * column.dtype.itemsize
+        kind = SAFETENSORS_TYPES[column.dtype.name]
+        header[name] = {"dtype": kind, "shape": list(column.shape), "data_offsets": [begin, end]}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     with path.open("wb") as out:
         out.write(struct.pack("<Q", len(text)) + text)
-        for name in ordered:
-            shutil.copyfileobj(files[name], out, COPY_BYTES)
+        for _, column in ordered:
+            shutil.copyfileobj(column.file, out, COPY_BYTES)
 
 
 def read_metadata(path: Path, kind: Format) -> dict[str, str]:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from sjepa.audio.frames import RECEPTIVE_FIELD
+from sjepa.audio.frames import RECEPTIVE_FIELD, describe_too_short
 from sjepa.errors import UserError
 from sjepa.model.encoder_config import EncoderConfig
 from sjepa.model.frontend import FeatureExtractor, Moments, frame_counts
@@ -141,7 +141,7 @@ def check_shape(waveforms: Tensor) -> None:
     if waveforms.dim() != 2:
         raise UserError(f"waveforms should have shape (batch, samples), not {tuple(waveforms.shape)}")
     if waveforms.shape[1] < RECEPTIVE_FIELD:
-        raise UserError(f"{waveforms.shape[1]} samples are too few: the encoder needs {RECEPTIVE_FIELD} (25 ms)")
+        raise UserError(describe_too_short(waveforms.shape[1]))
 
 
 def init_linear(module: nn.Module) -> None:

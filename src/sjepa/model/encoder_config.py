@@ -1,7 +1,7 @@
 """The size of an encoder."""
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, get_type_hints
 
 from sjepa.bounds import LAYERS, NOT_NEGATIVE, SHARE, SIZE, check_bounds
 from sjepa.errors import UserError
@@ -71,3 +71,7 @@ class EncoderConfig:
         position = self.hidden_size * (self.hidden_size // self.position_groups) * self.position_kernel
         layer = self.hidden_size * (4 * self.hidden_size + 2 * self.inner_size)
         return convolutions + projection + position + self.layers * layer
+
+
+SIZES = tuple(name for name, kind in get_type_hints(EncoderConfig).items() if kind is int)
+"""The fields that determine the shapes of the weights, and the number of heads. The others are rates and scales."""

@@ -17,7 +17,7 @@ from sjepa.audio.io import SAMPLE_RATE
 from sjepa.errors import UserError
 from sjepa.fields import NUMBER, TEXT, WHOLE, Kind, check_fields, list_of, shorten
 from sjepa.files import read_json, save_tensors, write_whole
-from sjepa.model.encoder_config import KERNELS, STRIDES, EncoderConfig
+from sjepa.model.encoder_config import KERNELS, SIZES, STRIDES, EncoderConfig
 from sjepa.model.encoder_folder import WEIGHT_FILES, EncoderFolder
 from sjepa.model.foreign import infer_config_fields, infer_sizes, rename_weights
 from sjepa.model.position import HALVES
@@ -52,10 +52,10 @@ FIXED: dict[str, Any] = {
     "conv_pos_batch_norm": False,
     "layer_norm_eps": 1e-5,
 }
-SIZES = ("hidden_size", "layers", "heads", "inner_size", "position_kernel", "position_groups")
 SHORT = Kind("a whole number from 1 to 1,000", lambda value: type(value) is int and 1 <= value <= 1000)
 CONVOLUTIONS = {"conv_dim": list_of(WHOLE), "conv_kernel": list_of(SHORT), "conv_stride": list_of(SHORT)}
-KINDS = {theirs: WHOLE if name in SIZES else NUMBER for name, theirs in FIELDS.items()} | CONVOLUTIONS
+FIELD_KINDS = {theirs: WHOLE if name in SIZES else NUMBER for name, theirs in FIELDS.items()} | CONVOLUTIONS
+NAMED = 3  # weights that a message names; it counts the others
 # What else a feature extractor of transformers needs. Our encoder uses the mask to find padding.
 PREPROCESSOR: dict[str, Any] = {
     "feature_extractor_type": "Wav2Vec2FeatureExtractor",
@@ -103,7 +103,7 @@ def read_config(folder: EncoderFolder) -> EncoderConfig:
     kind, difference = settings.get("model_type", "nameless"), find_difference(settings)
     if "model_type" in settings and kind not in ARCHITECTURES:  # it may give the fields other meanings
         raise OtherNetworkError(folder.path, kind, difference)
-    check_fields(settings, KINDS, str(file))
+    check_fields(settings, FIELD_KINDS, str(file))
     lengths = {len(settings.get(name, KERNELS)) for name in CONVOLUTIONS}
     if len(lengths) > 1 or 0 in lengths:
         raise UserError(f"{file}: {', '.join(CONVOLUTIONS)} should be lists of the same length, at least 1")
@@ -260,7 +260,6 @@ def fingerprint_weights(weights: dict[str, Tensor]) -> str:
     return digest.hexdigest()[:16]
 
 
-def preview(names: list[str], most: int = 3) -> str:
-    return (
-        ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "") if names else "none"
-    )
+def preview(names: list[str]) -> str:
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return (", ".join(names[:NAMED]) or "none") + more

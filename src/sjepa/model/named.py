@@ -7,6 +7,7 @@ from pathlib import Path
 from sjepa.errors import UserError, suggestion
 from sjepa.model.encoder_folder import EncoderFolder
 
+UNTRAINED = "untrained:"  # prefix of a path: the architecture of an encoder, with random weights
 WEIGHTS = Path(__file__).parent.parent / "weights"
 HUB_NAME = re.compile(r"\w[\w.-]*/[\w.-]+")  # such as facebook/hubert-base-ls960
 

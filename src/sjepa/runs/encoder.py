@@ -40,6 +40,7 @@ class Encoder(EncoderNetwork):
     def __init__(self, config: EncoderConfig | None = None):
         super().__init__(config)
         self.source: Path | None = None
+        self.loaded_fingerprint = ""  # hash of the weights when they were loaded, if it was computed
         # In a list, so that torch does not register the clusters as a submodule.
         self.held_clusters: list[Clusters] = []
 
@@ -49,7 +50,11 @@ class Encoder(EncoderNetwork):
         return super().convolve(waveforms, lengths, moments)
 
     def stream(
-        self, chunk: float = 1.28, look_ahead: float = 0.64, context: float = 2.0, layer: int | None = None
+        self,
+        chunk: float = StreamConfig.chunk,
+        look_ahead: float = StreamConfig.look_ahead,
+        context: float = StreamConfig.context,
+        layer: int | None = None,
     ) -> FeatureStream:
         """Return a stream that computes features of live audio at 16 kHz in chunks. Times are in seconds.
 
@@ -167,7 +172,8 @@ class Encoder(EncoderNetwork):
         """Load mixture and head of these weights. An error is raised only when they are used."""
         if file.is_file():
             with suppress(UserError):
-                self.held_clusters = [read_own_clusters(file, self)]
+                clusters = read_own_clusters(file, self)
+                self.held_clusters, self.loaded_fingerprint = [clusters], clusters.info.encoder
 
 
 def check_waveforms(waveforms: Any, lengths: Any) -> None:

@@ -4,11 +4,9 @@ from torch import Tensor
 
 from sjepa.errors import UserError
 from sjepa.model import formats
-from sjepa.model.encoder_config import EncoderConfig
+from sjepa.model.encoder_config import SIZES, EncoderConfig
 from sjepa.runs.locate import find_encoder, suggest_repair
 from sjepa.settings_file import load_preset, preset_names
-
-SIZES = ("hidden_size", "layers", "heads", "inner_size", "conv_channels", "position_kernel", "position_groups")
 
 
 def read_initial_encoder(source: str, config: EncoderConfig) -> dict[str, Tensor]:

@@ -87,12 +87,13 @@ def find_items(sources: list[str], layout: Layout, unpacked: Path | None = None)
         name = layout if layout != "auto" else detect_layout(source)
         place = Source(source, root, (unpacked or cache_folder() / "unpacked").absolute())
         for found in find_layout(name).items(place):
-            yield found if isinstance(found, str) or is_possible(found) else refuse_stretch(found)
+            possible = isinstance(found, str) or is_possible(found.offset, found.duration)
+            yield found if possible else refuse_stretch(found)
 
 
-def is_possible(item: Item) -> bool:
-    """Whether the stretch of an item can be in a recording; NaN compares false."""
-    return 0 <= item.offset <= LATEST and (item.duration is None or 0 < item.duration <= LATEST)
+def is_possible(offset: float, duration: float | None) -> bool:
+    """Whether a stretch can be in a recording; NaN compares false."""
+    return 0 <= offset <= LATEST and (duration is None or 0 < duration <= LATEST)
 
 
 def refuse_stretch(item: Item) -> str:

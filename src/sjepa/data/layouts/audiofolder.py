@@ -1,13 +1,13 @@
 """Hugging Face's audiofolder: metadata.csv, .jsonl or .parquet next to the audio, or a folder per split and class."""
 
-import json
 import os
 from pathlib import Path
 
 from sjepa.audio.io import show_path
 from sjepa.data.corpus import audio_files
 from sjepa.data.layouts import Found, Item, Source, identifier
-from sjepa.data.layouts.manifest import lines, make_item
+from sjepa.data.layouts.fields import pack_labels
+from sjepa.data.layouts.manifest import lines, make_item, refuse_others
 from sjepa.data.splits import is_split_folder
 from sjepa.data.storage import ByteRange
 from sjepa.errors import UserError
@@ -57,11 +57,7 @@ def items(source: Source) -> Found:
                 inside = find_split(os.path.dirname(path), source.path)
                 item = item._replace(split=item.split or split or inside)
             yield item
-    refused: list[str] = []
-    for path in audio_files(Path(source.path), refused):
-        if path not in named:
-            yield f"{show_path(path)}: no metadata file names it"
-    yield from refused
+    yield from refuse_others(source.path, named, "no metadata file names it")
 
 
 def class_items(source: Source) -> Found:
@@ -71,7 +67,7 @@ def class_items(source: Source) -> Found:
         folder = os.path.dirname(path)
         split = find_split(folder, source.path)
         own = folder != source.path and not (split and os.path.dirname(folder) == source.path)
-        labels = json.dumps({"label": show_path(os.path.basename(folder))}) if own else ""
+        labels = pack_labels({"label": show_path(os.path.basename(folder))} if own else {})
         yield Item(ByteRange(path), identifier(path, source.root), split=split, labels=labels)
     yield from refused
 

@@ -4,9 +4,9 @@ import json
 from contextlib import suppress
 from typing import Any
 
+from sjepa.data.layouts import Item
 from sjepa.files import escape_text
 
-LABELS = ("speaker", "sex", "chapter", "text", "split")
 # The first name that is present counts.
 NAMES = {
     "path": ("audio_filepath", "path", "audio_file", "audio", "file", "filename", "file_name", "wav"),
@@ -33,6 +33,18 @@ def text_field(line: dict[str, Any], name: str) -> str:
     return "" if value is None else escape_text(str(value))
 
 
+def add_labels(item: Item, line: dict[str, Any]) -> Item:
+    """Add the labels of a line to an item."""
+    return item._replace(
+        speaker=text_field(line, "speaker"),
+        sex=text_field(line, "sex"),
+        chapter=text_field(line, "chapter"),
+        text=text_field(line, "text"),
+        split=text_field(line, "split"),
+        labels=other_labels(line),
+    )
+
+
 def other_labels(line: dict[str, Any]) -> str:
     """All other columns of a line as a JSON object; empty if there are none. Our shards store it as `labels`."""
     known = {str(key): value for key, value in line.items() if key not in ASIDE and value not in (None, "")}
@@ -40,8 +52,12 @@ def other_labels(line: dict[str, Any]) -> str:
     if isinstance(packed, str) and packed.startswith("{"):
         with suppress(ValueError, RecursionError):
             known = {key: value for key, value in known.items() if key != "labels"} | json.loads(packed)
-    kept = {key: value for key, value in known.items() if is_plain(value)}
-    return json.dumps(kept, ensure_ascii=True, sort_keys=True) if kept else ""
+    return pack_labels({key: value for key, value in known.items() if is_plain(value)})
+
+
+def pack_labels(labels: dict[str, Any]) -> str:
+    """Labels as a JSON object; empty if there are none."""
+    return json.dumps(labels, sort_keys=True) if labels else ""
 
 
 def is_plain(value: Any) -> bool:

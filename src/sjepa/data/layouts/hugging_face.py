@@ -14,8 +14,8 @@ from typing import Any
 
 from sjepa.audio.io import one_line, show_path
 from sjepa.data.arrow import import_arrow
-from sjepa.data.layouts import Found, Item, Source, find_file
-from sjepa.data.layouts.fields import NAMES, other_labels, text_field
+from sjepa.data.layouts import Found, Item, Source, find_file, identifier
+from sjepa.data.layouts.fields import add_labels, text_field
 from sjepa.data.storage import ByteRange
 from sjepa.fields import SURPRISES
 from sjepa.files import atomic_file, escape_text
@@ -124,7 +124,7 @@ def read_table(split: str, file: str, source: Source) -> Found:
 
 def default_name(path: str | None, file: str, row: int, source: Source) -> str:
     """An id for a row without one. The row number is unique; names of files need not be."""
-    base = os.path.splitext(os.path.relpath(file, source.root))[0]
+    base = identifier(file, source.root)
     stem = os.path.splitext(os.path.basename(path))[0] if path else ""
     return f"{base}/{row:06d}-{stem}" if stem else f"{base}/{row:06d}"
 
@@ -135,11 +135,8 @@ def make_item(line: dict[str, Any], names: dict[str, list[str]], place: ByteRang
         key: names[key][value] if key in names and isinstance(value, int) and 0 <= value < len(names[key]) else value
         for key, value in line.items()
     }
-    own = text_field(named, "id") if any(key in named for key in NAMES["id"]) else ""
-    texts = [escape_text(text_field(named, label)) for label in ("speaker", "sex", "chapter", "text")]
-    split = escape_text(text_field(named, "split")) or split
-    item = Item(place, escape_text(own or name), 0.0, None, (), *texts)
-    return item._replace(split=split, labels=other_labels(named))
+    item = add_labels(Item(place, text_field(named, "id") or escape_text(name)), named)
+    return item._replace(split=item.split or split)
 
 
 def class_names(schema: Any, file: str) -> dict[str, list[str]]:

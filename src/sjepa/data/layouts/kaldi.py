@@ -4,7 +4,6 @@ A folder of such directories (train, test) is read whole, each directory as the 
 are never run.
 """
 
-import json
 import os
 import re
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from pathlib import Path
 
 from sjepa.audio.io import show_path
 from sjepa.data.layouts import Found, Item, Source, find_file
+from sjepa.data.layouts.fields import pack_labels
 from sjepa.data.storage import ByteRange, is_url
 from sjepa.files import escape_text
 
@@ -97,7 +97,7 @@ class Labels:
             sex=sex[:1].upper(),
             text=self.texts.get(key, ""),
             split=self.split,
-            labels=json.dumps(labels, sort_keys=True) if labels else "",
+            labels=pack_labels(labels),
         )
 
 

@@ -1,6 +1,5 @@
 """Lhotse manifests (jsonl, or jsonl.gz): cuts, or recordings and supervisions. Lhotse itself is not needed."""
 
-import json
 import os
 import re
 from collections import defaultdict
@@ -9,6 +8,7 @@ from typing import Any
 
 from sjepa.audio.io import show_path
 from sjepa.data.layouts import Found, Item, Source, find_file
+from sjepa.data.layouts.fields import pack_labels
 from sjepa.data.layouts.manifest import lines
 from sjepa.data.storage import ByteRange
 from sjepa.errors import UserError
@@ -140,7 +140,7 @@ def add_labels(item: Item, supervision: dict[str, Any]) -> Item:
         text=texts[0],
         speaker=texts[1],
         sex=texts[2][:1].upper(),
-        labels=json.dumps(labels, sort_keys=True) if labels else "",
+        labels=pack_labels(labels),
     )
 
 

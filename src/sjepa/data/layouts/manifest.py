@@ -14,8 +14,8 @@ from typing import IO, Any, cast
 from sjepa.audio.io import one_line, show_path
 from sjepa.data.arrow import import_arrow
 from sjepa.data.corpus import audio_files
-from sjepa.data.layouts import LATEST, Found, Item, Source
-from sjepa.data.layouts.fields import LABELS, NAMES, field, other_labels, text_field
+from sjepa.data.layouts import Found, Item, Source, is_possible
+from sjepa.data.layouts.fields import NAMES, add_labels, field, text_field
 from sjepa.data.layouts.tars import members
 from sjepa.data.storage import ByteRange, is_url
 from sjepa.errors import UserError
@@ -40,12 +40,19 @@ def items(source: Source) -> Found:
         return
     named: set[str] = set()
     for item, line in read(os.path.join(source.path, NAME)):
-        named.add(os.path.normpath(os.path.join(source.path, text_field(line, "path"))))
+        path = field(line, "path")
+        if isinstance(path, str):
+            named.add(os.path.normpath(os.path.join(source.path, path)))
         yield item
+    yield from refuse_others(source.path, named, f"{NAME} does not name it")
+
+
+def refuse_others(folder: str, named: set[str], reason: str) -> Found:
+    """Refuse the audio in a folder that its lists do not name."""
     refused: list[str] = []
-    for path in audio_files(Path(source.path), refused):
+    for path in audio_files(Path(folder), refused):
         if path not in named:
-            yield f"{show_path(path)}: {NAME} does not name it"
+            yield f"{show_path(path)}: {reason}"
     yield from refused
 
 
@@ -126,16 +133,15 @@ def make_item(line: dict[str, Any], source: str, number: int) -> Item | str:
         duration = None if field(line, "duration") is None else float(field(line, "duration"))
     except (TypeError, ValueError, OverflowError):
         return f"{where}: offset or duration is not a number"
-    if not 0 <= offset <= LATEST or not (duration is None or 0 < duration <= LATEST):
+    if not is_possible(offset, duration):
         rule = "the offset must not be negative, and the duration must be above 0"
         return f"{where}: offset {offset} s, duration {duration} s: {rule}"
     place = tar_place(line["shard_id"], path, source) if "shard_id" in line else local_place(path, source)
     if isinstance(place, str):
         return f"{where}: {place}"
-    labels = [text_field(line, name) for name in LABELS]
     default = f"{os.path.splitext(path)[0]}@{offset:g}" if offset else os.path.splitext(path)[0]
     name = text_field(line, "id") or escape_text(default)
-    return Item(place, name, offset, duration, (), *labels)._replace(labels=other_labels(line))
+    return add_labels(Item(place, name, offset, duration), line)
 
 
 def local_place(path: str, source: str) -> ByteRange:
@@ -158,4 +164,4 @@ def tar_place(shard: Any, name: str, source: str) -> ByteRange | str:
 
 @lru_cache(maxsize=2)
 def tar_members(tar: str) -> dict[str, ByteRange]:
-    return {name: place for name, place in members(tar) if place is not None}
+    return dict(member for member in members(tar) if not isinstance(member, str))

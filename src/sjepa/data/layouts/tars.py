@@ -8,7 +8,7 @@ from typing import Any
 
 from sjepa.audio.io import EXTENSIONS, one_line, show_path
 from sjepa.data.layouts import Found, Item, Source, identifier
-from sjepa.data.layouts.fields import LABELS, other_labels, text_field
+from sjepa.data.layouts.fields import add_labels, text_field
 from sjepa.data.storage import ByteRange
 from sjepa.files import escape_text
 
@@ -21,10 +21,11 @@ def items(source: Source) -> Found:
     base = identifier(source.path, source.root)
     known: dict[str, dict[str, Any]] = {}
     pending: list[tuple[str, ByteRange]] = []
-    for name, place in members(source.path):
-        if place is None:
-            yield name
+    for member in members(source.path):
+        if isinstance(member, str):
+            yield member
             continue
+        name, place = member
         key, ending = split_name(name)
         if f".{ending.rpartition('.')[2].lower()}" in EXTENSIONS:
             pending.append((key, place))
@@ -33,8 +34,7 @@ def items(source: Source) -> Found:
     for key, place in pending:
         labels = known.get(key, {})
         name = text_field(labels, "id") or escape_text(f"{base}/{key}")
-        known_labels = (*(text_field(labels, label) for label in LABELS), other_labels(labels))
-        yield Item(place, name, 0.0, None, (), *known_labels)
+        yield add_labels(Item(place, name), labels)
 
 
 def split_name(name: str) -> tuple[str, str]:
@@ -57,8 +57,8 @@ def read_labels(place: ByteRange, ending: str) -> dict[str, Any]:
     return labels if isinstance(labels, dict) else {}
 
 
-def members(source: str) -> Iterator[tuple[str, ByteRange | None]]:
-    """The files in a tar with their places. A refusal has no place."""
+def members(source: str) -> Iterator[tuple[str, ByteRange] | str]:
+    """The name and place of each file in a tar, or why it is refused."""
     try:
         with tarfile.open(source, "r:") as tar:
             for member in tar:
@@ -66,10 +66,10 @@ def members(source: str) -> Iterator[tuple[str, ByteRange | None]]:
                 if not member.isfile():
                     continue
                 if name.startswith(("/", "\\")) or ".." in name.replace("\\", "/").split("/"):
-                    yield f"{show_path(source)}: member {show_path(name)} has a path outside the archive", None
+                    yield f"{show_path(source)}: member {show_path(name)} has a path outside the archive"
                 elif member.size:
                     yield name, ByteRange(source, member.offset_data, member.size)
                 else:
-                    yield f"{show_path(source)}: member {show_path(name)} is empty", None
+                    yield f"{show_path(source)}: member {show_path(name)} is empty"
     except (tarfile.TarError, OSError, EOFError, ValueError, OverflowError) as error:
-        yield f"{show_path(source)}: damaged from here on, or not a tar file ({one_line(error)})", None
+        yield f"{show_path(source)}: damaged from here on, or not a tar file ({one_line(error)})"

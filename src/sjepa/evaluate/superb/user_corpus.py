@@ -2,27 +2,29 @@
 
 import json
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from sjepa.audio.io import SAMPLE_RATE
+from sjepa.counts import format_count
 from sjepa.data.index import open_index, read_labels
 from sjepa.data.index_folder import IndexFolder
-from sjepa.data.layouts import Item, detect_layout, find_items
+from sjepa.data.layouts import SCANNED, Item, detect_layout, find_items
 from sjepa.data.layouts.manifest import LABELS_FILE
 from sjepa.data.splits import PREFIXES, find_split_part
 from sjepa.data.storage import is_url
 from sjepa.errors import UserError
 from sjepa.evaluate.metric import SectionKind
-from sjepa.evaluate.superb.records import SHARES, Fold, Label, Utterance, split_speakers
-from sjepa.evaluate.superb.task import Task
-from sjepa.progress import say, track
+from sjepa.evaluate.superb.records import SHARES, Fold, Label, Utterance, measure_lengths, split_speakers
+from sjepa.progress import say
 
-AnyTask = TypeVar("AnyTask", bound=Task)
+if TYPE_CHECKING:  # it needs torch, and labels are read without
+    from sjepa.evaluate.superb.task import Task
+
+AnyTask = TypeVar("AnyTask", bound="Task")
 DEV_SHARE = 0.1  # of the training speakers, if the corpus has no dev part
 # What `is_user_corpus` accepts besides labels.jsonl, for messages.
 USER_LAYOUTS = (
@@ -30,14 +32,6 @@ USER_LAYOUTS = (
     "or audio with manifest.jsonl or metadata.csv"
 )
 ITEM_COLUMNS = {"speaker": "speaker", "sex": "sex", "gender": "sex", "chapter": "chapter", "text": "text"}
-
-
-@dataclass(frozen=True)
-class CorpusOptions:
-    """Options for reading a user's corpus."""
-
-    columns: tuple[str, ...] = ()
-    """Columns with the labels of `classify` and `tag`."""
 
 
 def corpus_label(data: Path) -> str:
@@ -51,15 +45,15 @@ def is_user_corpus(data: Path, *known: str) -> bool:
         return False
     if data.is_file() or IndexFolder(data).exists or (data / LABELS_FILE).is_file():
         return True
-    return detect_layout(str(data)) not in ("tars", "librispeech", "librilight", "folder")
+    return detect_layout(str(data)) not in SCANNED
 
 
-def read_items(data: Path, layout: str = "auto") -> list[Item]:
+def read_items(data: Path) -> list[Item]:
     """Read all utterances of a corpus or an index. Report how many are unusable, and the first."""
     if IndexFolder(data).exists:
         return read_index_items(data)
     listed = data / LABELS_FILE if (data / LABELS_FILE).is_file() else data
-    found = list(find_items([str(listed)], layout))
+    found = list(find_items([str(listed)], "auto"))
     refused = [line for line in found if isinstance(line, str)]
     items = [item for item in found if not isinstance(item, str)]
     remote = [item for item in items if is_url(item.place.path)]
@@ -81,9 +75,9 @@ def read_index_items(data: Path) -> list[Item]:
     columns = ("id", "speaker", "sex", "chapter", "text", "split", "labels")
     items = []
     for number, row in enumerate(rows):
-        name, *texts = (row.get(column) or "" for column in columns)
-        stretch = (int(corpus.start[number]) / SAMPLE_RATE, int(corpus.length[number]) / SAMPLE_RATE)
-        items.append(Item(corpus.place(number), name, *stretch, (), *texts))
+        texts: dict[str, Any] = {column: row.get(column) or "" for column in columns}
+        offset, duration = int(corpus.start[number]) / SAMPLE_RATE, int(corpus.length[number]) / SAMPLE_RATE
+        items.append(Item(corpus.place(number), offset=offset, duration=duration, **texts))
     return items
 
 
@@ -171,8 +165,8 @@ def split_by_shares(data: Path, utterances: Sequence[Utterance], by_speaker: boo
     speakers = {u.speaker for u in utterances if u.speaker}
     if by_speaker and len(speakers) < len(SHARES):
         raise UserError(
-            f"{data} has {len(speakers)} speaker(s) and no splits: a split by speaker needs at least {len(SHARES)}; "
-            "give a split column or folders train, dev and test"
+            f"{data} has {format_count(len(speakers), 'speaker')} and no splits: a split by speaker needs at least "
+            f"{len(SHARES)}; give a split column or folders train, dev and test"
         )
     return draw_parts(utterances, SHARES, str(data), by_speaker)
 
@@ -202,11 +196,9 @@ def limit_training(task: AnyTask, hours: float, seed: int) -> AnyTask:
 
 
 def limit_fold(fold: Fold, hours: float, seed: int, amount: str) -> Fold:
-    with ThreadPoolExecutor(8) as pool:
-        headers = track(pool.map(Utterance.header, fold.train), "Reading headers", len(fold.train))
-        lengths = [u.length(info.samples) for u, info in zip(fold.train, headers, strict=True)]
+    lengths = measure_lengths(fold.train)
     order = np.random.default_rng(seed).permutation(len(lengths))
-    reached = np.cumsum(np.array(lengths)[order]) / SAMPLE_RATE / 3600
+    reached = np.cumsum(lengths[order]) / SAMPLE_RATE / 3600
     if reached[-1] < hours:
         raise UserError(f"{fold.name} has {reached[-1]:.2f} hours of training speech, less than {amount}")
     kept = sorted(order[: int(np.searchsorted(reached, hours)) + 1].tolist())
