@@ -14,7 +14,8 @@ from sjepa import Encoder, EncoderConfig
 from sjepa.cli import dispatch
 from sjepa.errors import UserError
 from sjepa.evaluate import cost
-from sjepa.evaluate.cost import count_macs, find_costs, measure_cost, measure_latency
+from sjepa.evaluate.cost import count_macs, measure_cost, measure_latency
+from sjepa.evaluate.cost_files import find_costs
 from sjepa.evaluate.table import build_sections
 from sjepa.evaluate.tabular import to_csv, to_latex, to_markdown
 from sjepa.evaluate.upstream import Upstream, load_upstream
@@ -40,7 +41,7 @@ def test_our_arithmetic_is_that_of_transformers_network(folder: Path) -> None:
     def run(utterances: list) -> list:
         return [network(torch.from_numpy(u)[None]).last_hidden_state for u in utterances]
 
-    theirs = Upstream("theirs", 3, 64, 0, torch.device("cpu"), run, network)
+    theirs = Upstream("theirs", 3, 64, torch.device("cpu"), run, network)
     ours = count_macs(load_upstream(str(folder)), 3.0)
     assert ours == pytest.approx(count_macs(theirs, 3.0), rel=0.01)
     assert count_macs(load_upstream("mfcc"), 1.0) is None

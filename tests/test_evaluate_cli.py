@@ -177,14 +177,14 @@ def test_results_of_another_encoder_with_the_same_name_are_kept(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     command = Units(encoder="one/e", data=Path("d"))
-    folder = results_folder(command, "units", "e", fingerprint=lambda: "one")
+    folder = results_folder(command, "units", "e", fingerprint="one")
     encoder = {"name": "e", "parameters": 1, "fingerprint": "one"}
     kept = {"task": "units", "corpus": "c", "encoder": encoder, "units": {"kind": "head", "clusters": 2}, "metrics": {}}
     write_results(folder, kept)
-    assert results_folder(command, "units", "e", fingerprint=lambda: "one") == folder  # again
+    assert results_folder(command, "units", "e", fingerprint="one") == folder  # again
     with pytest.raises(UserError, match="has results of another encoder named e: choose a folder with --out"):
-        results_folder(replace(command, encoder="two/e"), "units", "e", fingerprint=lambda: "two")
-    assert results_folder(replace(command, out=folder), "units", "e", fingerprint=lambda: "two") == folder
+        results_folder(replace(command, encoder="two/e"), "units", "e", fingerprint="two")
+    assert results_folder(replace(command, out=folder), "units", "e", fingerprint="two") == folder
 
 
 def test_paths_of_results_name_a_users_corpus_but_not_librispeech(spoken: Path, tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def test_a_name_works_like_its_folder_everywhere(
 ) -> None:
     encoder = Encoder.from_pretrained("english-compact")
     assert encoder.clusters.components == 12
-    assert load_upstream("english-compact").fingerprint() == fingerprint(encoder)
+    assert load_upstream("english-compact").fingerprint == fingerprint(encoder)
     assert load_upstream("english-compact").name == "english-compact"
     assert load_upstream("untrained:english-compact").name == "untrained english-compact"
     file = str(min(corpus.glob("*.wav")))

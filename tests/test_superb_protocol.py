@@ -21,7 +21,7 @@ from sjepa.evaluate.superb.protocol import HeadTraining, LearningRateSearch, Ran
 from sjepa.evaluate.superb.records import Utterance
 from sjepa.evaluate.superb.task import Recipe
 from sjepa.evaluate.superb.tasks import make_task
-from sjepa.evaluate.upstream import load_upstream
+from sjepa.evaluate.upstream import hash_weights, load_upstream
 from sjepa.model.encoder_config import EncoderConfig
 from sjepa.progress import Bar
 from sjepa.runs.encoder import Encoder
@@ -179,8 +179,6 @@ def test_results_say_what_was_done(tmp_path: Path) -> None:
     assert (full.name, full.steps, full.lr, full.batch * full.accumulate) == ("full", 200_000, 1e-4, 32)
     with pytest.raises(UserError, match="--steps is for --lite"):
         make_task("sid", tmp_path / "data", steps=5)
-    with pytest.raises(UserError, match="--steps 0: at least one"):
-        make_task("sid", tmp_path / "data", lite=True, steps=0)
 
 
 def test_an_encoder_that_is_not_frozen_is_found_out(tmp_path: Path) -> None:
@@ -190,9 +188,9 @@ def test_an_encoder_that_is_not_frozen_is_found_out(tmp_path: Path) -> None:
     )
     upstream = load_upstream(str(tmp_path / "encoder"))
     task = shortened(make_task("sid", corpora.voxceleb(tmp_path / "data", speakers=2), lite=True), 2)
-    before = upstream.fingerprint()
+    before = hash_weights(upstream.network)
     LearningRateSearch(task, upstream, tmp_path / "out").run([1e-3])
-    assert upstream.fingerprint() == before
+    assert hash_weights(upstream.network) == before
 
     def drifting(utterances: Sequence[np.ndarray]) -> list[torch.Tensor]:
         assert isinstance(upstream.network, Encoder)

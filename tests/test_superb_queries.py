@@ -161,6 +161,16 @@ def test_lite_counts_what_it_looks_for(quesst: Path) -> None:
     assert len(task.truths["dev"].documents) == 4
 
 
+def test_lite_needs_a_query_that_occurs_in_its_documents(quesst: Path, tmp_path: Path) -> None:
+    """Here the only query that occurs in a document is in another language, which the lite protocol leaves out."""
+    root = shutil.copytree(quesst, tmp_path / "copy")
+    file = root / "quesst14Database" / "scoring" / "groundtruth_quesst14_eval" / "quesst14_eval.rttm"
+    file.write_text("".join(line for line in file.read_text().splitlines(keepends=True) if "eval_0999" in line))
+    make_task("qbe", root)
+    with pytest.raises(UserError, match=r"8 documents, and none of them has a query of the test part.*without --lite"):
+        make_task("qbe", root, lite=True)
+
+
 @pytest.mark.parametrize(
     ("file", "text", "message"),
     [

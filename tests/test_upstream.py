@@ -97,7 +97,7 @@ def test_untrained_weights_are_fresh_and_always_the_same(folders: dict[str, Path
     for name in ("ours", "wavlm"):
         trained = load_upstream(str(folders[name]))
         fresh, again = (load_upstream(f"untrained:{folders[name]}") for _ in range(2))
-        assert fresh.fingerprint() == again.fingerprint() != trained.fingerprint()
+        assert fresh.fingerprint == again.fingerprint != trained.fingerprint
         assert fresh.parameters == trained.parameters
         assert fresh.name.startswith("untrained ")
 
@@ -109,7 +109,7 @@ def test_the_untrained_encoder_of_a_run_is_where_that_run_started(
     assert pretrain(config, corpus, tmp_path / "run", show=False)
     untrained = load_upstream(f"untrained:{tmp_path / 'run'}")
     start = Run.start(config, torch.device("cpu")).model.encoder
-    assert untrained.fingerprint() == fingerprint(start)
+    assert untrained.fingerprint == fingerprint(start)
     attention = start.encoder.layers[0].attention
     assert torch.equal(attention.q_proj.weight, attention.k_proj.weight)
 

@@ -14,11 +14,13 @@ from sjepa.cli import dispatch
 from sjepa.data.build import build_index
 from sjepa.data.index import open_index, read_labels
 from sjepa.errors import UserError
-from sjepa.evaluate.superb.alphabet import Alphabet, TaggedCharacters, spell
+from sjepa.evaluate.superb.alphabet import Alphabet, spell
 from sjepa.evaluate.superb.metrics import character_error_rate
 from sjepa.evaluate.superb.protocol import LearningRateSearch
+from sjepa.evaluate.superb.records import Utterance, measure_lengths
 from sjepa.evaluate.superb.tasks import asr, classify, make_task
-from sjepa.evaluate.superb.user_corpus import CorpusOptions, limit_training, make_utterance, read_items
+from sjepa.evaluate.superb.text import SlotCharacters
+from sjepa.evaluate.superb.user_corpus import limit_training, make_utterance, read_items
 from sjepa.evaluate.table import build_sections
 from sjepa.evaluate.upstream import load_upstream
 
@@ -65,12 +67,12 @@ def test_text_is_spelled_in_any_script() -> None:
     assert spell("你好, 世界") == "你好 世界"
     alphabet = Alphabet.from_texts(["ab", "c a"])
     assert alphabet.symbols[5:] == ("a", "b", "c")
-    assert alphabet.decode(alphabet.encode("ab c")) == "ab c"
+    assert alphabet.transcribe(alphabet.encode("ab c")) == "ab c "
     unseen = alphabet.transcribe(alphabet.encode("az"))
     assert unseen == "a\ufffd "
     assert character_error_rate([alphabet.transcribe(alphabet.encode("a"))], [unseen]) > 0
-    tagged = TaggedCharacters(("stadt",), ("i", "n", "ö"))
-    assert tagged.decode(tagged.encode("in B-stadt öö E-stadt")) == "in B-stadt öö E-stadt"
+    tagged = SlotCharacters(("stadt",), ("i", "n", "ö"))
+    assert tagged.transcribe(tagged.encode("in B-stadt öö E-stadt")) == "in B-stadt öö E-stadt"
 
 
 def test_a_kaldi_corpus_keeps_its_splits_and_takes_dev_from_training_speakers(tmp_path: Path) -> None:
@@ -114,17 +116,17 @@ def test_an_index_serves_as_the_corpus_does(tmp_path: Path) -> None:
 
 def test_classes_are_columns_of_any_corpus(tmp_path: Path) -> None:
     data = spoken(tmp_path / "tones")
-    task = make_task("classify", data, lite=True, steps=40, options=CorpusOptions(("mood",)))
+    task = make_task("classify", data, lite=True, steps=40, columns=("mood",))
     results = LearningRateSearch(task, load_upstream("logmel"), tmp_path / "out").run([1e-2])
     assert results["metrics"]["accuracy"] > results["chance"]["accuracy"] + 20
-    both = make_task("classify", data, lite=True, options=CorpusOptions(("mood", "text")))
+    both = make_task("classify", data, lite=True, columns=("mood", "text"))
     assert len(both.folds[0].train[0].label) == 2
-    speakers = make_task("classify", data / "train", lite=True, options=CorpusOptions(("speaker",)))
+    speakers = make_task("classify", data / "train", lite=True, columns=("speaker",))
     assert speakers.folds[0].name == "train split by utterance"
     with pytest.raises(UserError, match="a value in the column age; its columns are mood, speaker, text; choose"):
-        make_task("classify", data, options=CorpusOptions(("age",)))
+        make_task("classify", data, columns=("age",))
     with pytest.raises(UserError, match="no class of speaker is in both the training and the test part"):
-        make_task("classify", data, lite=True, options=CorpusOptions(("speaker",)))
+        make_task("classify", data, lite=True, columns=("speaker",))
 
 
 def test_each_label_has_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,7 +140,7 @@ def test_each_label_has_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_classes_inside_a_dataset_are_read_from_its_bytes(tmp_path: Path) -> None:
-    task = make_task("classify", as_dataset(tmp_path, "abcfg"), lite=True, steps=2, options=CorpusOptions(("intent",)))
+    task = make_task("classify", as_dataset(tmp_path, "abcfg"), lite=True, steps=2, columns=("intent",))
     (fold,) = task.folds
     assert {u.label for u in fold.train} == {("no",), ("yes",)}
     assert [u.label for u in fold.test] == [("no",), ("yes",)]
@@ -179,6 +181,15 @@ def test_a_part_of_the_training_speech_is_drawn_by_the_seed(tmp_path: Path) -> N
         limit_training(task, 5, 0)
 
 
+def test_lengths_come_from_one_header_per_recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (fold,) = make_task("asr", spoken(tmp_path / "tones"), lite=True, steps=1).folds
+    opened: list[str] = []
+    header = Utterance.header
+    monkeypatch.setattr(Utterance, "header", lambda u: opened.append(u.recording) or header(u))
+    assert measure_lengths(fold.utterances).tolist() == [len(u.read()) for u in fold.utterances]
+    assert len(opened) == len(set(opened)) == 6 < len(fold.utterances)
+
+
 def test_results_with_fewer_transcripts_have_a_folder_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -207,7 +218,7 @@ def test_options_that_do_not_fit_are_refused(options: list[str], message: str, t
 def test_splits_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="has the splits test, and none for train: name them train, dev"):
         make_task("asr", spoken(tmp_path / "one", ("test",)), lite=True)
-    with pytest.raises(UserError, match=r"has 2 speaker\(s\) and no splits: a split by speaker needs at least 3"):
+    with pytest.raises(UserError, match=r"has 2 speakers and no splits: a split by speaker needs at least 3"):
         make_task("asr", spoken(tmp_path / "few", ("train",), speakers=2), lite=True)
     by_speaker = make_task("asr", spoken(tmp_path / "all", ("train",), speakers=4), lite=True)
     assert by_speaker.folds[0].name == "all split by speaker"
@@ -236,15 +247,15 @@ def test_a_corpus_without_speakers_is_split_by_utterance(tmp_path: Path, capsys:
     sizes = [about[f"{part}_utterances"] for part in ("train", "dev", "test")]
     assert (about["fold"], sizes) == ("calls split by utterance", [14, 2, 4])
     few = write_calls(tmp_path / "b", ",intent,speaker", [",pay,one", ",ask,two", ",pay,", ",ask,"])
-    with pytest.raises(UserError, match=r"has 2 speaker\(s\) and no splits"):
-        make_task("classify", few, options=CorpusOptions(("intent",)))
+    with pytest.raises(UserError, match=r"has 2 speakers and no splits"):
+        make_task("classify", few, columns=("intent",))
 
 
 def test_a_test_part_with_one_class_is_mentioned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name, last in (("one", "pay"), ("both", "ask")):
         rows = [",pay,train", ",ask,train", ",pay,train", ",ask,train", ",pay,test", f",{last},test"]
         data = write_calls(tmp_path / name, ",intent,split", rows)
-        make_task("classify", data, lite=True, options=CorpusOptions(("intent",)))
+        make_task("classify", data, lite=True, columns=("intent",))
         warned = "Warning: calls: all test utterances have the class pay" in capsys.readouterr().out
         assert warned == (name == "one")
 
@@ -259,7 +270,7 @@ def test_missing_columns_are_named(tmp_path: Path, capsys: pytest.CaptureFixture
     with pytest.raises(UserError, match=r"no utterance has text; it has no columns of labels, only audio$"):
         make_task("asr", write_calls(tmp_path / "b", "", ["", ""]))
     some = write_calls(tmp_path / "c", ",intent", [",pay", ",ask"] * 5 + [","])
-    make_task("classify", some, options=CorpusOptions(("intent",)))
+    make_task("classify", some, columns=("intent",))
     assert "1 of 11 utterances lack a value in the column intent, first 10" in capsys.readouterr().out
 
 

@@ -150,10 +150,10 @@ def evaluate(command: Superb, entry: "Entry", upstream: "Upstream", data: Path, 
 
 def prepare(command: Superb, entry: "Entry", upstream: "Upstream", data: Path, place: Path) -> "Search":
     """Read the corpus of a task, and what decodes it. Return the evaluation, ready to run."""
-    from sjepa.evaluate.superb.decode import BOARD, PAPER, BeamDecoder, LanguageModel
+    from sjepa.evaluate.superb.decode import DECODER_SETTINGS, BeamDecoder, LanguageModel
     from sjepa.evaluate.superb.feature_files import FeatureFiles
     from sjepa.evaluate.superb.text import Characters
-    from sjepa.evaluate.superb.user_corpus import CorpusOptions, limit_training
+    from sjepa.evaluate.superb.user_corpus import limit_training
     from sjepa.progress import say
 
     hours = command.hours if command.minutes is None else command.minutes / 60
@@ -163,7 +163,7 @@ def prepare(command: Superb, entry: "Entry", upstream: "Upstream", data: Path, p
         steps=command.steps,
         lexicons=command.lexicon,
         subset=command.subset,
-        options=CorpusOptions(command.label),
+        columns=command.label,
     )
     task = entry.build(entry, request)
     if hours is not None:
@@ -175,7 +175,7 @@ def prepare(command: Superb, entry: "Entry", upstream: "Upstream", data: Path, p
     decoders = {}
     if command.language_model is not None and entry.language_model:
         language = LanguageModel(command.language_model, *command.lexicon)
-        decoders = {"paper": BeamDecoder(language, PAPER), "board": BeamDecoder(language, BOARD)}
+        decoders = {name: BeamDecoder(language, settings) for name, settings in DECODER_SETTINGS.items()}
     say(f"{protocol} ({entry.title}) on {upstream.name}; training state and results are in {out}", aside=True)
     files = None
     if command.feature_cache is not None:

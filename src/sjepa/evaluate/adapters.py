@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from sjepa.audio.io import SAMPLE_RATE, one_line
 from sjepa.errors import UserError
+from sjepa.model.named import UNTRAINED
 
 S3PRL = "s3prl:"
-UNTRAINED = "untrained:"  # prefix of a path: the architecture of an encoder, with random weights
 FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 Call = Callable[[Tensor], Sequence[Tensor]]
 """Maps waveforms of equal length (B, N) to hidden states, each (B, T, D)."""

@@ -8,6 +8,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from sjepa.audio.frames import frame_centres
 from sjepa.audio.io import show_path
 from sjepa.data.layouts.manifest import lines
 from sjepa.errors import UserError
@@ -16,6 +19,8 @@ Segment = tuple[float, float, str]
 """Start and end in seconds, and a label."""
 SILENCE = "SIL"
 TABLES = (".csv", ".tsv", ".jsonl")
+# Seconds. Aligners with frames of up to 30 ms leave the last part of a file unlabelled. Longer parts are silence.
+END_TOLERANCE = 0.05
 GAP = 1e-3  # seconds; shorter gaps between segments are not silence
 # Column names of tables. The first that exists is used.
 NAMES = ("utterance", "utt", "utterance_id", "utt_id", "id", "name", "file", "filename", "path")
@@ -182,3 +187,15 @@ def cut_segments(segments: Sequence[Segment], start: float, duration: float | No
     """Return the segments of an excerpt, with times relative to its start."""
     end = float("inf") if duration is None else start + duration
     return [(max(a, start) - start, min(b, end) - start, label) for a, b, label in segments if b > start and a < end]
+
+
+def frame_labels(segments: Sequence[Segment], frames: int, centres: np.ndarray | None = None) -> list[str]:
+    """Return the label of the segment at each frame's centre. `centres` defaults to those of our encoder.
+
+    Frames after the last segment are silence. The last segment continues for END_TOLERANCE.
+    """
+    ends = np.array([end for _, end, _ in segments], float)
+    centres = frame_centres(frames) if centres is None else centres
+    ends[-1] += END_TOLERANCE
+    labels = [*(label for _, _, label in segments), SILENCE]
+    return [labels[i] for i in np.searchsorted(ends, centres, side="right")]

@@ -3,8 +3,7 @@
 import platform
 import statistics
 import time
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,15 +13,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from sjepa.audio.io import SAMPLE_RATE
 from sjepa.errors import UserError
 from sjepa.evaluate.upstream import Upstream, describe_encoder
-from sjepa.fields import NUMBER, TABLE, TEXT, WHOLE, check_fields, optional, require
-from sjepa.files import read_json
 from sjepa.runs.encoder import Encoder
 from sjepa.speed.timing import count_operations
 from sjepa.torch_private import cpu_attention
 
-FILE = "cost.json"
-FIELDS = {"macs_per_second": optional(NUMBER), "threads": WHOLE, "seconds": NUMBER, "cpu_ms": NUMBER, "encoder": TABLE}
-ENCODER_KEYS = ("name", "fingerprint")
 WARMUP = 1
 
 
@@ -90,24 +84,3 @@ def measure_cost(upstream: Upstream, seconds: float, repeats: int, threads: int)
         "machine": platform.processor() or platform.machine(),
         "torch": torch.__version__,
     }
-
-
-Costs = dict[tuple[str, str], dict[str, float]]
-"""Maps name and fingerprint of an encoder to its columns."""
-
-
-def find_costs(places: Iterable[Path]) -> Costs:
-    """Find the costs of encoders below some folders, as columns of a table."""
-    found: Costs = {}
-    for place in places:
-        for file in sorted(place.rglob(FILE)) if place.is_dir() else ():
-            cost, where = read_json(file), str(file)
-            if not FIELDS.keys() <= cost.keys():
-                continue  # a file of another program
-            check_fields(cost, FIELDS, where)
-            columns = {} if cost["macs_per_second"] is None else {"GMACs per s": cost["macs_per_second"] / 1e9}
-            threads = f"{cost['threads']} thread" + ("s" if cost["threads"] > 1 else "")
-            columns[f"CPU ms ({cost['seconds']:g} s, {threads})"] = cost["cpu_ms"]
-            name, fingerprint = (require(cost["encoder"], key, TEXT, f"{where}: encoder") for key in ENCODER_KEYS)
-            found.setdefault((name, fingerprint), {}).update(columns)
-    return found

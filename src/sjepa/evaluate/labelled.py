@@ -14,8 +14,14 @@ from sjepa.data.layouts import Item
 from sjepa.data.layouts.fields import text_field
 from sjepa.data.layouts.manifest import LABELS_FILE
 from sjepa.errors import UserError
-from sjepa.evaluate.alignments import Alignment, complete_alignment, cut_segments, find_alignment, read_alignments
-from sjepa.evaluate.probes import frame_labels
+from sjepa.evaluate.alignments import (
+    Alignment,
+    complete_alignment,
+    cut_segments,
+    find_alignment,
+    frame_labels,
+    read_alignments,
+)
 from sjepa.evaluate.superb import librispeech
 from sjepa.evaluate.superb.records import Fold, Utterance, read_json_lines, require_audio, split_by_speaker
 from sjepa.evaluate.superb.user_corpus import (

@@ -5,8 +5,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+MAX_STEPS = 2000
 
-def fit_logistic(x: Tensor, labels: np.ndarray, steps: int = 2000, tolerance: float = 1e-4) -> "LogisticModel":
+
+def fit_logistic(x: Tensor, labels: np.ndarray, tolerance: float = 1e-4) -> "LogisticModel":
     """Fit multinomial regression with C = 1: mean cross-entropy + |W|^2 / (2 n), by scipy's L-BFGS-B.
 
     Products with the features use the precision of the features, as in scikit-learn. All else is in fp64.
@@ -32,9 +34,9 @@ def fit_logistic(x: Tensor, labels: np.ndarray, steps: int = 2000, tolerance: fl
         both = torch.cat([loss[None], gradient.flatten()]).cpu().numpy()  # one transfer
         return float(both[0]), both[1:]
 
-    options = {"maxiter": steps, "maxls": 50, "gtol": tolerance, "ftol": 64 * np.finfo(float).eps}
-    found = minimize(objective, np.zeros(shape).ravel(), jac=True, method="L-BFGS-B", options=options)
-    return LogisticModel(names, torch.from_numpy(found.x).to(x.device).view(shape))
+    options = {"maxiter": MAX_STEPS, "maxls": 50, "gtol": tolerance, "ftol": 64 * np.finfo(float).eps}
+    fitted = minimize(objective, np.zeros(shape).ravel(), jac=True, method="L-BFGS-B", options=options)
+    return LogisticModel(names, torch.from_numpy(fitted.x).to(x.device).view(shape))
 
 
 def add_reference_class(scores: Tensor) -> Tensor:

@@ -14,6 +14,15 @@ class Better(StrEnum):
     NEITHER = "neither"
 
 
+class DecoderName(StrEnum):
+    """Settings of decoding with a language model, in results and in the columns of tables."""
+
+    PAPER = "paper"
+    """Those of the S-JEPA paper."""
+    BOARD = "board"
+    """Those of the SUPERB leaderboard."""
+
+
 class SectionKind(StrEnum):
     """The sections of a table, in order. Each task names its section. Lite results of all tasks go to LITE."""
 

@@ -7,16 +7,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sjepa.audio.frames import frame_centres
 from sjepa.cuda_graphs import StepGraphs
 from sjepa.errors import UserError
-from sjepa.evaluate.alignments import SILENCE
 from sjepa.evaluate.logistic import fit_logistic
 
 MLP_WIDTH, MLP_DROPOUT, MLP_LR, MLP_BATCH, MLP_EPOCHS = 256, 0.1, 1e-3, 512, 20
 TEST_SHARE = 0.2
-# Seconds. Aligners with frames of up to 30 ms leave the last part of a file unlabelled. Longer parts are silence.
-END_TOLERANCE = 0.05
 
 Probe = Callable[[Tensor, np.ndarray, Tensor, np.ndarray], float]
 """Maps training features and labels, test features and labels to test accuracy, on the device of the features."""
@@ -28,20 +24,6 @@ class Scores(NamedTuple):
     mean: float
     deviation: float
     splits: list[float]
-
-
-def frame_labels(
-    segments: Sequence[tuple[float, float, str]], frames: int, centres: np.ndarray | None = None
-) -> list[str]:
-    """Return the label of the segment at each frame's centre. `centres` defaults to those of our encoder.
-
-    Frames after the last segment are silence. The last segment continues for END_TOLERANCE.
-    """
-    ends = np.array([end for _, end, _ in segments], float)
-    centres = frame_centres(frames) if centres is None else centres
-    ends[-1] += END_TOLERANCE
-    labels = [*(label for _, _, label in segments), SILENCE]
-    return [labels[i] for i in np.searchsorted(ends, centres, side="right")]
 
 
 def require_scikit_learn() -> None:
@@ -95,8 +77,8 @@ def mlp_probe(train: Tensor, train_labels: np.ndarray, test: Tensor, test_labels
                 graphs.run(None, [batch], learn)
     network.eval()
     with torch.inference_mode():
-        found = torch.cat([network(chunk).argmax(1) for chunk in test.split(65_536)])
-    return float((names[found.cpu().numpy()] == test_labels).mean())
+        best = torch.cat([network(chunk).argmax(1) for chunk in test.split(65_536)])
+    return float((names[best.cpu().numpy()] == test_labels).mean())
 
 
 def standardize(train: Tensor, test: Tensor) -> tuple[Tensor, Tensor]:
@@ -143,11 +125,7 @@ def phone_probe(
                 f"a phone probe with held-out speakers needs at least two speakers; {len(phones):,} frames have "
                 f"{len(names)} (increase --frames)"
             )
-        order = np.random.default_rng(seed).permutation(names)
-        fifth = len(split_off_fifth(order)[0])
-        # No speaker is held out twice, so two speakers make two splits.
-        fifths = [order[fifth * i : fifth * (i + 1)] for i in range(min(splits, len(order) // fifth))]
-        tests = [np.isin(speakers, part) for part in fifths]
+        tests = [np.isin(speakers, fifth) for fifth in draw_fifths(names, splits, seed)]
         parts = [(np.flatnonzero(test), np.flatnonzero(known & ~test)) for test in tests]
     else:
         parts = [
@@ -162,11 +140,16 @@ def split_off_fifth(order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return order[:cut], order[cut:]
 
 
+def draw_fifths(names: np.ndarray, splits: int, seed: int) -> list[np.ndarray]:
+    """Return random fifths of the names, one for each split. None is held out twice, so two names make two splits."""
+    order = np.random.default_rng(seed).permutation(names)
+    size = len(split_off_fifth(order)[0])
+    return [order[size * i : size * (i + 1)] for i in range(min(splits, len(order) // size))]
+
+
 def choose_utterances(frames: Sequence[int], wanted: int, seed: int) -> list[int]:
     """Choose random whole utterances with at least `wanted` frames in total. 0 chooses all."""
     order = np.random.default_rng(seed).permutation(len(frames))
-    if wanted < 0:
-        raise UserError(f"--frames {wanted}: expected a number of frames, or 0 for all")
     if not wanted:
         return sorted(order.tolist())
     reached = int(np.searchsorted(np.cumsum(np.array(frames)[order]), wanted)) + 1

@@ -35,6 +35,7 @@ from sjepa.evaluate.prosody import (
 )
 from sjepa.evaluate.superb.batches import testing_batches
 from sjepa.evaluate.superb.features import FeatureStore
+from sjepa.evaluate.superb.records import measure_lengths
 from sjepa.evaluate.upstream import Upstream, check_frozen
 from sjepa.progress import Bar, bar, say, track
 
@@ -93,15 +94,14 @@ def extract_features(
     `framed_from`, by default from all.
     """
     store = FeatureStore(upstream, cache_gb=0.0)
-    headers = store.pool.map(lambda item: item.utterance.length(item.utterance.header().samples), corpus)
-    samples = list(track(headers, "Reading headers", len(corpus)))
+    samples = measure_lengths([item.utterance for item in corpus])
     framed: set[int] = set()
     if frames is not None:
         candidates = range(len(corpus)) if framed_from is None else framed_from
         counts = [upstream.frame_count(samples[i]) for i in candidates]
         framed = {candidates[i] for i in choose_utterances(counts, frames, seed)}
     used = np.array(sorted(framed)) if only_framed else np.arange(len(corpus))
-    order = [used[batch] for batch in testing_batches(np.array(samples)[used], BATCH)]
+    order = [used[batch] for batch in testing_batches(samples[used], BATCH)]
     plan = (([corpus[i].utterance for i in batch], -1) for batch in order)
     averages: dict[int, np.ndarray] = {}
     kept: dict[int, np.ndarray] = {}
@@ -128,30 +128,29 @@ def probe_encoder(
 ) -> dict[str, Any]:
     """Run all probes at the selected layers. Return the scores and chance levels for `results.json`."""
     require_scikit_learn()
-    states, where = select_states(upstream, layer), upstream.device
+    states = select_states(upstream, layer)
     with_phones, properties = find_with_phones(corpus), choose_properties(corpus)
     if not properties and not with_phones and not prosody:
         raise UserError("nothing to probe: the corpus has neither phones nor a speaker for every utterance")
     wanted = frames if with_phones or prosody else None
-    found = extract_features(upstream, corpus, states, wanted, seed, framed_from=with_phones or None)
-    phone_probes = PhoneProbes(upstream, corpus, found, seed) if with_phones else None
-    prosody_probes = (
-        ProsodyProbes(upstream, corpus, found, phone_probes.labels if phone_probes else None, seed) if prosody else None
-    )
+    features = extract_features(upstream, corpus, states, wanted, seed, framed_from=with_phones or None)
+    phone_probes = PhoneProbes(upstream, corpus, features, seed) if with_phones else None
+    phones = phone_probes.labels if phone_probes else None
+    prosody_probes = ProsodyProbes(upstream, corpus, features, phones, seed) if prosody else None
     chances: dict[str, float] = {name: chance_accuracy(labels) for name, labels in properties.items()}
     if phone_probes:
         chances["phoneme"] = phone_probes.chance
     results: dict[str, Any] = {}
     with bar("Probes", len(states) * (len(properties) + (len(phone_probes.probes) if phone_probes else 0))) as progress:
         for place, state in enumerate(states):
-            means = torch.from_numpy(found.means[:, place]).to(where)
+            means = torch.from_numpy(features.means[:, place]).to(upstream.device)
             scores: dict[str, Any] = {}
             for name, labels in properties.items():
                 score = utterance_probe(means, labels, splits=UTTERANCE_SPLITS, seed=seed)
                 scores[name] = to_percent(score, chances[name])
                 progress.advance(note=name)
             if wanted is not None:
-                x = torch.from_numpy(np.concatenate([each[place] for each in found.frames])).to(where)
+                x = torch.from_numpy(np.concatenate([each[place] for each in features.frames])).to(upstream.device)
                 scores |= phone_probes.scores(x, progress) if phone_probes else {}
                 scores |= prosody_probes.scores(x) if prosody_probes else {}
             results[state_name(state, upstream.states)] = scores
@@ -159,7 +158,7 @@ def probe_encoder(
         "layers": results,
         "chance": {name: round(100 * value, 2) for name, value in chances.items()},
         "data": {"utterances": len(corpus)} | (phone_probes.counts if phone_probes else {}),
-        "audio_seconds_per_second": round(found.speed, 1),
+        "audio_seconds_per_second": round(features.speed, 1),
     }
 
 
@@ -191,11 +190,14 @@ def choose_properties(corpus: Sequence[LabelledUtterance]) -> dict[ProbeName, li
 class PhoneProbes:
     """Probes of the phone at each frame, on random frames and with held-out speakers."""
 
-    def __init__(self, upstream: Upstream, corpus: Sequence[LabelledUtterance], found: ExtractedFeatures, seed: int):
-        lengths = found.lengths
-        speakers = [corpus[i].speaker for i in found.framed]
+    def __init__(self, upstream: Upstream, corpus: Sequence[LabelledUtterance], features: ExtractedFeatures, seed: int):
+        lengths = features.lengths
+        speakers = [corpus[i].speaker for i in features.framed]
         self.labels = np.concatenate(
-            [corpus[i].frame_phones(n, upstream.frame_centres(n)) for i, n in zip(found.framed, lengths, strict=True)]
+            [
+                corpus[i].frame_phones(n, upstream.frame_centres(n))
+                for i, n in zip(features.framed, lengths, strict=True)
+            ]
         )
         self.speakers = np.repeat(speakers, lengths)
         self.probes, self.chance, self.seed = choose_phone_probes(speakers), chance_accuracy(self.labels), seed
@@ -204,7 +206,7 @@ class PhoneProbes:
 
     def scores(self, x: Tensor, progress: Bar) -> dict[str, Any]:
         """Return the accuracies of all phone probes on the features of all frames."""
-        found: dict[str, Any] = {}
+        scores: dict[str, Any] = {}
         for name, (probe, by_speaker) in self.probes.items():
             score = phone_probe(
                 x,
@@ -215,9 +217,9 @@ class PhoneProbes:
                 splits=PHONE_SPLITS,
                 seed=self.seed,
             )
-            found[name] = to_percent(score, self.chance)
+            scores[name] = to_percent(score, self.chance)
             progress.advance(note=name)
-        return found
+        return scores
 
 
 def choose_phone_probes(speakers: Sequence[str]) -> dict[ProbeName, tuple[Probe, bool]]:
@@ -245,18 +247,18 @@ class ProsodyProbes:
         self,
         upstream: Upstream,
         corpus: Sequence[LabelledUtterance],
-        found: ExtractedFeatures,
+        features: ExtractedFeatures,
         phones: np.ndarray | None,
         seed: int,
     ):
-        lengths = found.lengths
-        speakers = [corpus[i].speaker for i in found.framed]
-        pairs = list(zip(found.framed, lengths, strict=True))
+        lengths = features.lengths
+        speakers = [corpus[i].speaker for i in features.framed]
+        pairs = list(zip(features.framed, lengths, strict=True))
         audio = [(corpus[i].utterance.read(), upstream.frame_centres(n)) for i, n in track(pairs, "Pitch", len(pairs))]
         self.pitch = np.log(np.concatenate([estimate_pitch(*each) for each in audio]))
         self.energy = np.concatenate([compute_log_energy(*each) for each in audio])
         self.speakers = np.repeat(speakers, lengths)
-        groups = choose_groups(speakers, found.framed)
+        groups = choose_groups(speakers, features.framed)
         if phones is None:  # otherwise the phone probes report it
             report_left_out(int((groups == LEFT_OUT).sum()))
         self.groups = np.repeat(groups, lengths)
@@ -264,28 +266,28 @@ class ProsodyProbes:
 
     def scores(self, x: Tensor) -> dict[str, Any]:
         """Return R² in percent of pitch (log F0 of voiced frames) and energy, and accuracies of stress and tone."""
-        found: dict[str, Any] = {}
+        scores: dict[str, Any] = {}
         for name, values in ((ProbeName.PITCH, self.pitch), (ProbeName.ENERGY, self.energy)):
             kept = np.flatnonzero(np.isfinite(values) & (self.groups != LEFT_OUT))
             if len(np.unique(self.groups[kept])) > 1:
                 chosen = torch.from_numpy(kept).to(x.device)
                 score = regression_probe(x[chosen], values[kept], self.groups[kept], PHONE_SPLITS, self.seed)
-                found[name] = to_percent(score, 0.0)
+                scores[name] = to_percent(score, 0.0)
         if self.phones is None:
-            return found
+            return scores
         for name, label in ((ProbeName.STRESS, parse_stress), (ProbeName.TONE, parse_tone)):
             kept, labels = label_frames(self.phones, label)
             if len(set(labels.tolist())) > 1 and len(set(self.speakers[kept].tolist()) - {""}) > 1:
                 chosen = torch.from_numpy(kept).to(x.device)
                 score = phone_probe(x[chosen], labels, self.speakers[kept], splits=PHONE_SPLITS, seed=self.seed)
-                found[name] = to_percent(score, chance_accuracy(labels))
-        return found
+                scores[name] = to_percent(score, chance_accuracy(labels))
+        return scores
 
 
 def run_probes(
     upstream: Upstream,
     corpus: Sequence[LabelledUtterance],
-    where: str,
+    corpus_name: str,
     labels: str,
     *,
     layer: str,
@@ -295,9 +297,9 @@ def run_probes(
 ) -> dict[str, Any]:
     """Run all probes of an encoder on a corpus with this name and hash. Return the contents of `results.json`."""
     with check_frozen(upstream) as encoder:
-        found = probe_encoder(upstream, corpus, layer=layer, frames=frames, seed=seed, prosody=prosody)
-    about = {"task": "probe", "corpus": where, "encoder": encoder, "precision": upstream.precision}
-    return about | {"labels": labels, "seed": seed, "requested_frames": frames} | found
+        results = probe_encoder(upstream, corpus, layer=layer, frames=frames, seed=seed, prosody=prosody)
+    about = {"task": "probe", "corpus": corpus_name, "encoder": encoder, "precision": upstream.precision}
+    return about | {"labels": labels, "seed": seed, "requested_frames": frames} | results
 
 
 def to_percent(scores: Scores, level: float) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from sjepa.audio.io import SAMPLE_RATE
-from sjepa.evaluate.probes import Scores, split_off_fifth, standardize, summarize
+from sjepa.evaluate.probes import Scores, draw_fifths, standardize, summarize
 from sjepa.evaluate.superb.text import VOWELS
 
 WINDOW = 640  # samples: 40 ms, two periods at 50 Hz
@@ -95,11 +95,9 @@ def regression_probe(x: Tensor, y: np.ndarray, groups: np.ndarray, splits: int, 
     Groups are speakers, or utterances of a single speaker. Each split holds out another fifth of the groups. R² is 0
     for predicting the training mean, and negative for worse predictions.
     """
-    names = np.random.default_rng(seed).permutation(np.unique(groups))
-    fifth = len(split_off_fifth(names)[0])
     scores = []
-    for split in range(min(splits, len(names) // fifth)):
-        held = np.isin(groups, names[fifth * split : fifth * (split + 1)])
+    for fifth in draw_fifths(np.unique(groups), splits, seed):
+        held = np.isin(groups, fifth)
         train, test = (torch.from_numpy(np.flatnonzero(part)).to(x.device) for part in (~held, held))
         target = torch.from_numpy(y).to(x.device).double()
         a, b = (part.double() for part in standardize(x[train], x[test]))

@@ -8,7 +8,7 @@ splits.
 
 from dataclasses import dataclass, field
 
-from sjepa.evaluate.metric import Metric, column_name
+from sjepa.evaluate.metric import DecoderName, Metric, column_name
 from sjepa.evaluate.probe_names import ProbeName
 from sjepa.evaluate.superb.metrics import ACCURACY, CER, DER, EER, MTWV, PER, SLOT_TYPE_F1, SLOT_VALUE_CER, WER
 
@@ -52,10 +52,10 @@ LEADERBOARD_TASKS = (
 def make_leaderboard_row(name: str, millions: float, asr_with_lm: float, *values: float) -> ReportedResult:
     """Make a row from WER with the leaderboard's language model and a value for each of `LEADERBOARD_TASKS`."""
     row = make_row(name, millions, dict(zip(LEADERBOARD_TASKS, values, strict=True)))
-    return add_language_model(row, "board", {WER: asr_with_lm})
+    return add_language_model(row, DecoderName.BOARD, {WER: asr_with_lm})
 
 
-def add_language_model(row: ReportedResult, decoder: str, scores: dict[Metric, float]) -> ReportedResult:
+def add_language_model(row: ReportedResult, decoder: DecoderName, scores: dict[Metric, float]) -> ReportedResult:
     """Add ASR scores with a language model to a row."""
     columns = {column_name("asr", metric.name, decoder): metric for metric in scores}
     more = dict(zip(columns, scores.values(), strict=True))
@@ -101,7 +101,7 @@ SUPERB = [
                 ("sf", SLOT_VALUE_CER): 33.17,
             },
         ),
-        "paper",
+        DecoderName.PAPER,
         {WER: 8.50, CER: 2.90},
     ),
     make_row("DinoSR", None, {("pr", PER): 3.21, ("asr", WER): 4.71}),

@@ -1,7 +1,7 @@
 """Files of evaluation results: where they go, how they are written, read and checked."""
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from sjepa.evaluate.metric import Better, SectionKind
 from sjepa.fields import NUMBER, TABLE, TEXT, WHOLE, Kind, check_fields, list_of, one_of, optional, require, table_of
 from sjepa.files import read_json, refuse_file, write_whole
 from sjepa.model.encoder_folder import EncoderFolder
+from sjepa.model.named import UNTRAINED
 from sjepa.runs.folder import RunFolder
 from sjepa.runs.locate import find_run
 
@@ -46,7 +47,7 @@ ENCODER_FIELDS = {"name": TEXT, "parameters": WHOLE, "fingerprint": TEXT, "state
 
 def results_root(source: str) -> Path:
     """Return the default folder for results of an encoder: in its run if it has one, otherwise `runs`."""
-    run = find_run(Path(source.removeprefix("untrained:")))
+    run = find_run(Path(source.removeprefix(UNTRAINED)))
     return run.results if run is not None else OUTSIDE_RUNS
 
 
@@ -55,7 +56,7 @@ def results_folder(
     kind: str,
     encoder: str,
     corpus: str = "",
-    fingerprint: Callable[[], str] | None = None,
+    fingerprint: str = "",
     labels: str = "",
     file: str = RESULTS,
 ) -> Path:
@@ -74,9 +75,9 @@ def results_folder(
     root = results_root(command.encoder)
     folder: Path = command.out or separate_labels(root / kind / "-".join(parts), labels)
     refuse_file(folder)
-    if fingerprint is not None and command.out is None and root == OUTSIDE_RUNS and (folder / file).is_file():
+    if fingerprint and command.out is None and root == OUTSIDE_RUNS and (folder / file).is_file():
         known = require(read_json(folder / file), "encoder", TABLE, str(folder / file))
-        if known.get("fingerprint") != fingerprint():
+        if known.get("fingerprint") != fingerprint:
             raise UserError(f"{folder} has results of another encoder named {encoder}: choose a folder with --out")
     return folder
 

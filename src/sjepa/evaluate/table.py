@@ -6,18 +6,16 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from sjepa.evaluate import agreement
+from sjepa.evaluate.cost_files import Costs
 from sjepa.evaluate.metric import Better, Metric, SectionKind, column_name
 from sjepa.evaluate.probe_names import state_name
 from sjepa.evaluate.results import REQUIRED, flatten_settings
 from sjepa.evaluate.section_key import DEV_CLEAN, DEV_CLEAN_UTTERANCES, SectionKey
-
-if TYPE_CHECKING:  # costs need torch, tables do not
-    from sjepa.evaluate.cost import Costs
 
 # Encoders are compared within size classes, as in the paper.
 CLASSES = (90.0, 200.0, math.inf)  # millions of parameters
@@ -276,7 +274,7 @@ def describe_differences(results: Sequence[dict[str, Any]], section: SectionKey)
 def build_sections(
     results: Sequence[dict[str, Any]],
     with_reported: bool = True,
-    costs: "Costs | None" = None,
+    costs: Costs | None = None,
     across_encoders: bool = False,
 ) -> list[Section]:
     """Build all sections, SUPERB first, with measured encoders and comparable published ones. Copies count once.

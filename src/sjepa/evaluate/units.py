@@ -1,12 +1,11 @@
 """Discrete units of frames: from the cluster head, the predictor or the mixture, or from k-means on a layer."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import nn
 
 from sjepa.audio.frames import frame_count, frame_slice
 from sjepa.data.sampler import split_evenly
@@ -40,18 +39,28 @@ class UnitSource:
 
 def make_head_source(upstream: Upstream) -> UnitSource:
     """The cluster head at visible frames of the last layer."""
-    head = HeadUnits(upstream)
-    state = upstream.states - 1
-    return UnitSource(state, state_name(state, upstream.states), lambda _, features: head(features))
+    clusters, state = require_clusters(upstream), upstream.states - 1
+    return UnitSource(
+        state, state_name(state, upstream.states), lambda _, features: head_units(clusters, features, upstream.device)
+    )
 
 
 def make_predictor_source(upstream: Upstream, run: Path, seed: int) -> UnitSource:
-    """The predictor of a run, at masked frames."""
-    predictor = PredictorUnits(run, upstream, seed)
+    """The cluster head of a run on the predictor's output, with every frame masked once over several passes."""
+    heads, encoder, device = RunHeads(run, upstream.network), upstream.network, upstream.device
+    if not isinstance(encoder, Encoder):
+        raise UserError(f"{run} is not a run: only those have a predictor")
+    predictor, head, mask = heads.predictor().to(device), encoder.clusters.head, heads.run.config().mask
+
+    def predict(piece: np.ndarray) -> np.ndarray:
+        passes = draw_passes(frame_count(len(piece)), mask.ratio, mask.span, seed)
+        clean, masks = torch.from_numpy(piece).float()[None].to(device), torch.from_numpy(passes).to(device)
+        return predict_masked(encoder, predictor, head, clean, masks).argmax(-1).cpu().numpy()
 
     def assign(utterances: Sequence[Utterance], _: Sequence[np.ndarray]) -> np.ndarray:
-        tracked = track(utterances, "Masked frames", len(utterances))
-        return np.concatenate([predictor(utterance.read()) for utterance in tracked])
+        waveforms = (utterance.read() for utterance in track(utterances, "Masked frames", len(utterances)))
+        longest = len(predictor.positions)  # the predictor reads no longer piece
+        return np.concatenate([predict(piece) for samples in waveforms for piece in split_waveform(samples, longest)])
 
     state = upstream.states - 1
     return UnitSource(state, state_name(state, upstream.states), assign)
@@ -120,49 +129,19 @@ def require_clusters(upstream: Upstream) -> Clusters:
     return upstream.network.clusters
 
 
-class HeadUnits(nn.Module):
-    """The cluster head of an encoder on its output, with nothing masked."""
-
-    def __init__(self, upstream: Upstream):
-        super().__init__()
-        self.clusters = require_clusters(upstream)
-        self.to(upstream.device)
-        self.device = upstream.device
-
-    @torch.inference_mode()
-    def forward(self, features: Sequence[np.ndarray]) -> np.ndarray:
-        """Return the units of all frames of utterances, given their features (T, D)."""
-        frames = torch.cat([torch.from_numpy(each).float() for each in features])
-        parts = (self.clusters.head_posteriors(part.to(self.device)) for part in frames.split(BATCH))
-        return torch.cat([posteriors.argmax(-1).cpu() for posteriors in parts]).numpy()
+@torch.inference_mode()
+def head_units(clusters: Clusters, features: Sequence[np.ndarray], device: torch.device) -> np.ndarray:
+    """Return the most likely cluster of the cluster head at each frame, given the features (T, D)."""
+    frames = torch.cat([torch.from_numpy(each).float() for each in features])
+    parts = (clusters.head_posteriors(part.to(device)) for part in frames.split(BATCH))
+    return torch.cat([posteriors.argmax(-1).cpu() for posteriors in parts]).numpy()
 
 
-class PredictorUnits(nn.Module):
-    """The cluster head of a run on the predictor's output, with every frame masked once over several passes."""
-
-    def __init__(self, run: Path, upstream: Upstream, seed: int):
-        super().__init__()
-        heads = RunHeads(run, upstream.network)
-        if not isinstance(upstream.network, Encoder):
-            raise UserError(f"{run} is not a run: only those have a predictor")
-        self.mask, self.seed = heads.run.config().mask, seed
-        self.encoder, self.predictor = upstream.network, heads.predictor()
-        self.head = require_clusters(upstream).head
-        self.predictor.to(upstream.device)
-        self.head.to(upstream.device)
-        self.device = upstream.device
-
-    def forward(self, waveform: np.ndarray) -> np.ndarray:
-        """Return the units of all frames of an utterance (N,), in pieces if it is too long for the predictor."""
-        total, longest = frame_count(len(waveform)), len(self.predictor.positions)
-        units = []
-        for frames in split_evenly(total, -(-total // longest)):
-            piece = waveform[frame_slice(frames.start, frames.stop)]
-            clean = torch.from_numpy(piece).float()[None].to(self.device)
-            passes = draw_passes(len(frames), self.mask.ratio, self.mask.span, self.seed)
-            masks = torch.from_numpy(passes).to(self.device)
-            units.append(predict_masked(self.encoder, self.predictor, self.head, clean, masks).argmax(-1).cpu().numpy())
-        return np.concatenate(units)
+def split_waveform(waveform: np.ndarray, longest: int) -> Iterator[np.ndarray]:
+    """Yield the pieces of a waveform, each with about the same number of frames, at most `longest`."""
+    total = frame_count(len(waveform))
+    for frames in split_evenly(total, -(-total // longest)):
+        yield waveform[frame_slice(frames.start, frames.stop)]
 
 
 @torch.inference_mode()
@@ -170,8 +149,8 @@ def mixture_units(
     clusters: Clusters, utterances: Iterable[Utterance], features: Sequence[np.ndarray], device: torch.device
 ) -> np.ndarray:
     """Return the most likely component of the mixture at each frame, given the hidden states (T, D)."""
-    found = []
+    units = []
     for utterance, states in zip(utterances, features, strict=True):
         samples = torch.from_numpy(utterance.read()).to(device) if clusters.hidden_state_index is None else None
-        found.append(clusters.mixture_units(clusters.mixture_features(samples, torch.from_numpy(states).to(device))))
-    return torch.cat(found).cpu().numpy()
+        units.append(clusters.mixture_units(clusters.mixture_features(samples, torch.from_numpy(states).to(device))))
+    return torch.cat(units).cpu().numpy()

@@ -5,7 +5,7 @@ import pickle
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,7 +19,6 @@ from sjepa.device import Device, choose_device
 from sjepa.errors import UserError
 from sjepa.evaluate.adapters import (
     S3PRL,
-    UNTRAINED,
     AdaptedNetwork,
     is_function,
     list_states,
@@ -41,7 +40,7 @@ from sjepa.model.formats import (
     read_encoder,
 )
 from sjepa.model.frontend import VARIANCE_FLOOR
-from sjepa.model.named import resolve_encoder
+from sjepa.model.named import UNTRAINED, resolve_encoder
 from sjepa.model.utterances import encode
 from sjepa.runs.encoder import Encoder
 from sjepa.runs.folder import RunFolder
@@ -65,8 +64,6 @@ class Upstream:
     states: int
     """Number of hidden states: the input of layer 0 and the output of each layer."""
     dimension: int
-    parameters: int
-    """Number of parameters."""
     device: torch.device
     run: Extract = field(repr=False)
     network: nn.Module | None = field(default=None, repr=False)
@@ -77,6 +74,17 @@ class Upstream:
     """Centre of the first frame, in samples."""
     step: int | None = None
     """Step of the checkpoint, if one was requested."""
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Hash of all weights when they were loaded, or when it is first read. `check_unchanged` hashes them again."""
+        known = self.network.loaded_fingerprint if isinstance(self.network, Encoder) else ""
+        return known or hash_weights(self.network)
+
+    @property
+    def parameters(self) -> int:
+        """Number of parameters."""
+        return 0 if self.network is None else sum(parameter.numel() for parameter in self.network.parameters())
 
     def frame_centres(self, frames: int) -> np.ndarray:
         """Return the centre of each frame in seconds."""
@@ -93,14 +101,15 @@ class Upstream:
         for samples in utterances:
             if len(samples) < RECEPTIVE_FIELD:
                 raise UserError(describe_too_short(len(samples)))
-        found = self.run(utterances)
-        if not torch.stack([torch.isfinite(states).all() for states in found]).all():
+        features = self.run(utterances)
+        if not torch.stack([torch.isfinite(states).all() for states in features]).all():
             raise UserError(f"{self.name}: its features are not finite; its weights may be damaged")
-        return found
+        return features
 
-    def fingerprint(self) -> str:
-        """Return a hash of all weights, to verify that they do not change."""
-        return NO_WEIGHTS if self.network is None else fingerprint(self.network)
+
+def hash_weights(network: nn.Module | None) -> str:
+    """Return a hash of all weights, to verify that they do not change."""
+    return NO_WEIGHTS if network is None else fingerprint(network)
 
 
 def describe_encoder(upstream: Upstream) -> dict[str, Any]:
@@ -109,7 +118,7 @@ def describe_encoder(upstream: Upstream) -> dict[str, Any]:
         "name": upstream.name,
         "parameters": upstream.parameters,
         "states": upstream.states,
-        "fingerprint": upstream.fingerprint(),
+        "fingerprint": upstream.fingerprint,
     }
     return known if upstream.step is None else known | {"step": upstream.step}
 
@@ -117,13 +126,12 @@ def describe_encoder(upstream: Upstream) -> dict[str, Any]:
 @contextmanager
 def check_frozen(upstream: Upstream) -> Iterator[dict[str, Any]]:
     """Yield the description of an encoder, and check on exit that its weights did not change."""
-    before = describe_encoder(upstream)
-    yield before
-    check_unchanged(upstream, before)
+    yield describe_encoder(upstream)
+    check_unchanged(upstream)
 
 
-def check_unchanged(upstream: Upstream, before: dict[str, Any]) -> None:
-    if describe_encoder(upstream) != before:
+def check_unchanged(upstream: Upstream) -> None:
+    if hash_weights(upstream.network) != upstream.fingerprint:
         raise RuntimeError("the encoder's weights changed during the evaluation")
 
 
@@ -147,12 +155,12 @@ def load_upstream(
     fresh = source.startswith(UNTRAINED)
     folder = find_upstream_folder(Path(source.removeprefix(UNTRAINED)))
     name = ("untrained " if fresh else "") + name_encoder(folder)
-    found = EncoderFolder(folder)
-    settings = read_json(found.config_file) if found.exists else {"model_type": WHISPER}
+    files = EncoderFolder(folder)
+    settings = read_json(files.config_file) if files.exists else {"model_type": WHISPER}
     if settings.get("model_type") == WHISPER:
         return load_whisper_folder(name, folder, fresh, chosen, precision)
     with suggest_repair(folder):
-        ours = is_compatible(found, settings)
+        ours = is_compatible(files, settings)
     if ours:
         return load_own_encoder(name, folder, fresh, chosen, precision)
     if settings.get("model_type") not in ARCHITECTURES:
@@ -221,8 +229,8 @@ def wrap_encoder(name: str, encoder: Encoder, device: torch.device, precision: P
         with torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bf16"):
             return encode(encoder, utterances, device, partial(stack_states, precision=precision))
 
-    layers, width = encoder.config.layers, encoder.config.hidden_size
-    return Upstream(name, layers + 1, width, count_parameters(encoder), device, run, encoder, precision)
+    states, width = encoder.config.layers + 1, encoder.config.hidden_size
+    return Upstream(name, states, width, device, run, encoder, precision)
 
 
 def load_hugging_face(
@@ -262,10 +270,19 @@ def load_hugging_face(
             utterances = [normalize_waveform(samples) for samples in utterances]
         return run_by_length(utterances, device, states)
 
-    layers, width = network.config.num_hidden_layers, network.config.hidden_size
-    stride, width_in_samples = frame_geometry(network.config.conv_kernel, network.config.conv_stride)
-    basics = (name, layers + 1, width, count_parameters(network), device, run, network, precision)
-    return Upstream(*basics, stride=stride, centre=width_in_samples / 2)
+    config = network.config
+    stride, field = frame_geometry(config.conv_kernel, config.conv_stride)
+    return Upstream(
+        name,
+        config.num_hidden_layers + 1,
+        config.hidden_size,
+        device,
+        run,
+        network,
+        precision,
+        stride=stride,
+        centre=field / 2,
+    )
 
 
 def frame_geometry(kernels: Sequence[int], strides: Sequence[int]) -> tuple[int, int]:
@@ -287,26 +304,28 @@ def load_whisper_folder(name: str, folder: Path, fresh: bool, device: torch.devi
             return [states.to(dtype) for states in extract_states(network, utterances, device)]
 
     states, width = len(network.blocks) + 1, network.conv2.out_channels
-    return Upstream(name, states, width, count_parameters(network), device, run, network, precision, centre=0.0)
+    return Upstream(name, states, width, device, run, network, precision, centre=0.0)
 
 
-def wrap_network(found: AdaptedNetwork, device: torch.device) -> Upstream:
+def wrap_network(adapted: AdaptedNetwork, device: torch.device) -> Upstream:
     """Wrap an external network, always in fp32."""
 
     def states(waveforms: Tensor) -> Tensor:
-        return stack_states(list_states(found.call(waveforms)), "fp32")
+        return stack_states(list_states(adapted.call(waveforms)), "fp32")
 
-    name = found.source.replace(":", "-")
-    parameters = 0 if found.network is None else count_parameters(found.network)
-    basics = (
-        name,
-        found.states,
-        found.dimension,
-        parameters,
+    def run(utterances: Sequence[np.ndarray]) -> list[Tensor]:
+        return run_by_length(utterances, device, states)
+
+    return Upstream(
+        adapted.source.replace(":", "-"),
+        adapted.states,
+        adapted.dimension,
         device,
-        lambda waves: run_by_length(waves, device, states),
+        run,
+        adapted.network,
+        stride=adapted.stride,
+        centre=adapted.centre,
     )
-    return Upstream(*basics, found.network, stride=found.stride, centre=found.centre)
 
 
 def normalize_waveform(samples: np.ndarray) -> np.ndarray:
@@ -319,14 +338,10 @@ def wrap_baseline(name: str, device: torch.device) -> Upstream:
     def run(utterances: Sequence[np.ndarray]) -> list[Tensor]:
         return [compute_baseline(name, torch.from_numpy(samples)[None].to(device)) for samples in utterances]
 
-    return Upstream(name, 1, BASELINES[name], 0, device, run)
+    return Upstream(name, 1, BASELINES[name], device, run)
 
 
 def stack_states(states: Sequence[Tensor], precision: Precision) -> Tensor:
     """Stack states to (B, S, T, D)."""
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     return torch.stack([state.to(dtype) for state in states], dim=1)
-
-
-def count_parameters(network: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in network.parameters())

@@ -4,7 +4,7 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from sjepa.evaluate.superb.text import WORD_END, Characters, SlotCharacters
+from sjepa.evaluate.superb.text import WORD_END, Characters
 
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>", WORD_END)
 UNKNOWN, MISSING = 3, "\ufffd"
@@ -39,15 +39,3 @@ class Alphabet(Characters):
     def transcribe(self, numbers: Sequence[int]) -> str:
         known = (MISSING if number == UNKNOWN else self.symbols[number] for number in numbers if number >= UNKNOWN)
         return "".join(known).replace(WORD_END, " ")
-
-
-@dataclass(frozen=True)
-class TaggedCharacters(SlotCharacters):
-    """Characters of a corpus, with marks around tagged words."""
-
-    alphabet: tuple[str, ...] = ()
-
-    @property
-    def symbols(self) -> tuple[str, ...]:
-        marks = [mark + slot for slot in self.slots for mark in ("B-", "E-")]
-        return ("<pad>", "<eos>", "<unk>", " ", *self.alphabet, *marks)

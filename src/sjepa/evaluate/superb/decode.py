@@ -9,13 +9,16 @@ from pathlib import Path
 from torch import Tensor
 
 from sjepa.errors import UserError
+from sjepa.evaluate.metric import DecoderName
 from sjepa.evaluate.superb.text import WORD_END, Characters
 from sjepa.files import read_text
 
+BLANK = 0  # the number of the CTC blank
 
-def decode_greedily(best: Sequence[int], blank: int = 0) -> list[int]:
+
+def decode_greedily(best: Sequence[int]) -> list[int]:
     """Merge repeats and drop blanks from the best symbol of each frame."""
-    return [number for number, _ in itertools.groupby(best) if number != blank]
+    return [number for number, _ in itertools.groupby(best) if number != BLANK]
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,7 @@ def shallow_fusion(alpha: float, beta: float, beam: int) -> BeamSettings:
 
 PAPER = shallow_fusion(0.5, 1.5, 100)
 BOARD = BeamSettings(5, 2.0, -1.0, 25.0, sum_paths=False)
+DECODER_SETTINGS: dict[str, BeamSettings] = {DecoderName.PAPER: PAPER, DecoderName.BOARD: BOARD}
 
 
 class LanguageModel:
@@ -98,7 +102,9 @@ class BeamDecoder:
             criterion_type=CriterionType.CTC,
         )
         unknown = language.dictionary.get_index("<unk>")
-        self.decoder = LexiconDecoder(options, language.trie, language.model, language.silence, 0, unknown, [], False)
+        self.decoder = LexiconDecoder(
+            options, language.trie, language.model, language.silence, BLANK, unknown, [], False
+        )
 
     def __call__(self, log_probabilities: Tensor) -> str:
         """Return the best word sequence for one utterance's log-probabilities (T, V) on the CPU, or an empty string."""
@@ -118,17 +124,17 @@ def read_words(language_model: Path, lexicons: Sequence[Path], symbols: Characte
         raise UserError(f"there is no lexicon {missing}")
     source = " and ".join(map(str, lexicons or [language_model]))
     if lexicons:
-        found = [word for lexicon in lexicons for word in read_lexicon_words(lexicon)]
+        words = [word for lexicon in lexicons for word in read_lexicon_words(lexicon)]
     else:
-        found = list(read_arpa_words(language_model))
-    if not found:
+        words = list(read_arpa_words(language_model))
+    if not words:
         raise UserError(f"{source} has no words")
     letters = set(symbols.symbols[5:])
-    fitting = [word for word in found if set(word) <= letters]
-    if len(fitting) < len(found) / 2:
-        odd = next(word for word in found if not set(word) <= letters)
+    fitting = [word for word in words if set(word) <= letters]
+    if len(fitting) < len(words) / 2:
+        odd = next(word for word in words if not set(word) <= letters)
         raise UserError(
-            f"the alphabet of {source} does not fit: {len(found) - len(fitting)} of {len(found)} words, such as "
+            f"the alphabet of {source} does not fit: {len(words) - len(fitting)} of {len(words)} words, such as "
             f"{odd!r}, have characters other than A-Z and the apostrophe"
         )
     return list(dict.fromkeys(fitting))

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum, auto
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,11 +14,11 @@ from sjepa.evaluate.superb.records import Fold
 from sjepa.evaluate.superb.search import Search
 from sjepa.evaluate.superb.submission import Submission
 from sjepa.evaluate.superb.task import Recipe, Task
-from sjepa.evaluate.superb.user_corpus import CorpusOptions, corpus_label
+from sjepa.evaluate.superb.user_corpus import corpus_label
 from sjepa.files import require_folder
 
 T = TypeVar("T", bound=Task)
-DEV_CLEAN = "dev-clean"
+DEFAULT_SUBSET = "dev-clean"  # of LibriSpeech
 
 
 class LabelColumns(Enum):
@@ -56,10 +56,10 @@ class Request:
     recipe: Recipe
     lite: bool = False
     lexicons: tuple[Path, ...] = ()
-    subset: str = DEV_CLEAN
+    subset: str = DEFAULT_SUBSET
     """Subset of LibriSpeech, for the lite protocol."""
-    options: CorpusOptions = field(default_factory=CorpusOptions)
-    """Options for a user's corpus."""
+    columns: tuple[str, ...] = ()
+    """Columns of a user's corpus with the labels of `classify` and `tag`."""
 
 
 @dataclass(frozen=True)
@@ -104,20 +104,18 @@ class Entry:
         lite: bool = False,
         steps: int | None = None,
         lexicons: Sequence[Path] = (),
-        subset: str = DEV_CLEAN,
-        options: CorpusOptions | None = None,
+        subset: str = DEFAULT_SUBSET,
+        columns: tuple[str, ...] = (),
     ) -> Request:
         """Make a request with the full or lite protocol. `steps` applies to the lite protocol only."""
         if not (self.reads_user_corpora and data.is_file()):
             require_folder(data)
         if steps is not None and not lite:
             raise UserError("--steps is for --lite; the full protocol has its own number of steps")
-        if subset != DEV_CLEAN and not lite:
+        if subset != DEFAULT_SUBSET and not lite:
             raise UserError("--subset is for --lite; the full protocol has its own subsets of LibriSpeech")
-        if steps is not None and steps < 1:
-            raise UserError(f"--steps {steps}: at least one step is needed")
         recipe = self.recipe.lite(steps or self.lite_steps) if lite else self.recipe
-        return Request(data, recipe, lite, tuple(lexicons), subset, options or CorpusOptions())
+        return Request(data, recipe, lite, tuple(lexicons), subset, columns)
 
     def task(self, kind: type[T], request: Request, folds: list[Fold], **more: Any) -> T:
         """Make a task of the given class from this entry."""

@@ -29,13 +29,12 @@ class FeatureFiles:
 
     def __init__(self, folder: Path, most: int, upstream: Upstream):
         refuse_file(folder)
-        fingerprint = upstream.fingerprint()
-        if fingerprint == NO_WEIGHTS and upstream.name not in BASELINES:
+        if upstream.fingerprint == NO_WEIGHTS and upstream.name not in BASELINES:
             raise UserError(
                 f"--feature-cache: {upstream.name} has no weights, so a change of its code would not be noticed; leave "
                 "out --feature-cache"
             )
-        self.folder = folder / f"{upstream.name.replace(' ', '-')}-{fingerprint}-{upstream.precision}"
+        self.folder = folder / f"{upstream.name.replace(' ', '-')}-{upstream.fingerprint}-{upstream.precision}"
         self.folder.mkdir(parents=True, exist_ok=True)
         used = sum(file.stat().st_size for file in folder.rglob(f"*{SUFFIX}"))
         self.room = (most - used) // distributed.world_size()

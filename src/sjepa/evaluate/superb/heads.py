@@ -7,6 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+DROPOUT = 0.2  # after each recurrent layer
+PROJECTION = 256  # width of the heads without recurrence
+
 
 class WeightedSum(nn.Module):
     """Average hidden states with softmax weights, initially equal: (B, S, T, D) -> (B, T, D)."""
@@ -22,13 +25,13 @@ class WeightedSum(nn.Module):
 class RecurrentHead(nn.Module):
     """Projection, two bidirectional LSTM layers, and an output per frame, for ASR and slot filling."""
 
-    def __init__(self, dimension: int, outputs: int, width: int = 1024, dropout: float = 0.2):
+    def __init__(self, dimension: int, outputs: int, width: int = 1024):
         super().__init__()
         self.projection = nn.Linear(dimension, width)
         self.layers = nn.ModuleList(
             nn.LSTM(size, width, batch_first=True, bidirectional=True) for size in (width, 2 * width)
         )
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = nn.Dropout(DROPOUT)
         self.output = nn.Linear(2 * width, outputs)
 
     def forward(self, x: Tensor, frames: Tensor) -> Tensor:  # (B, T, D) -> (B, T, outputs)
@@ -44,10 +47,10 @@ class RecurrentHead(nn.Module):
 class FrameHead(nn.Module):
     """Two linear layers per frame, for phoneme recognition."""
 
-    def __init__(self, dimension: int, outputs: int, width: int = 256):
+    def __init__(self, dimension: int, outputs: int):
         super().__init__()
-        self.projection = nn.Linear(dimension, width)
-        self.output = nn.Linear(width, outputs)
+        self.projection = nn.Linear(dimension, PROJECTION)
+        self.output = nn.Linear(PROJECTION, outputs)
 
     def forward(self, x: Tensor, frames: Tensor) -> Tensor:  # (B, T, D) -> (B, T, outputs)
         return self.output(self.projection(x))
@@ -56,10 +59,10 @@ class FrameHead(nn.Module):
 class UtteranceHead(nn.Module):
     """Projection, mean over frames, and a classifier, for labels of whole utterances."""
 
-    def __init__(self, dimension: int, outputs: int, width: int = 256):
+    def __init__(self, dimension: int, outputs: int):
         super().__init__()
-        self.projection = nn.Linear(dimension, width)
-        self.output = nn.Linear(width, outputs)
+        self.projection = nn.Linear(dimension, PROJECTION)
+        self.output = nn.Linear(PROJECTION, outputs)
 
     def forward(self, x: Tensor, frames: Tensor) -> Tensor:  # (B, T, D) -> (B, outputs)
         counts = frames.to(x.device)[:, None]

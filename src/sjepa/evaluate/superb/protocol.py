@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from sjepa import distributed
+from sjepa.evaluate.metric import DecoderName
 from sjepa.evaluate.superb.batches import testing_batches
 from sjepa.evaluate.superb.features import pad_states
 from sjepa.evaluate.superb.heads import WeightedSum
@@ -31,7 +32,6 @@ from sjepa.stopping import stop_requests
 GRID = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7)  # learning rates of the public leaderboard
 HEAD_FILE = "fold{}-lr{}.safetensors"  # number of the fold, learning rate
 TEST_BATCH = 16
-BOARD_DECODER = "board"  # language model settings of the SUPERB leaderboard
 SAVE_EVERY = 500  # steps between saves, in addition to those after every evaluation on dev
 
 
@@ -282,7 +282,7 @@ class LearningRateSearch(Search):
         files |= self.task.submitted_files(predictions, fold.test, index)
         for name, texts in decoded.items():
             files[f"predictions-{name}{suffix}.txt"] = self.task.listing(texts, fold.test)
-            if name == BOARD_DECODER and self.task.submission is not None:
+            if name == DecoderName.BOARD and self.task.submission is not None:
                 files |= self.task.submission.decoded_files(fold.test, texts)
         distributed.run_on_main_rank(lambda: write_files(self.out, files))
         weights = downstream.featurizer.weights.detach().softmax(0).tolist()

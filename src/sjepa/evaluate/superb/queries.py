@@ -54,8 +54,8 @@ class QueryTask(Task):
         truth = self.truths["test"].documents
         rows = [
             f"{query} {document}\t{score:.4f}\t{int(document in truth.get(query, ()))}\n"
-            for query, found in scores.items()
-            for document, score in found.items()
+            for query, documents in scores.items()
+            for document, score in documents.items()
         ]
         files = {"predictions.txt": "".join(rows)}
         return (
@@ -70,14 +70,14 @@ def format_stdlist(scores: Scores) -> str:
         '<stdlist termlist_filename="benchmark.stdlist.xml" indexing_time="1.00" language="english" index_size="1" '
         'system_id="benchmark">',
     ]
-    for query, found in scores.items():
+    for query, documents in scores.items():
         lines.append(
             f'  <detected_termlist termid={quoteattr(query)} term_search_time="1.0" oov_term_count="1">',
         )
         lines += [
             f'    <term file={quoteattr(document)} channel="1" tbeg="0.000" dur="0.00" score="{score:.4f}" '
             f'decision="{"YES" if score > DETECTED else "NO"}"/>'
-            for document, score in found.items()
+            for document, score in documents.items()
         ]
         lines.append("  </detected_termlist>")
     return "\n".join([*lines, "</stdlist>"]) + "\n"
@@ -121,30 +121,30 @@ class LayerSearch(Search):
     ) -> dict[float, Scores]:
         """Score all documents for all queries at each layer. Features are standardised over both."""
         both = [*queries, *documents]
-        found: dict[float, Scores] = {}
+        by_layer: dict[float, Scores] = {}
         features = distributed.run_on_all_ranks(lambda: self.features(both, [int(layer) for layer in layers]))
         with bar("Matching queries", len(layers) * len(queries)) as progress:
             for place, layer in enumerate(layers):
                 scaled = standardise([states[place].float().to(self.upstream.device) for states in features])
-                found[layer] = {}
+                by_layer[layer] = {}
                 mine = range(distributed.rank(), len(queries), distributed.world_size())
                 for query, frames in ((queries[i], scaled[i]) for i in mine):
                     scores = standardise_scores(score_documents(frames, scaled[len(queries) :])).tolist()
                     named = zip(documents, scores, strict=True)
                     # Four digits, as in the submitted list, for the same metric.
-                    found[layer][query.name] = {document.name: round(score, 4) for document, score in named}
+                    by_layer[layer][query.name] = {document.name: round(score, 4) for document, score in named}
                     progress.advance(distributed.world_size(), note=f"layer {int(layer)}")
-        for others in distributed.gather_objects(found):
-            found = {layer: scores | others[layer] for layer, scores in found.items()}
-        return {layer: {query.name: scores[query.name] for query in queries} for layer, scores in found.items()}
+        for others in distributed.gather_objects(by_layer):
+            by_layer = {layer: scores | others[layer] for layer, scores in by_layer.items()}
+        return {layer: {query.name: scores[query.name] for query in queries} for layer, scores in by_layer.items()}
 
     def features(self, utterances: Sequence[Utterance], layers: Sequence[int]) -> list[Tensor]:
         """Return some layers of all utterances, on the CPU: (layers, T, D)."""
         order = testing_batches(self.samples(utterances), TEST_BATCH)
         plan = [([utterances[i] for i in batch], -1) for batch in order]
-        found: dict[int, Tensor] = {}
+        states_of: dict[int, Tensor] = {}
         with bar("Computing features", len(utterances)) as progress:
             for batch, (_, features) in zip(order, self.store.batches(plan), strict=True):
-                found |= {i: states[layers].cpu() for i, states in zip(batch.tolist(), features, strict=True)}
+                states_of |= {i: states[layers].cpu() for i, states in zip(batch.tolist(), features, strict=True)}
                 progress.advance(len(batch), note=f"{self.store.speed:,.0f} s/s")
-        return [found[i] for i in range(len(utterances))]
+        return [states_of[i] for i in range(len(utterances))]

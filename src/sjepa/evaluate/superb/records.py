@@ -3,11 +3,12 @@
 import io
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO, ClassVar, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 
@@ -18,11 +19,12 @@ from sjepa.data.layouts.manifest import lines
 from sjepa.data.storage import ByteRange, read_bytes
 from sjepa.errors import UserError
 from sjepa.evaluate.superb.sound import Sound
-from sjepa.progress import say
+from sjepa.progress import say, track
 
 T = TypeVar("T")
 LITE_UTTERANCES = (2000, 400, 800)  # train, dev, test; LibriSpeech uses all of dev-clean instead
 SHARES = (0.7, 0.1, 0.2)  # of the speakers in train, dev and test, if a corpus has no splits
+HEADER_THREADS = 8
 REMEDY = "repair this file or remove it from the corpus"
 Label = str | tuple[str, ...]
 """Text for a sequence task; one class for each slot of a classification task."""
@@ -91,22 +93,34 @@ class Utterance:
 class Fold:
     """Train, dev and test parts of a corpus."""
 
-    needed: ClassVar[tuple[str, ...]] = ("train", "dev", "test")
-    """Parts that must not be empty. A task without training needs fewer."""
-
     name: str
     train: list[Utterance]
     dev: list[Utterance]
     test: list[Utterance]
 
     def __post_init__(self) -> None:
-        for part in self.needed:
+        for part in ("train", "dev", "test"):
             if not getattr(self, part):
                 raise UserError(f"{self.name}: the {part} part is empty")
 
     @property
     def utterances(self) -> list[Utterance]:
         return self.train + self.dev + self.test
+
+
+def measure_recordings(utterances: Iterable[Utterance]) -> dict[str, int]:
+    """Read the length of every recording from its header, in samples. Raise BadAudioError for other files."""
+    recordings = {u.recording: u for u in utterances}
+    ordered = [recordings[name] for name in sorted(recordings)]
+    with ThreadPoolExecutor(HEADER_THREADS) as pool:
+        headers = track(pool.map(Utterance.header, ordered), "Reading headers", len(ordered))
+        return {u.recording: info.samples for u, info in zip(ordered, headers, strict=True)}
+
+
+def measure_lengths(utterances: Sequence[Utterance]) -> np.ndarray:
+    """Return the length of every utterance in samples, from the headers of the recordings."""
+    recordings = measure_recordings(utterances)
+    return np.array([u.length(recordings[u.recording]) for u in utterances])
 
 
 def sample_evenly(items: Sequence[T], most: int) -> list[T]:
@@ -205,7 +219,9 @@ def split_speakers(
         say(f"{what}: {format_count(len(utterances) - len(known), 'utterance')} without a speaker left out")
     speakers = sorted({utterance.speaker for utterance in known})
     if len(speakers) < len(shares):
-        raise UserError(f"{what} has {len(speakers)} speaker(s); a split by speaker needs at least {len(shares)}")
+        raise UserError(
+            f"{what} has {format_count(len(speakers), 'speaker')}; a split by speaker needs at least {len(shares)}"
+        )
     order = np.random.default_rng(seed).permutation(speakers)
     cuts = np.round(np.cumsum(shares)[:-1] * len(speakers)).astype(int)
     places = np.arange(1, len(shares))

@@ -20,14 +20,14 @@ from sjepa.evaluate.results import RESULTS, write_results
 from sjepa.evaluate.superb.decode import BeamDecoder
 from sjepa.evaluate.superb.feature_files import FeatureFiles
 from sjepa.evaluate.superb.features import FeatureStore
-from sjepa.evaluate.superb.records import Fold, Utterance
+from sjepa.evaluate.superb.records import Fold, Utterance, measure_recordings
 from sjepa.evaluate.superb.sound import Sound
 from sjepa.evaluate.superb.state import check_identity
 from sjepa.evaluate.superb.task import Task
 from sjepa.evaluate.upstream import Upstream, check_unchanged, describe_encoder
 from sjepa.fields import NUMBER, TABLE, require, table_of
 from sjepa.files import read_json
-from sjepa.progress import say, track
+from sjepa.progress import say
 from sjepa.version import __version__
 
 
@@ -92,7 +92,7 @@ class Search(ABC):
             dev = {candidate: past["dev"][f"by_{self.candidate_key}"][f"{candidate:g}"] for candidate in candidates}
         chosen = min(dev, key=lambda candidate: dev[candidate] if task.selection.lower else -dev[candidate])
         folds = [self.test(fold, index, chosen) for index, fold in enumerate(task.folds)]
-        distributed.run_on_all_ranks(lambda: check_unchanged(self.upstream, self.identity["encoder"]))
+        distributed.run_on_all_ranks(lambda: check_unchanged(self.upstream))
         results = self.identity | {
             "metrics": average([fold["metrics"] for fold in folds]),
             "chance": average([fold["chance"] for fold in folds]),
@@ -168,11 +168,8 @@ class Search(ABC):
 
     def measure(self) -> None:
         """Read the length of every file from its header. Raise UserError for a file that is not audio."""
-        recordings = {u.recording: u for fold in self.task.folds for u in fold.utterances}
-        ordered = [recordings[name] for name in sorted(recordings)]
-        infos = track(self.store.pool.map(Utterance.header, ordered), "Reading headers", len(ordered))
-        self.lengths = {u.recording: info.samples for u, info in zip(ordered, infos, strict=True)}
-        say(f"{format_count(len(ordered), 'file')}, {sum(self.lengths.values()) / SAMPLE_RATE / 3600:.2f} hours")
+        self.lengths = measure_recordings(u for fold in self.task.folds for u in fold.utterances)
+        say(f"{format_count(len(self.lengths), 'file')}, {sum(self.lengths.values()) / SAMPLE_RATE / 3600:.2f} hours")
 
     def hours(self, utterances: Sequence[Utterance]) -> float:
         return float(self.samples(utterances).sum()) / SAMPLE_RATE / 3600

@@ -22,12 +22,12 @@ def maximum_term_weighted_value(scores: Mapping[str, Mapping[str, float]], truth
     levels: list[np.ndarray] = []
     default_gain = 0.0  # gain of a threshold below `DEFAULT_SCORE`
     for query, documents in truth.documents.items():
-        found = {name: score for name, score in scores.get(query, {}).items() if score > DEFAULT_SCORE}
+        scored = {name: score for name, score in scores.get(query, {}).items() if score > DEFAULT_SCORE}
         hit, alarm = 1 / len(documents), -WEIGHT / max(1, truth.trials - len(documents))
-        gains.append(np.array([hit if name in documents else alarm for name in found]))
-        levels.append(np.array(list(found.values())))
-        missing_targets = len(documents - found.keys())
-        default_gain += missing_targets * hit + (truth.trials - len(found) - missing_targets) * alarm
+        gains.append(np.array([hit if name in documents else alarm for name in scored]))
+        levels.append(np.array(list(scored.values())))
+        missing_targets = len(documents - scored.keys())
+        default_gain += missing_targets * hit + (truth.trials - len(scored) - missing_targets) * alarm
     gain, level = np.concatenate(gains), np.concatenate(levels)
     order = np.argsort(-level, kind="stable")
     total = np.cumsum(gain[order])

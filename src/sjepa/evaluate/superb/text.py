@@ -21,12 +21,9 @@ STRESSED_PHONES = ("SIL", "SPN", *(vowel + stress for vowel in VOWELS for stress
 class Spelling:
     """Base class of a task's symbols."""
 
-    def decode(self, numbers: Sequence[int]) -> str:
-        raise NotImplementedError
-
     def transcribe(self, numbers: Sequence[int]) -> str:
         """Return the text for scoring, which may have additional spaces."""
-        return self.decode(numbers)
+        raise NotImplementedError
 
     def complete(self, text: str) -> str:
         """Convert a decoder's words to the text for scoring."""
@@ -43,9 +40,6 @@ class Characters(Spelling):
         """Encode each word's characters and `|`, and a final `</s>`."""
         spelled = "".join(word + WORD_END for word in text.split())
         return [*encode_pieces(self.symbols, spelled, text), 2]
-
-    def decode(self, numbers: Sequence[int]) -> str:
-        return " ".join(self.transcribe(numbers).split())
 
     def transcribe(self, numbers: Sequence[int]) -> str:
         """Replace every `|` by a space, including the last. s3prl counts each as a character."""
@@ -68,7 +62,7 @@ class Phones(Spelling):
     def encode(self, text: str) -> list[int]:
         return [*encode_pieces(self.symbols, text.split(), text), 1]
 
-    def decode(self, numbers: Sequence[int]) -> str:
+    def transcribe(self, numbers: Sequence[int]) -> str:
         return " ".join(self.symbols[n] for n in numbers if n > 1)
 
 
@@ -77,11 +71,12 @@ class SlotCharacters(Spelling):
     """Characters with a mark at both ends of a slot's value: `ADD B-artist SADE E-artist NOW`."""
 
     slots: tuple[str, ...]
+    alphabet: tuple[str, ...] = (*string.ascii_uppercase, "'")
 
     @property
     def symbols(self) -> tuple[str, ...]:
         marks = [mark + slot for slot in self.slots for mark in ("B-", "E-")]
-        return ("<pad>", "<eos>", "<unk>", " ", *string.ascii_uppercase, "'", *marks)
+        return ("<pad>", "<eos>", "<unk>", " ", *self.alphabet, *marks)
 
     def encode(self, text: str) -> list[int]:
         """Encode text. A mark replaces the space next to it. A character without a symbol is unknown."""
@@ -97,7 +92,7 @@ class SlotCharacters(Spelling):
             before = piece
         return [*tokens, 1]
 
-    def decode(self, numbers: Sequence[int]) -> str:
+    def transcribe(self, numbers: Sequence[int]) -> str:
         symbols, text = self.symbols, ""
         for symbol in (symbols[n] for n in numbers if n > 1):
             text += {"B-": f"{symbol} ", "E-": f" {symbol}"}.get(symbol[:2], symbol)

@@ -41,34 +41,34 @@ def read_list(root: Path, name: str) -> list[Utterance]:
     file = root / "scoring" / name
     if not file.is_file():
         raise UserError(f"there is no {file}: lines of a path and its language")
-    found = []
+    utterances = []
     for number, line in enumerate(read_text(file).splitlines(), 1):
         fields = line.split()
         if fields and len(fields) != 2:
             raise UserError(f"{file} line {number}: {line.strip()!r} is not a path and a language")
         if fields and fields[1] == LANGUAGE:
             path = root / re.sub(r"^.*?/", "", fields[0])
-            found.append(Utterance(path.stem, path, path.stem, sound=Sound.LOWERED))
-    if not found:
+            utterances.append(Utterance(path.stem, path, path.stem, sound=Sound.LOWERED))
+    if not utterances:
         raise UserError(f"{file} has no files of {LANGUAGE}")
-    require_audio([u.path for u in found], str(file))
-    return found
+    require_audio([u.path for u in utterances], str(file))
+    return utterances
 
 
 def read_truth(folder: Path) -> Truth:
     """Read the ground truth: queries (`*.tlist.xml`), documents (`*.ecf.xml`) and occurrences (`*.rttm`)."""
     terms = {term.get("termid", "") for term in read_xml(folder, "*.tlist.xml").iter("term")}
     trials = sum(1 for _ in read_xml(folder, "*.ecf.xml").iter("excerpt"))
-    found: dict[str, set[str]] = {}
+    documents_of: dict[str, set[str]] = {}
     for line in read_text(find_only_file(folder, "*.rttm")).splitlines():
         # LEXEME quesst14_00123 1 0.00 3.20 quesst14_dev_0001 lex ...
         fields = line.split()
         query = next((field for field in fields[2:] if field in terms), None)
         if fields[:1] == ["LEXEME"] and query is not None:
-            found.setdefault(query, set()).add(fields[1])
-    if not found:
+            documents_of.setdefault(query, set()).add(fields[1])
+    if not documents_of:
         raise UserError(f"{folder}: no document contains any query")
-    return Truth({query: frozenset(documents) for query, documents in found.items()}, trials)
+    return Truth({query: frozenset(documents) for query, documents in documents_of.items()}, trials)
 
 
 def read_xml(folder: Path, pattern: str) -> ElementTree.Element:

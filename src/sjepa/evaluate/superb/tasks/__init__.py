@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sjepa.evaluate.superb import TASK_NAMES
-from sjepa.evaluate.superb.entry import DEV_CLEAN, Entry
+from sjepa.evaluate.superb.entry import DEFAULT_SUBSET, Entry
 from sjepa.evaluate.superb.task import Task
-from sjepa.evaluate.superb.user_corpus import CorpusOptions
 
 
 def find_entry(name: str) -> Entry:
@@ -26,11 +25,10 @@ def make_task(
     lite: bool = False,
     steps: int | None = None,
     lexicons: Sequence[Path] = (),
-    subset: str = DEV_CLEAN,
-    options: CorpusOptions | None = None,
+    subset: str = DEFAULT_SUBSET,
+    columns: tuple[str, ...] = (),
 ) -> Task:
     """Read a task's corpus and make the task. `steps` and `subset` apply to the lite protocol only."""
     entry = find_entry(name)
-    return entry.build(
-        entry, entry.request(data, lite=lite, steps=steps, lexicons=lexicons, subset=subset, options=options)
-    )
+    request = entry.request(data, lite=lite, steps=steps, lexicons=lexicons, subset=subset, columns=columns)
+    return entry.build(entry, request)

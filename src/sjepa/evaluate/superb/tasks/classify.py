@@ -13,7 +13,7 @@ from sjepa.progress import say
 
 
 def build(entry: Entry, request: Request) -> ClassTask:
-    columns = request.options.columns or ("label",)
+    columns = request.columns or ("label",)
     items = read_items(request.data)
 
     def label(item: Item) -> Label | None:

@@ -1,5 +1,7 @@
 """Query by example: the English part of QUESST 2014, without training."""
 
+from sjepa.counts import format_count
+from sjepa.errors import UserError
 from sjepa.evaluate.metric import SectionKind
 from sjepa.evaluate.superb.corpora.quesst import Truth, read_quesst
 from sjepa.evaluate.superb.entry import CorpusLocation, Entry, Request
@@ -22,15 +24,21 @@ def build(entry: Entry, request: Request) -> QueryTask:
         dev, test = (sample_evenly(part, LITE_QUERIES) for part in (dev, test))
         names = frozenset(u.name for u in documents)
         chosen = {u.name for u in dev + test}
-        truth = {part: restrict(each, chosen, names) for part, each in truth.items()}
+        truth = {part: restrict(each, part, chosen, names) for part, each in truth.items()}
     fold = Fold("QUESST 2014", documents, dev, test)
     return entry.task(QueryTask, request, [fold], truths=truth)
 
 
-def restrict(truth: Truth, queries: set[str], documents: frozenset[str]) -> Truth:
-    """Restrict the ground truth to some queries and documents."""
-    kept = {query: found & documents for query, found in truth.documents.items() if query in queries}
-    return Truth({query: found for query, found in kept.items() if found}, len(documents))
+def restrict(truth: Truth, part: str, queries: set[str], documents: frozenset[str]) -> Truth:
+    """Restrict the ground truth of a part to some queries and documents. Raise UserError if no query is in any."""
+    kept = {query: names & documents for query, names in truth.documents.items() if query in queries}
+    kept = {query: names for query, names in kept.items() if names}
+    if not kept:
+        raise UserError(
+            f"the lite protocol keeps {format_count(len(documents), 'document')}, and none of them has a query of the "
+            f"{part} part, so it cannot be scored: use the full protocol, without --lite"
+        )
+    return Truth(kept, len(documents))
 
 
 ENTRY = Entry(

@@ -6,21 +6,21 @@ from pathlib import Path
 from sjepa.data.layouts import Item
 from sjepa.errors import UserError
 from sjepa.evaluate.metric import SectionKind
-from sjepa.evaluate.superb.alphabet import TaggedCharacters, collect_letters
+from sjepa.evaluate.superb.alphabet import collect_letters
 from sjepa.evaluate.superb.entry import Entry, LabelColumns, Request
 from sjepa.evaluate.superb.metrics import SLOT_TYPE_F1, SLOT_VALUE_CER
 from sjepa.evaluate.superb.records import Fold
 from sjepa.evaluate.superb.sequences import LITE_WIDTH, WIDTH, SequenceTask
 from sjepa.evaluate.superb.specaugment import SpecAugment
 from sjepa.evaluate.superb.task import Recipe
-from sjepa.evaluate.superb.text import mark_slots
+from sjepa.evaluate.superb.text import SlotCharacters, mark_slots
 from sjepa.evaluate.superb.user_corpus import column_value, label_items, read_items, split_corpus
 
 MARK = re.compile(r"[BE]-(\S+)")
 
 
 def build(entry: Entry, request: Request) -> SequenceTask:
-    (column,) = request.options.columns or ("tags",)
+    (column,) = request.columns or ("tags",)
     labelled = label_items(
         request.data,
         read_items(request.data),
@@ -29,7 +29,7 @@ def build(entry: Entry, request: Request) -> SequenceTask:
         "; choose a column of tags with --label COLUMN",
     )
     fold = split_corpus(request.data, labelled)
-    symbols = TaggedCharacters(find_slot_names(fold), collect_letters(remove_marks(str(u.label)) for u in fold.train))
+    symbols = SlotCharacters(find_slot_names(fold), collect_letters(remove_marks(str(u.label)) for u in fold.train))
     width = LITE_WIDTH if request.lite else WIDTH
     augment = SpecAugment()
     renamed = entry.rename_for_corpus(request.data, (column,))
