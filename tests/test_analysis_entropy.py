@@ -23,7 +23,8 @@ from sjepa.audio.frames import frame_count
 from sjepa.audio.io import read_audio
 from sjepa.cli import dispatch
 from sjepa.errors import UserError
-from sjepa.evaluate.units import HeadUnits, PredictorUnits
+from sjepa.evaluate.superb.records import Utterance
+from sjepa.evaluate.units import make_head_source, make_predictor_source
 from sjepa.evaluate.upstream import load_upstream
 from sjepa.train.loop import pretrain
 
@@ -45,13 +46,13 @@ def test_entropy_is_that_of_scipy_and_of_known_distributions() -> None:
 
 
 def test_the_best_component_of_each_path_is_its_unit(restored: RestoredRun) -> None:
-    samples = some_audio()
+    samples, utterance = some_audio(), Utterance("first", sorted(corpus().glob("*.flac"))[0], "")
     upstream = load_upstream(str(trained()))
     (states,) = upstream.extract([samples])
     frames = list(restored(samples))
     units = {
-        "visible": HeadUnits(upstream)([states[-1].numpy()]),
-        "masked": PredictorUnits(trained(), upstream, seed=0)(samples),
+        "visible": make_head_source(upstream).assign([utterance], [states[-1].numpy()]),
+        "masked": make_predictor_source(upstream, trained(), seed=0).assign([utterance], []),
     }
     for path, chosen in units.items():
         predicted = torch.cat([getattr(piece, path) for piece in frames])

@@ -15,7 +15,15 @@ from pages import K, make_events, make_run
 from scipy import stats
 
 from sjepa.analysis.calibration import calibrate, hold_out_speakers, make_task, rank_correlation, train_heads
-from sjepa.analysis.clusters import analyse_clusters, analyse_phones, draw_clusters, occupancy, summarise_phones
+from sjepa.analysis.clusters import (
+    LOWEST,
+    analyse_clusters,
+    analyse_phones,
+    draw_clusters,
+    heat_map,
+    occupancy,
+    summarise_phones,
+)
 from sjepa.analysis.erank import analyse_erank, draw_effective_ranks, draw_erank
 from sjepa.analysis.pareto import analyse_pareto, draw_pareto, frontier, frontier_line, size_axis
 from sjepa.analysis.restored_run import RestoredRun
@@ -206,6 +214,11 @@ def test_components_die_and_are_born() -> None:
     assert found["dead_at_the_end"] == [1]
     assert found["perplexity"][0] == pytest.approx(4.0)
     assert found["perplexity"][1] == pytest.approx(np.exp(stats.entropy(rows[1])), abs=0.01)
+    values, components = heat_map(found)
+    assert components.tolist() == [0, 2, 3, 1]  # the largest share at the end first
+    assert (values == LOWEST).tolist() == [[row[k] == dead for row in rows] for k in components]
+    assert values[:, 0].tolist() == [0.0] * 4
+    assert values[0, -1] == pytest.approx(np.log2(4 * (0.5 - dead)), abs=1e-4)
 
 
 def test_occupancy_is_that_of_the_log_and_a_missing_one_is_reported(tmp_path: Path) -> None:

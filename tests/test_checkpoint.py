@@ -46,7 +46,9 @@ def test_copies_to_write_stay_while_training_goes_on_and_are_allocated_once() ->
 
 
 @pytest.mark.parametrize("harm", ["flip", "cut", "drop", "state"])
-def test_a_damaged_checkpoint_is_passed_over_and_named(tmp_path: Path, harm: str) -> None:
+def test_a_damaged_checkpoint_is_passed_over_and_named(
+    tmp_path: Path, harm: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     checkpoint.save(RunFolder(tmp_path), 5, PARTS, {})
     checkpoint.save(RunFolder(tmp_path), 10, PARTS, {})
     file = RunFolder(tmp_path).checkpoint(10) / ("state.json" if harm == "state" else "model.safetensors")
@@ -58,15 +60,14 @@ def test_a_damaged_checkpoint_is_passed_over_and_named(tmp_path: Path, harm: str
         file.write_bytes(data)
     else:
         file.write_bytes(data[: len(data) // 2])
-    output: list[str] = []
-    found = checkpoint.load_latest(RunFolder(tmp_path), output.append)
+    found = checkpoint.load_latest(RunFolder(tmp_path))
     assert found is not None
     assert found[1]["step"] == 5
-    assert "step-00000010 is damaged" in output[0]
+    assert "step-00000010 is damaged" in capsys.readouterr().out.splitlines()[0]
     for path in RunFolder(tmp_path).checkpoint(5).iterdir():
         path.write_bytes(b"")
     with pytest.raises(UserError, match=r"all checkpoints .* are damaged"):
-        checkpoint.load_latest(RunFolder(tmp_path), output.append)
+        checkpoint.load_latest(RunFolder(tmp_path))
 
 
 def test_a_folder_left_by_a_kill_is_not_a_checkpoint(tmp_path: Path) -> None:

@@ -3,9 +3,11 @@
 import contextlib
 import errno
 import io
+import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -20,6 +22,7 @@ from conftest import babble
 from sjepa import cli
 from sjepa.bounds import SEED
 from sjepa.config import Config
+from sjepa.data.storage import ALLOWED
 from sjepa.device import choose_device
 from sjepa.errors import UserError
 from sjepa.files import write_whole
@@ -89,6 +92,40 @@ for command in COMMANDS.keys() - {"config", "pretrain"}:
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
 
 
+def test_commands_that_only_read_and_write_files_import_no_torch(
+    finished_run: Path, corpus: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("plotly")
+    run = tmp_path / "run"
+    shutil.copytree(finished_run, run, ignore=shutil.ignore_patterns("checkpoints"))
+    (run / "results").mkdir()
+    result = {"task": "er", "protocol": {"name": "full"}, "section": "superb", "better": {"accuracy": "higher"}}
+    encoder = {"name": "mine", "parameters": 1, "fingerprint": "f", "states": 3}
+    scores = {"encoder": encoder, "metrics": {"accuracy": 60.0}, "decoded": {}}
+    (run / "results" / "results.json").write_text(json.dumps(result | scores))
+    cost = {"macs_per_second": None, "threads": 1, "seconds": 1.0, "cpu_ms": 5.0, "encoder": encoder}
+    (run / "results" / "cost.json").write_text(json.dumps(cost))
+    code = """
+import sys
+from sjepa.cli import main
+for call in sys.argv[1:]:
+    main(call.split("|"))
+    assert "torch" not in sys.modules, call
+"""
+    calls = [
+        f"index|{corpus}|--out|{tmp_path / 'index'}",
+        f"shard|{tmp_path / 'index'}|--out|{tmp_path / 'shards'}",
+        f"table|{run}",
+        f"report|{run}",
+        f"figures|{run}|--out|{tmp_path / 'figures'}",
+        f"analyze|clusters|{run}",
+        f"analyze|clusters|{run}|--redraw",
+    ]
+    done = subprocess.run([sys.executable, "-c", code, *calls], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "CPU ms (1 s, 1 thread)" in done.stdout
+
+
 def test_help_explains_every_field() -> None:
     text = " ".join(sjepa("pretrain", "--help").stdout.replace("│", " ").split())
     for name in (
@@ -128,6 +165,8 @@ def test_ctrl_c_while_torch_is_imported_is_one_line(tmp_path: Path) -> None:
         ("index audio", True),
         ("shard corpus", True),
         ("demo", True),
+        ("--allow-protocols gs index audio", True),
+        ("--allow-protocols=gs probe", False),
         ("probe", False),
         ("", False),
     ],
@@ -138,6 +177,7 @@ def test_ctrl_c_prints_where_the_same_command_continues(
     def interrupted(_: list[str]) -> None:
         raise KeyboardInterrupt
 
+    monkeypatch.setenv(ALLOWED, "")
     assert ending(interrupted, call, monkeypatch) == 130
     hint = "the same command continues" if continues else "run the same command again"
     assert capsys.readouterr().err == f"sjepa: interrupted; {hint}\n"
@@ -150,6 +190,19 @@ def ending(work: Callable[[list[str]], None], call: str, monkeypatch: pytest.Mon
     with pytest.raises(SystemExit) as end:
         cli.main()
     return end.value.code
+
+
+def test_an_option_before_the_command_does_not_hide_which_signals_it_handles(monkeypatch: pytest.MonkeyPatch) -> None:
+    def terminated(_: list[str]) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        pytest.fail("the signal is not handled")
+
+    monkeypatch.setenv(ALLOWED, "")
+    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    try:
+        assert ending(terminated, "--allow-protocols gs index audio", monkeypatch) == 130
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @pytest.mark.parametrize(
@@ -190,6 +243,8 @@ def test_a_lack_of_memory_names_the_options_that_need_less(monkeypatch: pytest.M
     monkeypatch.setattr(cli, "dispatch", fail)
     refused(sjepa("pretrain"), "not enough memory: try --train.accumulate 4")
     refused(sjepa("embed"), "not enough memory: lower --batch-seconds or --window.seconds")
+    monkeypatch.setenv(ALLOWED, "")
+    refused(sjepa("--allow-protocols", "gs", "embed"), "not enough memory: lower --batch-seconds")
     refused(sjepa("units"), "not enough memory: choose smaller sizes")
 
 
@@ -245,7 +300,7 @@ def test_folders_without_usable_audio_are_refused(tmp_path: Path, preset: Path) 
     (tmp_path / "text" / "a.wav").write_text("these are words")
     refused(attempt(tmp_path / "text"), "no usable audio", "a.wav")
     soundfile.write(tmp_path / "short" / "a.wav", np.ones(300) * 0.1, 16_000)
-    refused(attempt(tmp_path / "short"), "fewer than one frame")
+    refused(attempt(tmp_path / "short"), "300 samples are too few: a frame needs 400")
     soundfile.write(tmp_path / "silent" / "a.wav", np.zeros(30_000), 16_000)
     refused(attempt(tmp_path / "silent"), "every sample is zero")
     soundfile.write(tmp_path / "nan" / "a.wav", np.full(30_000, np.nan), 16_000, subtype="FLOAT")

@@ -1,5 +1,6 @@
 """`sjepa embed`: features of the plain encoder, shared by ranks, continued after a stop, in bounded memory."""
 
+import json
 import shutil
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from sjepa.audio.io import read_audio
 from sjepa.cli import dispatch
 from sjepa.embed import recordings
 from sjepa.embed.network import Network
+from sjepa.model import formats
 from sjepa.model.formats import save_folder, to_hugging_face
 from sjepa.runs.checkpoint import load_latest
 from sjepa.runs.folder import RunFolder
@@ -171,7 +173,59 @@ def test_what_was_stopped_is_continued_and_other_settings_are_refused(
     assert "1 existed already" in capsys.readouterr().out
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "diary.txt").write_text("mine")
-    refused("--force", files[0], "--encoder", finished_run, "--out", tmp_path / "mine")
+    refused(
+        "was not written by `sjepa embed`.*--force", files[0], "--encoder", finished_run, "--out", tmp_path / "mine"
+    )
+
+
+def test_an_encoder_is_the_same_however_its_path_is_spelled(
+    finished_run: Path,
+    corpus: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    encoder, out, files = tmp_path / "enc", tmp_path / "out", sorted(corpus.glob("*.wav"))[:3]
+    shutil.copytree(finished_run / "encoder", encoder)
+    monkeypatch.chdir(tmp_path)
+    run_embed(*files[:2], "--encoder", "enc", "--out", out)
+    run_embed(*files, "--encoder", encoder, "--out", out)
+    assert "2 existed already" in capsys.readouterr().out
+    run_embed(files[0], "--encoder", f"../{tmp_path.name}/enc", "--out", out, "--layer", 0, "--force")
+    assert len(list(out.glob("*.npz"))) == 1  # the others were of the last layer
+    other = Encoder(Encoder.from_pretrained(encoder).config)
+    save_folder(encoder, other.state_dict(), to_hugging_face(other.config))
+    refused("fingerprint was", *files, "--encoder", "enc", "--out", out, "--layer", 0)
+
+
+def test_the_output_of_a_stream_is_not_taken_for_that_of_recordings(
+    finished_run: Path, corpus: Path, tmp_path: Path
+) -> None:
+    file, out = min(corpus.glob("*.wav")), tmp_path / "out"
+    common = ("--encoder", finished_run, "--out", out)
+    run_embed(file, "--live", *common)
+    live = np.load(out / f"{file.name}.npz")["features"]
+    refused("out has the output of --live: choose another --out, or replace it with --force", file, *common)
+    run_embed(file, *common, "--force")
+    assert not np.array_equal(np.load(out / f"{file.name}.npz")["features"], live)
+    settings = (out / "_embed.json").read_text()
+    run_embed(file, "--live", *common, "--force")
+    assert (out / "_embed.json").read_text() == settings  # of the recordings in the folder
+
+
+def test_the_weights_are_hashed_once(
+    finished_run: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashed: list[str] = []
+    whole = formats.fingerprint_weights
+
+    def hash_weights(weights: dict[str, torch.Tensor]) -> str:
+        hashed.append(whole(weights))
+        return hashed[-1]
+
+    monkeypatch.setattr(formats, "fingerprint_weights", hash_weights)
+    run_embed(min(corpus.glob("*.wav")), "--encoder", finished_run, "--out", tmp_path / "out")
+    assert hashed == [json.loads((tmp_path / "out" / "_embed.json").read_text())["fingerprint"]]
 
 
 @pytest.mark.parametrize("kind", ["npz", "safetensors", "parquet"])

@@ -16,7 +16,8 @@ from sjepa.analysis.restored_run import RestoredRun
 from sjepa.cli import dispatch
 from sjepa.config import Config
 from sjepa.errors import UserError
-from sjepa.evaluate.upstream import Upstream, describe_encoder, load_upstream
+from sjepa.evaluate.upstream import Upstream, check_frozen, describe_encoder, load_upstream
+from sjepa.model import formats
 from sjepa.model.formats import fingerprint
 from sjepa.runs.folder import RunFolder
 from sjepa.train.loop import pretrain
@@ -45,12 +46,29 @@ def test_a_spacing_that_meets_no_checkpoint_is_refused(micro: Callable[..., Conf
 
 def test_the_encoder_of_a_step_is_that_of_its_checkpoint(run: Path) -> None:
     newest, last, early = load_upstream(str(run)), *(load_upstream(str(run), step=step) for step in (12, 4))
-    assert newest.fingerprint() == last.fingerprint() != early.fingerprint()
+    assert newest.fingerprint == last.fingerprint != early.fingerprint
     end = load_upstream(str(RunFolder(run).phase_encoder(1)))
-    assert load_upstream(str(run), step=6).fingerprint() == end.fingerprint()
+    assert load_upstream(str(run), step=6).fingerprint == end.fingerprint
     assert early.name == "mine-step-4"
     assert describe_encoder(early)["step"] == 4
     assert "step" not in describe_encoder(newest)
+
+
+def test_the_weights_are_hashed_once_by_loading_and_once_by_the_check(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashed: list[str] = []
+
+    def count(weights: dict[str, torch.Tensor]) -> str:
+        hashed.append(formats_hash(weights))
+        return hashed[-1]
+
+    formats_hash = formats.fingerprint_weights
+    monkeypatch.setattr(formats, "fingerprint_weights", count)
+    upstream = load_upstream(str(run))
+    with check_frozen(upstream) as description:
+        assert hashed == [upstream.fingerprint] == [description["fingerprint"]]
+    assert hashed == 2 * [upstream.fingerprint]
 
 
 def test_steps_that_are_not_there_are_refused(run: Path, tmp_path: Path) -> None:
@@ -65,7 +83,7 @@ def test_steps_that_are_not_there_are_refused(run: Path, tmp_path: Path) -> None
 def test_export_embed_units_and_analyses_take_a_step(run: Path, labelled: Path, tmp_path: Path) -> None:
     dispatch(["export", str(run), str(tmp_path / "hf"), "--to", "hf", "--step", "8"])
     wanted = load_upstream(str(run), step=8)
-    assert fingerprint(Encoder.from_pretrained(tmp_path / "hf")) == wanted.fingerprint()
+    assert fingerprint(Encoder.from_pretrained(tmp_path / "hf")) == wanted.fingerprint
     assert "8 of 12" in (tmp_path / "hf" / "README.md").read_text()
     file = min(labelled.glob("*.wav"))
     dispatch(["embed", str(file), "--encoder", str(run), "--out", str(tmp_path / "e"), "--step", "8"])
@@ -112,7 +130,7 @@ def test_progress_is_drawn_from_every_checkpoint(
         return {"task": "probe", "corpus": where, "encoder": describe_encoder(upstream), "layers": layers}
 
     with monkeypatch.context() as patch:
-        patch.setattr("sjepa.analysis.progress.run_probes", fake_probes)
+        patch.setattr("sjepa.evaluate.probing.run_probes", fake_probes)
         dispatch([*empty, "--data", str(other), "--frames", "200"])
     found = json.loads((run / "analysis" / "progress.json").read_text())
     assert len(found["curves"]) == curves + 1

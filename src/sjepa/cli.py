@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from sjepa.commands import COMMANDS
+from sjepa.cpu_load import start_measuring
 from sjepa.errors import OutageError, ReportedError, UserError, describe_file_error
 from sjepa.files import refuse_below_file, refuse_folder
 from sjepa.memory import keep_freed_memory
@@ -35,7 +36,6 @@ def dispatch(arguments: list[str]) -> None:
 
         print(__version__)
     else:
-        arguments = allow_protocols(arguments)
         check(arguments)
         note = f"With `{PROTOCOLS_FLAG} gs,az`, any command reads further fsspec protocols."
         call("sjepa", "command", COMMANDS, "sjepa.commands", arguments, note)
@@ -68,15 +68,15 @@ def handle_signals(command: str) -> AbstractContextManager[object]:
     return interrupt_on_term() if command in CONTINUED else nullcontext()
 
 
-def suggest_continuing(arguments: list[str]) -> str:
+def suggest_continuing(command: str, arguments: list[str]) -> str:
     """Return a hint for the message after an interruption. With --force, the work starts again."""
-    continued = arguments[:1] and arguments[0] in CONTINUED and "--force" not in arguments
+    continued = command in CONTINUED and "--force" not in arguments
     return "; the same command continues" if continued else "; run the same command again"
 
 
-def report_lack_of_memory(arguments: list[str]) -> None:
+def report_lack_of_memory(command: str) -> None:
     """Print which options of the command use less memory, and whether other programs fill the GPU."""
-    sharing, hint = "", LESS_MEMORY.get(arguments[0] if arguments else "", "choose smaller sizes")
+    sharing, hint = "", LESS_MEMORY.get(command, "choose smaller sizes")
     if "torch" in sys.modules:
         from sjepa.device import describe_gpu_sharing
 
@@ -95,7 +95,9 @@ def is_out_of_memory(error: RuntimeError) -> bool:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run a command. The default arguments are those of this process."""
-    arguments = sys.argv[1:] if arguments is None else arguments
+    arguments = allow_protocols(sys.argv[1:] if arguments is None else arguments)
+    command = arguments[0] if arguments else ""
+    start_measuring()
     # Waiting threads should sleep. Spinning threads starve if anything else runs on their cores (measured: 3 instead
     # of 58 seconds of audio per second). OpenMP reads this when torch is loaded.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -103,7 +105,7 @@ def main(arguments: list[str] | None = None) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):  # names of files need not be UTF-8; the standard error escapes them
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        with handle_signals(arguments[0] if arguments else ""):
+        with handle_signals(command):
             dispatch(arguments)
     except ReportedError:
         sys.exit(2)
@@ -119,15 +121,15 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"sjepa: {line}", file=sys.stderr)
         sys.exit(2)
     except MemoryError:
-        report_lack_of_memory(arguments)
+        report_lack_of_memory(command)
         sys.exit(2)
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
-        report_lack_of_memory(arguments)
+        report_lack_of_memory(command)
         sys.exit(2)
     except (KeyboardInterrupt, StoppedError):
-        print(f"sjepa: interrupted{suggest_continuing(arguments)}", file=sys.stderr)
+        print(f"sjepa: interrupted{suggest_continuing(command, arguments)}", file=sys.stderr)
         sys.exit(INTERRUPTED)
     finally:
         if "sjepa.distributed" in sys.modules:  # Ctrl-C may have interrupted the import of torch

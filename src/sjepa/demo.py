@@ -20,10 +20,10 @@ from sjepa.data.layouts.manifest import LABELS_FILE
 from sjepa.data.synthetic import synthesise_corpus
 from sjepa.durations import format_duration
 from sjepa.errors import UserError
+from sjepa.evaluate.alignments import frame_labels
 from sjepa.evaluate.probes import (
     chance_accuracy,
     choose_utterances,
-    frame_labels,
     phone_probe,
     utterance_probe,
 )
@@ -44,6 +44,7 @@ Extract = Callable[[np.ndarray], np.ndarray]
 """Maps the samples of one utterance (float32, 16 kHz) to frames (T, D)."""
 FRAMES, VOICES_HELD_OUT = 15_000, 2  # of the phone probe: frames, and splits that hold out different voices
 MOMENTS = 6  # checkpoints at which masked prediction is shown
+PREDICTED = 24  # utterances in which it is shown
 ABOUT = {
     "phone": f"Logistic regression on {FRAMES:,} single frames, tested on voices that it was not trained on. Error "
     f"bars: standard deviation over {VOICES_HELD_OUT} splits with other voices held out; `sjepa probe` uses more.",
@@ -125,11 +126,11 @@ def demo_config() -> Config:
     return dataclasses.replace(config, train=train)
 
 
-def show_masked_prediction(run: RunFolder, corpus: Path, utterances: int = 24) -> None:
+def show_masked_prediction(run: RunFolder, corpus: Path) -> None:
     """Write the predictions of every checkpoint at the same masked frames. Then remove the earlier checkpoints."""
     if findings_file(run.analysis, "over_training").is_file():
         return
-    chosen = [read_speech(item, 0.0, SECONDS) for item in find_utterances(corpus, [], utterances, "")]
+    chosen = [read_speech(item, 0.0, SECONDS) for item in find_utterances(corpus, [], PREDICTED, "")]
     save_findings(analyse_over_training(run.path, chosen), run.analysis, "over_training")
     checkpoint.prune(run, run.step, 1, {phase.end for phase in run.config().schedule()})
 

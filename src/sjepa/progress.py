@@ -7,8 +7,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from sjepa import distributed
-
 T = TypeVar("T")
 WIDE = 100  # columns of a terminal that has room for a bar and a note
 APART = "  "  # separates the parts of a note
@@ -60,6 +58,15 @@ def fit_note(note: str, room: int) -> str:
     return APART.join(parts)
 
 
+def is_main() -> bool:
+    """Return whether this is the main rank. Before torch is loaded, no ranks have joined, so do not load it to ask."""
+    if "torch" not in sys.modules:
+        return True
+    from sjepa import distributed
+
+    return distributed.is_main()
+
+
 class Bar:
     """One progress bar with a note after it."""
 
@@ -98,14 +105,14 @@ class Bar:
         """Print a line above the bar."""
         if self.progress is not None:
             self.progress.console.print(line, highlight=False, markup=False)
-        elif distributed.is_main():
+        elif is_main():
             print(line, flush=True)
 
 
 @contextmanager
 def bar(description: str, total: int | None, done: int = 0, show: bool = True) -> Iterator[Bar]:
     """Show a progress bar while the block runs."""
-    if not (show and distributed.is_main()):
+    if not (show and is_main()):
         yield Bar(None, None)
         return
     from rich.console import Console
@@ -127,5 +134,5 @@ def track(items: Iterable[T], description: str, total: int | None = None, show: 
 
 def say(line: str, aside: bool = False) -> None:
     """Print a line on the main rank. With `aside`, print it to stderr, apart from results."""
-    if distributed.is_main():
+    if is_main():
         print(line, file=sys.stderr if aside else sys.stdout, flush=True)

@@ -16,12 +16,12 @@ from sjepa.evaluate.superb.batches import length_batches, testing_batches
 from sjepa.evaluate.superb.features import FeatureStore, pad_states
 from sjepa.evaluate.superb.librispeech import SILENCES, merge_phones
 from sjepa.evaluate.superb.metrics import CER, PER, WER
-from sjepa.evaluate.superb.records import Fold, Utterance, split_speakers
+from sjepa.evaluate.superb.records import Fold, Utterance, measure_lengths, split_speakers
 from sjepa.evaluate.superb.sequences import SequenceTask
 from sjepa.evaluate.superb.task import Recipe
 from sjepa.evaluate.superb.text import Characters, Phones
 from sjepa.evaluate.upstream import Upstream, load_upstream
-from sjepa.progress import bar, track
+from sjepa.progress import bar
 from sjepa.runs.folder import RunFolder
 from sjepa.seeds import seed_from
 from sjepa.targets.layer import effective_rank
@@ -30,6 +30,7 @@ Labels = Literal["phones", "words"]
 BATCH, CLIP = 16, 1.0
 RATE = {"phones": 1e-2, "words": 1e-3}
 LSTM = 256  # width of the head for words; phones have two linear layers
+FRAMES = 2000  # sampled for the effective ranks
 SHARES = (0.8, 0.2)  # of the speakers: training, held-out
 
 
@@ -40,7 +41,6 @@ def calibrate(
     subset: str = "dev-clean",
     labels: Labels = "phones",
     steps: int = 1000,
-    frames: int = 2000,
     seed: int = 0,
     device: Device = "auto",
     step: int | None = None,
@@ -58,7 +58,7 @@ def calibrate(
     task = make_task(train, held_out, labels, steps)
     store = FeatureStore(upstream, cache_gb=2.0)
     heads = train_heads(store, task, train, steps, seed)
-    scores, effective_ranks = score(store, task, heads, held_out, frames, seed)
+    scores, effective_ranks = score(store, task, heads, held_out, seed)
     spearman, p = rank_correlation(effective_ranks, [-value for value in scores], seed)
     return {
         "corpus": corpus_name(data, subset),
@@ -104,11 +104,6 @@ def make_task(train: list[Utterance], held_out: list[Utterance], labels: Labels,
     return SequenceTask("calibration", recipe, [fold], (PER,), symbols=Phones(tuple(known)))
 
 
-def sample_counts(utterances: list[Utterance]) -> np.ndarray:
-    headers = track(utterances, "Reading headers", len(utterances))
-    return np.array([u.length(u.header().samples) for u in headers])
-
-
 def train_heads(
     store: FeatureStore, task: SequenceTask, train: list[Utterance], steps: int, seed: int
 ) -> nn.ModuleList:
@@ -119,7 +114,7 @@ def train_heads(
         torch.manual_seed(seed)
         heads.append(task.head(upstream.dimension).to(upstream.device))
     optimizer = torch.optim.Adam(heads.parameters(), lr=task.recipe.lr)
-    indices = itertools.islice(length_batches(sample_counts(train), BATCH, seed), steps)
+    indices = itertools.islice(length_batches(measure_lengths(train), BATCH, seed), steps)
     plan = (([train[i] for i in batch], -1) for batch in indices)
     with bar(f"Heads on {len(heads)} layers", steps) as progress:
         for number, (utterances, features) in enumerate(store.batches(plan)):
@@ -141,16 +136,16 @@ def train_heads(
 
 @torch.inference_mode()
 def score(
-    store: FeatureStore, task: SequenceTask, heads: nn.ModuleList, held_out: list[Utterance], frames: int, seed: int
+    store: FeatureStore, task: SequenceTask, heads: nn.ModuleList, held_out: list[Utterance], seed: int
 ) -> tuple[list[float], list[float]]:
     """Measure the error rate of every head, and the effective rank of every layer on a sample of the same frames."""
     predictions: list[list[Any]] = [[] for _ in heads]
     order: list[Utterance] = []
     sampled: list[torch.Tensor] = []
     generator = torch.Generator().manual_seed(seed)
-    share = -(-frames // len(held_out))
+    share = -(-FRAMES // len(held_out))
     heads.eval()
-    batches = testing_batches(sample_counts(held_out), BATCH)
+    batches = testing_batches(measure_lengths(held_out), BATCH)
     plan = [([held_out[i] for i in batch], -1) for batch in batches]
     with bar("Scoring", len(held_out)) as progress:
         for utterances, features in store.batches(plan):
@@ -163,7 +158,7 @@ def score(
                 sampled.append(state[1:, chosen.to(state.device)].float().cpu())
             progress.advance(len(utterances))
     sample = torch.cat(sampled, dim=1)
-    sample = sample[:, torch.randperm(sample.shape[1], generator=generator)[:frames]]
+    sample = sample[:, torch.randperm(sample.shape[1], generator=generator)[:FRAMES]]
     references = [u.label for u in order]
     scores = [task.score(each, references)[task.selection.name] for each in predictions]
     return scores, effective_rank(sample).tolist()

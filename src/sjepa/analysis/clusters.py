@@ -1,12 +1,12 @@
 """The components: the share of frames of each over training, which die or revive, and which phones they hold."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sjepa.analysis.restored_run import RestoredRun
 from sjepa.analysis.speech import read_usable
 from sjepa.analysis.style import GRID, MUTED, TARGET, WARNING, Findings, absolute_path, figure
 from sjepa.audio.frames import describe_too_short, frame_count
@@ -17,6 +17,13 @@ from sjepa.evaluate.labelled import LabelledUtterance
 from sjepa.evaluate.superb.records import sample_evenly
 from sjepa.runs.events import DEAD_SHARE, Event, phase_start, select_events
 from sjepa.runs.folder import RunFolder
+
+if TYPE_CHECKING:  # it needs torch, and findings are drawn without
+    from sjepa.analysis.restored_run import RestoredRun
+
+# The colours of the heat map, from dead components to 16 times an even share: log2 of the share over an even one.
+LOWEST, HIGHEST = math.log2(DEAD_SHARE), 4.0
+TICKS = {LOWEST: "dead", -3.0: "1/8", 0.0: "even", 3.0: "8×"}
 
 
 def analyse_clusters(run: Path) -> Findings:
@@ -60,7 +67,7 @@ def corpus_inputs(data: Path, subset: str, utterances: int, step: int | None = N
     return {"data": absolute_path(data), "subset": subset, "utterances": utterances, "step": step}
 
 
-def analyse_phones(run: RestoredRun, corpus: Sequence[LabelledUtterance], utterances: int = 500) -> dict[str, Any]:
+def analyse_phones(run: "RestoredRun", corpus: Sequence[LabelledUtterance], utterances: int = 500) -> dict[str, Any]:
     """Sum the target's posteriors over labelled frames to see which phones every component holds."""
     chosen = sample_evenly(list(corpus), utterances)
     labelled = {phone for item in chosen for phone in (item.phones or [label for _, _, label in item.segments])}
@@ -139,17 +146,21 @@ def step_edges(part: dict[str, Any]) -> list[int]:
     return [part["start"], *part["steps"]]
 
 
-def draw_occupancy(top: Any, bottom: Any, part: dict[str, Any], fig: Any) -> None:
+def heat_map(part: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+    """The values of the heat map (K, times), and the component of each row, the largest share at the end first."""
     shares = np.array(part["shares"]) * part["components"]  # 1 is an even share
     order = np.argsort(-shares[-1], kind="stable")
+    return np.clip(np.log2(np.maximum(shares[:, order], 1e-9)), LOWEST, HIGHEST).T, order
+
+
+def draw_occupancy(top: Any, bottom: Any, part: dict[str, Any], fig: Any) -> None:
+    values, _ = heat_map(part)
     steps = np.array(part["steps"], float)
-    drawn = np.clip(np.log2(np.maximum(shares[:, order], 1e-9)), -7, 4)
-    image = top.pcolormesh(
-        step_edges(part), np.arange(part["components"] + 1), drawn.T, cmap="cividis", vmin=-7, vmax=4, rasterized=True
-    )
+    look = {"cmap": "cividis", "vmin": LOWEST, "vmax": HIGHEST, "rasterized": True}
+    image = top.pcolormesh(step_edges(part), np.arange(part["components"] + 1), values, **look)
     top.set(ylabel="components, largest share at the bottom", title=f"Phase {part['phase']}: share of frames")
-    bar = fig.colorbar(image, ax=top, ticks=[-7, -3, 0, 3], pad=0.01)
-    bar.set_ticklabels(["dead", "1/8", "even", "8×"])
+    bar = fig.colorbar(image, ax=top, pad=0.01)
+    bar.set_ticks(list(TICKS), labels=list(TICKS.values()))
     bottom.step(steps, part["dead"], where="post", color=WARNING, label="dead")
     for kind, marker, colour in (("died", "v", WARNING), ("born", "^", TARGET)):
         some_did = [(step, number) for step, number in zip(steps, part[kind], strict=True) if number]

@@ -3,16 +3,18 @@
 import math
 import textwrap
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from sjepa.analysis.modes import Grid, count_modes, make_grid
 from sjepa.analysis.names import LABELS, PATHS
-from sjepa.analysis.restored_run import RestoredRun, entropy_bits
 from sjepa.analysis.speech import read_usable
 from sjepa.analysis.style import GRID, INK, MUTED, PREDICTOR, RULE, TARGET, VISIBLE, Findings, absolute_path, figure
 from sjepa.data.opening import open_corpus
+
+if TYPE_CHECKING:  # it needs torch, and findings are drawn without
+    from sjepa.analysis.restored_run import RestoredRun
 
 MARKS = (0.5, 1.0, 2.0)  # bits: 1 is an even tie of two components, 2 of four
 CONFIDENT = 0.3
@@ -22,11 +24,13 @@ WHOLE = 1e9  # seconds: do not cut files, so that an utterance of a plain folder
 COLOURS = {"visible": VISIBLE, "masked": PREDICTOR, "target": TARGET, "plain": TARGET}
 
 
-def analyse_entropy(run: RestoredRun, data: str, utterances: int = 500, seed: int = 0) -> Findings:
+def analyse_entropy(run: "RestoredRun", data: str, utterances: int = 500, seed: int = 0) -> Findings:
     """Compute entropies on a sample of whole utterances.
 
     The distributions are the cluster head's at visible frames, the predictor's at masked frames, and their target.
     """
+    from sjepa.analysis.restored_run import entropy_bits
+
     corpus = open_corpus(data, WHOLE, "none", 0.0)
     order = np.random.default_rng(seed).permutation(len(corpus))[:utterances]
     parts: dict[str, list[np.ndarray]] = {name: [] for name in LABELS}

@@ -11,10 +11,8 @@ from sjepa.errors import UserError
 from sjepa.evaluate.label_hash import hash_corpus
 from sjepa.evaluate.labelled import corpus_name, read_labelled, report_missing_phones
 from sjepa.evaluate.metric import Better
-from sjepa.evaluate.probing import run_probes
 from sjepa.evaluate.results import find_results, separate_labels, write_results
 from sjepa.evaluate.table import build_sections
-from sjepa.evaluate.upstream import load_upstream
 from sjepa.progress import say
 from sjepa.runs.events import phase_spans
 from sjepa.runs.folder import RunFolder
@@ -24,6 +22,9 @@ def probe_checkpoints(
     run: Path, data: Path, *, subset: str, alignments: Path | None, frames: int, seed: int, device: Device
 ) -> None:
     """Probe every checkpoint of a run, as `sjepa probe --step` does. Skip those that were probed before."""
+    from sjepa.evaluate.probing import run_probes
+    from sjepa.evaluate.upstream import load_upstream
+
     folder = RunFolder(run)
     if not folder.checkpoint_steps:
         raise UserError(f"{run} has no checkpoint yet: train.checkpoint_every writes them, train.keep_every keeps them")
@@ -35,7 +36,7 @@ def probe_checkpoints(
         options = f"frames-{frames}-seed-{seed}" + (f"-alignments-{alignments.name}" if alignments else "")
         out = separate_labels(folder.results / "progress" / file_name(where) / f"{upstream.name}-{options}", labels)
         probed = find_results([out]) if out.is_dir() else []
-        if any(found["encoder"]["fingerprint"] == upstream.fingerprint() for found in probed):
+        if any(found["encoder"]["fingerprint"] == upstream.fingerprint for found in probed):
             say(f"Step {step:,} was probed before: {out}")
             continue
         write_results(out, run_probes(upstream, corpus, where, labels, layer="last", frames=frames, seed=seed))

@@ -1,12 +1,15 @@
 """`sjepa analyze SUBJECT`: analyse a run, and write the findings as JSON, SVG and PNG."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
 
+from sjepa.analysis import style
+from sjepa.analysis.style import Findings
 from sjepa.bounds import COUNT, INDEX, LENGTH, SEED, START
 from sjepa.device import Device
 from sjepa.errors import UserError
@@ -14,6 +17,9 @@ from sjepa.files import require_folder
 from sjepa.locks import lock_folder
 from sjepa.runs.folder import RunFolder
 from sjepa.subcommands import choose, parse
+
+Named = Iterator[tuple[str, Findings]]
+"""Findings, each with the name of its files. `run` saves and draws them one by one."""
 
 
 @dataclass(frozen=True)
@@ -143,38 +149,29 @@ class Progress(Subject):
     """Where to run; auto uses a GPU if there is one."""
 
 
-def run_entropy(command: Entropy, out: Path) -> None:
-    from sjepa.analysis import style
-    from sjepa.analysis.entropy import analyse_entropy, describe_modes, draw_entropy, entropy_inputs
+def compute_entropy(command: Entropy, out: Path) -> Named:
+    from sjepa.analysis.entropy import analyse_entropy, describe_modes, entropy_inputs
     from sjepa.analysis.restored_run import RestoredRun
 
-    file = style.findings_file(out, "entropy")
-    if command.redraw:
-        return style.redraw(file, draw_entropy)
     if command.data is None:
         raise UserError("give audio with --data: a folder, an index or shards that the run was not trained on")
     made_from = entropy_inputs(command.data, command.utterances, command.seed, command.step)
-    style.refuse_replacing(file, made_from, command.force)
+    style.refuse_replacing(style.findings_file(out, "entropy"), made_from, command.force)
     run = RestoredRun(command.run, command.device, command.step, command.seed)
     found = analyse_entropy(run, command.data, command.utterances, command.seed)
-    style.save_findings(found, out, "entropy", draw_entropy)
+    yield "entropy", found
     for curve in found["distributions"].values():
         shares = ", ".join(f"{share:.1%} above {mark}" for mark, share in curve["above"].items())
         print(f"{curve['label']}: mean {curve['mean']:.2f} bits; {shares}; {describe_modes(curve['modality'])}")
-    return print(found["answer"])
+    print(found["answer"])
 
 
-def run_utterance(command: Utterance, out: Path) -> None:
-    from sjepa.analysis import style
+def compute_utterances(command: Utterance, out: Path) -> Named:
     from sjepa.analysis.restored_run import RestoredRun
     from sjepa.analysis.speech import Speech, find_utterances, read_speech, read_usable
-    from sjepa.analysis.utterance import analyse_utterance, draw_utterance, file_stem, utterance_inputs
+    from sjepa.analysis.utterance import analyse_utterance, file_stem, utterance_inputs
     from sjepa.evaluate.labelled import LabelledUtterance
 
-    if command.redraw:
-        for path in style.utterance_files(out):
-            style.redraw(path, draw_utterance)
-        return
     if command.data is not None and command.data.is_file():
         raise UserError(
             f"--data {command.data} is a file, but --data takes a corpus: give files without --data, "
@@ -191,22 +188,20 @@ def run_utterance(command: Utterance, out: Path) -> None:
 
     # A file that the user names must be usable. Of a sample, damaged files are left out.
     for item, speech in read_usable(chosen, read, "Utterances", strict=bool(command.files)):
-        found = analyse_utterance(run, speech, command.seconds)
-        style.save_findings(found, out, file_stem(item.utterance), draw_utterance)
+        yield file_stem(item.utterance), analyse_utterance(run, speech, command.seconds)
 
 
-def run_erank(command: Erank, out: Path) -> None:
-    from sjepa.analysis import style
-    from sjepa.analysis.calibration import calibrate
-    from sjepa.analysis.erank import analyse_erank, draw_erank
+def compute_erank(command: Erank, out: Path) -> Named:
+    from sjepa.analysis.erank import analyse_erank
 
     file = style.findings_file(out, "erank")
-    if command.redraw:
-        return style.redraw(file, draw_erank)
-    found, past = analyse_erank(command.run), {}
-    if file.is_file():
-        past = style.load_findings(file)
-    if command.data is not None:
+    found = analyse_erank(command.run)
+    earlier = read_earlier(file, "calibration")
+    if command.data is None:
+        found |= earlier
+    else:
+        from sjepa.analysis.calibration import calibrate
+
         made_from = {
             "data": style.absolute_path(command.data),
             "subset": command.subset,
@@ -215,7 +210,7 @@ def run_erank(command: Erank, out: Path) -> None:
             "seed": command.seed,
             "step": command.step,
         }
-        if past.get("calibration"):
+        if "calibration" in earlier:
             style.refuse_replacing(file, made_from, command.force)
         found["made_from"] = made_from
         found["calibration"] = calibration = calibrate(
@@ -232,26 +227,19 @@ def run_erank(command: Erank, out: Path) -> None:
         for layer, (rank, score) in enumerate(measured):
             print(f"layer {layer}: effective rank {rank:.1f}, {calibration['metric']} {score:.1f}%")
         print(f"rank correlation {calibration['spearman']:+.2f}, p = {calibration['p']:.2g} (one-sided)")
-    else:  # keep an earlier calibration, which takes long to compute
-        found |= {name: past[name] for name in ("calibration", "made_from") if past.get(name)}
-    style.save_findings(found, out, "erank", draw_erank)
-    return None
+    yield "erank", found
 
 
-def run_pareto(command: Pareto, out: Path) -> None:
-    from sjepa.analysis import style
-    from sjepa.analysis.pareto import analyse_pareto, draw_pareto
+def compute_pareto(command: Pareto, out: Path) -> Named:
+    from sjepa.analysis.pareto import analyse_pareto
     from sjepa.evaluate.results import find_results
 
-    file = style.findings_file(out, "pareto")
-    if command.redraw:
-        return style.redraw(file, draw_pareto)
     for folder in (command.run, *command.results):
         require_folder(folder)
     made_from = {"results": [style.absolute_path(folder) for folder in (command.run, *command.results)]}
-    style.refuse_replacing(file, made_from, command.force)
+    style.refuse_replacing(style.findings_file(out, "pareto"), made_from, command.force)
     found = analyse_pareto(find_results([command.run, *command.results])) | {"made_from": made_from}
-    style.save_findings(found, out, "pareto", draw_pareto)
+    yield "pareto", found
     if not found["ours"]:
         print(
             f"No SUPERB results of our own yet. To get one: "
@@ -259,48 +247,39 @@ def run_pareto(command: Pareto, out: Path) -> None:
         )
     for kind in found["not_comparable"]:
         print(f"Left out, because it is not comparable with reported results: {kind}")
-    return None
 
 
-def run_clusters(command: Clusters, out: Path) -> None:
-    from sjepa.analysis import style
-    from sjepa.analysis.clusters import analyse_clusters, analyse_phones, corpus_inputs, draw_clusters
-    from sjepa.analysis.restored_run import RestoredRun
-    from sjepa.evaluate.labelled import read_labelled
+def compute_clusters(command: Clusters, out: Path) -> Named:
+    from sjepa.analysis.clusters import analyse_clusters, analyse_phones, corpus_inputs
 
     file = style.findings_file(out, "clusters")
-    if command.redraw:
-        return style.redraw(file, draw_clusters)
     found = analyse_clusters(command.run)
     if found["missing"]:
         print(found["missing"])
-    past = style.load_findings(file) if file.is_file() else {}
-    if command.data is None:  # keep the phones of an earlier analysis
-        found |= {name: past[name] for name in ("phones", "made_from") if past.get(name)}
+    earlier = read_earlier(file, "phones")
+    if command.data is None:
+        found |= earlier
     else:
+        from sjepa.analysis.restored_run import RestoredRun
+        from sjepa.evaluate.labelled import read_labelled
+
         made_from = corpus_inputs(command.data, command.subset, command.utterances, command.step)
-        if past.get("phones"):
+        if "phones" in earlier:
             style.refuse_replacing(file, made_from, command.force)
         found["made_from"] = made_from
         corpus = read_labelled(command.data, command.subset)
-        found["phones"] = analyse_phones(
-            RestoredRun(command.run, command.device, step=command.step), corpus, command.utterances
-        )
-        values = ", ".join(f"{name} {value:.3f}" for name, value in found["phones"]["agreement"].items())
-        print(f"Targets against phones on {found['phones']['frames']:,} frames: {values}")
-    style.save_findings(found, out, "clusters", draw_clusters)
-    return None
+        run = RestoredRun(command.run, command.device, step=command.step)
+        found["phones"] = phones = analyse_phones(run, corpus, command.utterances)
+        values = ", ".join(f"{name} {value:.3f}" for name, value in phones["agreement"].items())
+        print(f"Targets against phones on {phones['frames']:,} frames: {values}")
+    yield "clusters", found
 
 
-def run_progress(command: Progress, out: Path) -> None:
-    from sjepa.analysis import style
-    from sjepa.analysis.progress import analyse_progress, draw_progress, name_curves, probe_checkpoints
+def compute_progress(command: Progress, out: Path) -> Named:
+    from sjepa.analysis.progress import analyse_progress, name_curves, probe_checkpoints
 
-    file = style.findings_file(out, "progress")
-    if command.redraw:
-        return style.redraw(file, draw_progress)
     made_from = {"results": [style.absolute_path(folder) for folder in command.results]}
-    style.refuse_replacing(file, made_from, command.force)
+    style.refuse_replacing(style.findings_file(out, "progress"), made_from, command.force)
     if command.data is not None:
         probe_checkpoints(
             command.run,
@@ -312,20 +291,26 @@ def run_progress(command: Progress, out: Path) -> None:
             device=command.device,
         )
     found = analyse_progress(command.run, command.results) | {"made_from": made_from}
-    style.save_findings(found, out, "progress", draw_progress)
+    yield "progress", found
     for curve, name in zip(found["curves"], name_curves(found["curves"]), strict=True):
         steps = ", ".join(f"{value:.1f} at step {step:,}" for step, value in curve["points"])
         print(f"{name}: {steps}")
-    return None
 
 
-SUBJECTS: dict[str, tuple[type[Any], Callable[[Any, Path], None], str]] = {
-    "entropy": (Entropy, run_entropy, "entropy of every frame: cluster head, predictor and target"),
-    "utterance": (Utterance, run_utterance, "an utterance frame by frame, as in the paper's figure"),
-    "erank": (Erank, run_erank, "effective rank of every layer over training, and whether it finds the best layer"),
-    "pareto": (Pareto, run_pareto, "size against WER and emotion accuracy, for reported systems and ours"),
-    "progress": (Progress, run_progress, "error rates and probes over training, from the checkpoints"),
-    "clusters": (Clusters, run_clusters, "share of frames of each component, dead components, and their phones"),
+def read_earlier(file: Path, part: str) -> Findings:
+    """Return the part of earlier findings that was computed from --data, and what it was made from."""
+    past = style.load_findings(file) if file.is_file() else {}
+    return {name: past[name] for name in (part, "made_from") if past.get(name)}
+
+
+# Each subject has a module of its name in sjepa.analysis, with a function draw_SUBJECT.
+SUBJECTS: dict[str, tuple[type[Any], Callable[[Any, Path], Named], str]] = {
+    "entropy": (Entropy, compute_entropy, "entropy of every frame: cluster head, predictor and target"),
+    "utterance": (Utterance, compute_utterances, "an utterance frame by frame, as in the paper's figure"),
+    "erank": (Erank, compute_erank, "effective rank of every layer over training, and whether it finds the best layer"),
+    "pareto": (Pareto, compute_pareto, "size against WER and emotion accuracy, for reported systems and ours"),
+    "progress": (Progress, compute_progress, "error rates and probes over training, from the checkpoints"),
+    "clusters": (Clusters, compute_clusters, "share of frames of each component, dead components, and their phones"),
 }
 
 
@@ -333,15 +318,19 @@ def run(arguments: list[str]) -> None:
     subject = choose("sjepa analyze", "subject", {name: what for name, (_, _, what) in SUBJECTS.items()}, arguments)
     if subject is None:
         return
-    kind, work, _ = SUBJECTS[subject]
+    kind, compute, _ = SUBJECTS[subject]
     command = parse(kind, f"sjepa analyze {subject}", arguments[1:])
     if not command.run.is_dir():
         raise UserError(f"there is no run {command.run}")
-    from sjepa.analysis.style import require_matplotlib
-
-    require_matplotlib()
+    style.require_matplotlib()
+    draw = getattr(import_module(f"sjepa.analysis.{subject}"), f"draw_{subject}")
     step = getattr(command, "step", None)
     out = command.out or RunFolder(command.run).analysis / (f"step-{step}" if step is not None else "")
     with lock_folder(out):
-        work(command, out)
+        if command.redraw:
+            for file in style.utterance_files(out) if subject == "utterance" else [style.findings_file(out, subject)]:
+                style.redraw(file, draw)
+        else:
+            for name, found in compute(command, out):
+                style.save_findings(found, out, name, draw)
     print(f"Written to {out}")

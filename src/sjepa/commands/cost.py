@@ -30,7 +30,8 @@ class Cost:
 
 def run(arguments: list[str]) -> None:
     command = parse(Cost, "sjepa cost", arguments)
-    from sjepa.evaluate.cost import FILE, measure_cost
+    from sjepa.evaluate.cost import measure_cost
+    from sjepa.evaluate.cost_files import FILE
     from sjepa.evaluate.results import results_folder
     from sjepa.evaluate.upstream import load_upstream
     from sjepa.files import write_whole

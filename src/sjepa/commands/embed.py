@@ -14,7 +14,7 @@ from sjepa.data.arrow import import_arrow
 from sjepa.device import Device
 from sjepa.embed.window_config import WindowConfig
 from sjepa.errors import UserError
-from sjepa.files import escape_text, is_used, read_json
+from sjepa.files import escape_text, is_used, read_json, write_whole
 from sjepa.model.stream_config import StreamConfig
 from sjepa.subcommands import option, parse
 
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 SETTINGS, REFUSED = "_embed.json", "_refused.txt"  # readers of Parquet folders skip names with an underscore
 METADATA = ("encoder", "fingerprint", "what", "layer")  # settings that every output file carries
+# The path of the encoder can be spelled in several ways. The fingerprint of the weights tells encoders apart.
+INCIDENTAL = ("encoder",)
+LIVE = "stream"  # a setting of streams, in place of the window
 
 
 @dataclass(frozen=True)
@@ -90,7 +93,6 @@ def run_files(command: Embed) -> None:
     from sjepa.data.corpus import describe_refused
     from sjepa.embed.live import STDIN
     from sjepa.embed.recordings import Embedding, Outcome, Recording, embed, find_recordings
-    from sjepa.files import write_whole
     from sjepa.locks import lock_folder
 
     if command.out == STDIN:
@@ -103,7 +105,7 @@ def run_files(command: Embed) -> None:
         check_folder(command.out, settings, command.force)
         found = find_recordings(command.files)
         remove_other_output(command.out, settings)
-        write_whole(command.out / SETTINGS, json.dumps(settings, indent=1) + "\n")
+        write_settings(command.out, settings)
         return found
 
     with ExitStack() as holding:
@@ -149,12 +151,15 @@ def run_live(command: Embed) -> None:
         print_lines(pieces)
         return
     name = "stdin" if source == STDIN else source.name
-    about = describe_output(describe_settings(command, network)) | {"file": escape_text(name)}
+    settings = describe_settings(command, network) | {LIVE: asdict(command.stream)}
+    about = describe_output(settings) | {"file": escape_text(name)}
     about |= {f"stream.{key}": str(value) for key, value in asdict(command.stream).items()}
     target = command.out / f"{name}.{command.format}"
     if target.exists() and not command.force:
         raise UserError(f"{target} exists: choose another --out, or replace it with --force")
     with lock_folder(command.out):
+        if read_settings(command.out) is None:
+            write_settings(command.out, settings)
         rows = write_table(target, command.format, pieces, about)
     print(f"Wrote {format_count(rows, 'row')} of {command.what} to {target}")
 
@@ -167,7 +172,8 @@ def describe_settings(command: Embed, network: "Network") -> dict[str, Any]:
     if command.what == "units":
         chosen["what"] = f"units from {command.source}" if command.source != "head" else "units"
     encoder = str(command.encoder) + ("" if command.step is None else f" at step {command.step}")
-    return {"encoder": encoder, "fingerprint": fingerprint(network.encoder)} | chosen
+    weights = network.encoder.loaded_fingerprint or fingerprint(network.encoder)
+    return {"encoder": encoder, "fingerprint": weights} | chosen
 
 
 def describe_output(settings: dict[str, Any]) -> dict[str, str]:
@@ -201,20 +207,29 @@ def read_settings(out: Path) -> dict[str, Any] | None:
         return None
 
 
+def write_settings(out: Path, settings: dict[str, Any]) -> None:
+    write_whole(out / SETTINGS, json.dumps(settings, indent=1) + "\n")
+
+
+def find_changes(before: dict[str, Any], settings: dict[str, Any]) -> list[str]:
+    """Return the names of the settings in which output differs from earlier output."""
+    return [name for name in settings if name not in INCIDENTAL and before.get(name) != settings[name]]
+
+
 def remove_other_output(out: Path, settings: dict[str, Any]) -> None:
     """Delete the output with other settings. Otherwise a later command would take it for its own."""
     from sjepa.audio.io import show_path
     from sjepa.embed.tables import Format, read_metadata
 
     before = read_settings(out)
-    if before is None or before == settings or before.get("format") not in get_args(Format):
+    if before is None or not find_changes(before, settings) or before.get("format") not in get_args(Format):
         return
     kind = before["format"]
     if kind == "parquet":
         import_arrow(f"the Parquet output in {out}")
+    made_with = {name: value for name, value in describe_output(before).items() if name not in INCIDENTAL}
     for path in out.rglob(f"*.{kind}"):
-        name = show_path(path.relative_to(out)).removesuffix(f".{kind}")
-        own = describe_output(before) | {"file": name}
+        own = made_with | {"file": show_path(path.relative_to(out)).removesuffix(f".{kind}")}
         if own.items() <= read_metadata(path, kind).items():  # a file that only ends in .npz may be the user's
             path.unlink()
 
@@ -226,7 +241,9 @@ def check_folder(out: Path, settings: dict[str, Any], force: bool) -> None:
     before = read_settings(out)
     if before is None:
         raise UserError(f"{out} exists and was not written by `sjepa embed`: choose another --out, or add --force")
-    changed = [name for name in settings if before.get(name) != settings[name]]
+    if LIVE in before:
+        raise UserError(f"{out} has the output of --live: choose another --out, or replace it with --force")
+    changed = find_changes(before, settings)
     if changed:
         was = ", ".join(f"{name} was {before.get(name)}, now {settings[name]}" for name in changed)
         raise UserError(f"{out} was made with other settings ({was}): choose another --out, or replace it with --force")

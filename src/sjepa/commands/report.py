@@ -46,14 +46,15 @@ def run(arguments: list[str]) -> None:
     data = () if command.data is None else (command.data,)
     for folder in (*command.runs, *command.results, *data):
         require_folder(folder)
-    from sjepa.analysis.missing import analyse_missing
-    from sjepa.analysis.speech import CorpusLabels
     from sjepa.locks import lock_folder
-    from sjepa.report.page import plotly_source, write_comparison, write_page
+    from sjepa.report.page import require_plotly, write_comparison, write_page
     from sjepa.runs.folder import RunFolder, page_name
 
-    plotly_source()  # fail before the work if plotly is not installed
+    require_plotly()
     if command.data is not None:
+        from sjepa.analysis.missing import analyse_missing
+        from sjepa.analysis.speech import CorpusLabels
+
         corpus = CorpusLabels(command.data, command.subset)
         for folder in command.runs:
             with lock_folder(RunFolder(folder).analysis):

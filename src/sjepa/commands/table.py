@@ -32,7 +32,7 @@ def run(arguments: list[str]) -> None:
     command = parse(Table, "sjepa table", arguments)
     if not command.folders:
         raise UserError("no folder given: sjepa table FOLDER, or several folders")
-    from sjepa.evaluate.cost import find_costs
+    from sjepa.evaluate.cost_files import find_costs
     from sjepa.evaluate.results import find_results
     from sjepa.evaluate.table import build_sections
     from sjepa.evaluate.tabular import to_csv, to_latex, to_markdown

@@ -6,13 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from sjepa.analysis.clusters import step_edges
+from sjepa.analysis.clusters import HIGHEST, LOWEST, TICKS, heat_map, step_edges
 from sjepa.analysis.entropy import upper_limit
 from sjepa.analysis.names import LABELS, calibration_moment
 from sjepa.analysis.pareto import PAPER, frontier_line, size_axis
 from sjepa.analysis.style import GRID, INK, MUTED, PLAIN, PREDICTOR, RULE, TARGET, VISIBLE, WARNING, ramp
 from sjepa.report.charts import Chart, base_layout, vertical_line
-from sjepa.runs.events import DEAD_SHARE
 
 # Light to dark, so that nothing is white on the page: single hue, readable in grey.
 BLUES: list[list[Any]] = [
@@ -117,25 +116,23 @@ def calibration(found: dict[str, Any]) -> Chart:
 
 def occupancy(part: dict[str, Any]) -> Chart:
     """Shares over time on a logarithmic scale, above the number of dead components."""
-    shares = np.array(part["shares"]) * part["components"]
-    order = np.argsort(-shares[-1], kind="stable")
-    drawn = np.clip(np.log2(np.maximum(shares[:, order], 1e-9)), np.log2(DEAD_SHARE), 4).T
+    drawn, order = heat_map(part)
     heat = {
         "type": "heatmap",
         "x": step_edges(part),
         "y": list(range(part["components"])),
         "z": drawn.round(3).tolist(),
         "customdata": [[int(k)] * len(part["steps"]) for k in order],
-        "zmin": float(np.log2(DEAD_SHARE)),
-        "zmax": 4,
+        "zmin": LOWEST,
+        "zmax": HIGHEST,
         "colorscale": CIVIDIS,
         "hovertemplate": "near step %{x:,.0f}, component %{customdata}: 2^%{z:.1f} of an even share<extra></extra>",
         "colorbar": {
             "thickness": 10,
             "len": 0.7,
             "y": 0.65,
-            "tickvals": [float(np.log2(DEAD_SHARE)), -3, 0, 3],
-            "ticktext": ["dead", "1/8", "even", "8×"],
+            "tickvals": list(TICKS),
+            "ticktext": list(TICKS.values()),
         },
     }
     lines = []

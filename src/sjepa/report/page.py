@@ -72,16 +72,23 @@ def write_comparison(runs: Sequence[Path], out: Path, title: str = "", more_resu
     return write_html(title, links, f"{header}\n{body}", out)
 
 
+def require_plotly() -> None:
+    """Raise UserError if pages cannot be drawn. Commands call this before their work."""
+    try:
+        import plotly.offline  # noqa: F401
+    except ImportError as error:
+        raise UserError("the page needs plotly: pip install 'sjepa[figures]'") from error
+
+
 def plotly_source() -> str:
     """The script of the chart library for the page, compressed and in base64.
 
     A browser takes seconds to parse the plain script. Compressed, it costs nothing until the page has been drawn, and
     takes a third of the bytes.
     """
-    try:
-        from plotly.offline import get_plotlyjs
-    except ImportError as error:
-        raise UserError("the page needs plotly: pip install 'sjepa[figures]'") from error
+    require_plotly()
+    from plotly.offline import get_plotlyjs
+
     return base64.b64encode(gzip.compress(get_plotlyjs().encode(), mtime=0)).decode()
 
 
