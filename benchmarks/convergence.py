@@ -63,12 +63,12 @@ def train_curve(
     if plain:
         run.model.encoder = PlainEncoder(run.model.encoder).to(device)  # type: ignore[assignment]
         run.optimizers = make_optimizers(config, run.model, device)
-    corpus = open_corpus(data, config.batches.max_seconds, "memory", 0.0, False)
+    corpus = open_corpus(data, config.batches.max_seconds, "memory", 0.0)
     plan = plan_batches(corpus, config.batches, config.seed, 1)
     reader = BatchReader(corpus, config.mask, config.augment, seed=config.seed, rank=0, world_size=1)
     phase, losses = config.schedule()[0], []
     with tempfile.TemporaryDirectory() as folder, closing(Log(RunFolder(folder), 0, 0)) as log:
-        begin_phase(run, phase, reader, plan, log, False)
+        begin_phase(run, phase, reader, plan, log)
     if not codebook:
         codebook |= {name: tensor.clone() for name, tensor in run.targets.codebook.state_dict().items()}
     run.targets.codebook.load_state_dict(codebook)

@@ -83,7 +83,7 @@ def start_server(folder: Path, latency: float) -> tuple[str, Any]:
 
 def measure(where: str, workers: int, seconds: float, cache: ShardCache | None = None) -> float:
     """Seconds of audio per second."""
-    corpus = open_corpus(where, 15.0, "none", 0.0, show=False, shard_cache=cache)
+    corpus = open_corpus(where, 15.0, "none", 0.0, shard_cache=cache)
     plan = plan_batches(corpus, BatchConfig(seconds=BATCH), seed=0)
     reader = BatchReader(corpus, MaskConfig(), AugmentConfig(), seed=0)
     with closing(load(reader, plan, (0, 0), workers, torch.device("cpu"))) as batches:
@@ -116,7 +116,6 @@ def main() -> None:
             layout="folder",
             max_seconds=15.0,
             cut_transcribed=False,
-            show=False,
         )
         write_shards(
             str(folder / "index"),
@@ -125,7 +124,6 @@ def main() -> None:
             shard_hours=0.25,
             seed=0,
             workers=options.workers,
-            show=False,
         )
         servers = {"without latency": start_server(folder / "shards", 0.0)}
         servers["with latency"] = start_server(folder / "shards", options.latency)

@@ -58,7 +58,7 @@ def time_start(folder: str, block: int, epoch: int, index: int) -> dict[str, flo
     from sjepa.data.sampler import BatchPlan
 
     imported = time.perf_counter()
-    corpus = open_corpus(folder, 15.0, "none", 0.0, show=False)
+    corpus = open_corpus(folder, 15.0, "none", 0.0)
     corpus.fingerprint()
     opened = time.perf_counter()
     plan = BatchPlan(corpus.length, seed=0, block=block, **BATCH)  # type: ignore[arg-type]
@@ -80,7 +80,7 @@ def measure_epoch(folder: str, block: int) -> dict[str, float]:
     from sjepa.data.opening import open_corpus
     from sjepa.data.sampler import BatchPlan
 
-    corpus = open_corpus(folder, 15.0, "none", 0.0, show=False)
+    corpus = open_corpus(folder, 15.0, "none", 0.0)
     plan = BatchPlan(corpus.length, seed=0, block=block, **BATCH)  # type: ignore[arg-type]
     epoch = plan.epoch(0)
     times = np.bincount(epoch.utterances, minlength=len(corpus))

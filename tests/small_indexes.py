@@ -15,7 +15,7 @@ def index(
     *sources: Path, out: Path, layout: Layout = "auto", seconds: float = 15.0, cut: bool = False
 ) -> dict[str, Any]:
     names = [str(source) for source in sources]
-    return build_index(names, out, layout=layout, max_seconds=seconds, cut_transcribed=cut, show=False)
+    return build_index(names, out, layout=layout, max_seconds=seconds, cut_transcribed=cut)
 
 
 def refused(folder: Path) -> str:

@@ -54,7 +54,7 @@ def one_batch(config: Config, corpus: Path, phase: int = 1) -> tuple[Run, Batch]
     """A run with the fitted targets of a phase, and its first batch."""
     from sjepa.data.opening import open_corpus
 
-    loaded = open_corpus(corpus, config.batches.max_seconds, "memory", 1.0, show=False)
+    loaded = open_corpus(corpus, config.batches.max_seconds, "memory", 1.0)
     plan = BatchPlan(loaded.length, seconds=config.batches.seconds, buckets=config.batches.buckets, seed=0)
     reader = BatchReader(loaded, config.mask, config.augment, seed=0, accumulate=config.train.accumulate)
     batch = reader[plan.epoch(0)[0]]

@@ -132,8 +132,8 @@ def test_a_corpus_of_three_utterances_is_too_small_for_four_ranks() -> None:
 
 
 def reader_of(folder: Path, rank: int = 0, world_size: int = 1, cached: bool = True) -> BatchReader:
-    corpus = scan_folder(folder, 2.0, show=False)
-    corpus = decode(corpus, show=False) if cached else corpus
+    corpus = scan_folder(folder, 2.0)
+    corpus = decode(corpus) if cached else corpus
     return BatchReader(corpus, MaskConfig(), AugmentConfig(), seed=5, rank=rank, world_size=world_size)
 
 
@@ -158,7 +158,7 @@ def test_decoding_as_needed_gives_the_same_batches_as_decoding_ahead(corpus: Pat
 
 
 def test_a_crop_is_the_stated_stretch_of_the_file(corpus: Path) -> None:
-    loaded = scan_folder(corpus, 2.0, show=False)
+    loaded = scan_folder(corpus, 2.0)
     whole = read_audio(loaded.name(3))
     np.testing.assert_allclose(loaded.read(3, 1000, 500) / 32768, whole[1000:1500], atol=1 / 32768)
 
@@ -168,7 +168,7 @@ def test_long_files_become_pieces_and_other_rates_and_channels_are_handled(tmp_p
     tone = np.sin(2 * np.pi * 440 * np.arange(44_100 * 2) / 44_100) * 0.3
     soundfile.write(tmp_path / "stereo44.wav", np.stack([tone, tone], 1), 44_100)
     soundfile.write(tmp_path / "low.wav", 0.3 * np.sin(2 * np.pi * 440 * np.arange(16_000) / 8_000), 8_000)
-    loaded = open_corpus(tmp_path, 2.0, "memory", 1.0, show=False)
+    loaded = open_corpus(tmp_path, 2.0, "memory", 1.0)
     assert len(loaded) == 4 + 1 + 1
     pieces = np.concatenate([loaded.read(i) for i in range(4)])
     np.testing.assert_allclose(pieces / 32768, babble(7.5, 0)[: len(pieces)], atol=1e-4)
@@ -200,7 +200,7 @@ def test_unusable_files_are_left_out_and_named(tmp_path: Path, capsys: pytest.Ca
     soundfile.write(tmp_path / "whole.flac", babble(2.0, 2), 16_000)
     cut = (tmp_path / "whole.flac").read_bytes()
     (tmp_path / "cut.flac").write_bytes(cut[: len(cut) // 2])
-    loaded = open_corpus(tmp_path, 15.0, "auto", 1.0, show=False)
+    loaded = open_corpus(tmp_path, 15.0, "auto", 1.0)
     names = [Path(loaded.name(index)).name for index in range(len(loaded))]
     for index, name in enumerate(names):
         if name not in ("good.wav", "whole.flac"):  # it keeps its place, so that plans do not depend on memory
@@ -219,7 +219,7 @@ def test_a_file_in_pieces_is_named_once_and_its_reason_stays_with_each_piece(
     soundfile.write(tmp_path / "good.wav", babble(1.5, 1), 16_000)
     soundfile.write(tmp_path / "nan.wav", np.full(60_000, np.nan), 16_000, subtype="FLOAT")
     (tmp_path / "text.wav").write_text("not audio at all")
-    loaded = open_corpus(tmp_path, 2.0, "memory", 1.0, show=False)
+    loaded = open_corpus(tmp_path, 2.0, "memory", 1.0)
     assert "1 utterance, 0.00 hours; 2 left out" in capsys.readouterr().out
     text, nan = loaded.refused
     assert "text.wav" in text
@@ -247,7 +247,7 @@ def test_a_damaged_file_found_while_training_is_replaced_and_counted(corpus: Pat
 def test_links_that_loop_end(tmp_path: Path) -> None:
     soundfile.write(tmp_path / "a.wav", babble(1.0, 0), 16_000)
     (tmp_path / "loop").symlink_to(tmp_path)
-    assert len(scan_folder(tmp_path, 2.0, show=False)) == 1
+    assert len(scan_folder(tmp_path, 2.0)) == 1
 
 
 def test_a_silent_file_has_its_place_in_memory_as_on_disk(tmp_path: Path) -> None:
@@ -272,8 +272,8 @@ def test_a_silent_crop_of_an_utterance_with_sound_is_no_damage(tmp_path: Path, c
         padded[72_000:80_000] = babble(0.5, index)
         soundfile.write(tmp_path / f"{index}.wav", padded, 16_000)
     for longest in (2.0, 20.0):
-        corpus = scan_folder(tmp_path, longest, show=False)
-        corpus = decode(corpus, show=False) if cached else corpus
+        corpus = scan_folder(tmp_path, longest)
+        corpus = decode(corpus) if cached else corpus
         assert corpus.refused == []
         reader = BatchReader(corpus, MaskConfig(), AugmentConfig(), seed=5)
         plan = BatchPlan(corpus.length, seconds=4.0, buckets=(1.0,), seed=0)
@@ -285,7 +285,7 @@ def test_a_silent_crop_of_an_utterance_with_sound_is_no_damage(tmp_path: Path, c
             assert torch.equal(batch.waveforms, reader[plan.epoch(epoch)[0]].waveforms)
     soundfile.write(tmp_path / "silent.wav", np.zeros(10 * 16_000), 16_000)
     if cached:  # a recording without any sound is named once
-        (reason,) = decode(scan_folder(tmp_path, 2.0, show=False), show=False).refused
+        (reason,) = decode(scan_folder(tmp_path, 2.0)).refused
         assert reason.endswith("silent.wav: silence, every sample is zero")
 
 

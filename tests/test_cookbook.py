@@ -34,7 +34,7 @@ PROGRAMS = {"sjepa": run_sjepa, "python": run_python, "sh": run_shell}
 def kitchen(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a corpus and a run, under the names that the cookbook gives them."""
     folder = tmp_path_factory.mktemp("kitchen")
-    corpus = synthesise_corpus(folder / "corpus", voices=4, sentences_per_voice=10, progress=False)
+    corpus = synthesise_corpus(folder / "corpus", voices=4, sentences_per_voice=10)
     config = micro_config(
         phase1={"steps": 60, "layer_check_every": 30},
         phase2={"steps": 20, "layer_check_every": 10},

@@ -80,7 +80,7 @@ def test_an_utterance_is_read_from_its_own_corpus(tmp_path: Path) -> None:
             soundfile.write(tmp_path / name / f"{n}.wav", babble(1.2, 10 * count + n), 16_000)
     text = f"{tmp_path / 'a'}=0.7, {tmp_path / 'b'}=0.3"
     for cache in ("memory", "none"):
-        mix = open_corpus(text, 2.0, cache, 1.0, show=False)
+        mix = open_corpus(text, 2.0, cache, 1.0)
         assert isinstance(mix, CorpusMix)
         assert mix.hours == pytest.approx(5 * 1.2 / 3600)
         for utterance in range(5):
@@ -90,7 +90,7 @@ def test_an_utterance_is_read_from_its_own_corpus(tmp_path: Path) -> None:
                 atol=1e-4,
             )
         assert (mix.audio is None) == (cache == "none")
-    other = open_corpus(text.replace("0.7", "0.6"), 2.0, "none", 1.0, show=False)
+    other = open_corpus(text.replace("0.7", "0.6"), 2.0, "none", 1.0)
     assert other.fingerprint() != mix.fingerprint()
 
 
@@ -99,7 +99,7 @@ def test_weights_that_make_no_sense_are_one_clear_line(corpus: Path, tmp_path: P
         with pytest.raises(UserError, match="is not PLACE=WEIGHT"):
             parse_weights(text)
     with pytest.raises(UserError, match="there is no folder"):
-        open_corpus(f"{tmp_path / 'none'}=0.5,{corpus}=0.5", 2.0, "none", 1.0, show=False)
+        open_corpus(f"{tmp_path / 'none'}=0.5,{corpus}=0.5", 2.0, "none", 1.0)
     odd = tmp_path / "a=b"
     odd.mkdir()
     assert parse_weights(str(odd)) == [(str(odd), 1.0)]
@@ -111,12 +111,12 @@ def test_places_without_weights_are_used_whole(corpus: Path, tmp_path: Path) -> 
         (tmp_path / name).mkdir()
         for index, length in enumerate(seconds):
             soundfile.write(tmp_path / name / f"{index}.wav", babble(length, index), 16_000)
-    both = open_corpus(f"{tmp_path / 'a'}, {tmp_path / 'b'}", 2.0, "none", 1.0, show=False)
+    both = open_corpus(f"{tmp_path / 'a'}, {tmp_path / 'b'}", 2.0, "none", 1.0)
     assert isinstance(both, CorpusMix)
     assert both.shares == ((2, 1.0), (1, 1.0))
     assert both.weights == pytest.approx((2.5 / 3.7, 1.2 / 3.7))
     with pytest.raises(UserError, match="there is no folder"):
-        open_corpus(f"{corpus},{tmp_path / 'none'}", 2.0, "none", 1.0, show=False)
+        open_corpus(f"{corpus},{tmp_path / 'none'}", 2.0, "none", 1.0)
     assert parse_weights("s3://host/a,s3://host/b") == [("s3://host/a", None), ("s3://host/b", None)]
     assert parse_weights("https://host/a,b") == [("https://host/a,b", 1.0)]  # one URL with a comma in it
     odd = tmp_path / "a,b"

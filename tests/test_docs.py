@@ -161,9 +161,7 @@ def test_the_layout_on_the_page_is_indexed(tmp_path: Path, monkeypatch: pytest.M
     (folder / "amy" / "one.txt").write_text("Hello.\n")
     add_module("sjepa.data.layouts.transcribed", example("data/layouts/transcribed.py"), monkeypatch)
     monkeypatch.setattr(sjepa.data.layouts, "LAYOUTS", ("transcribed", *sjepa.data.layouts.LAYOUTS))
-    facts = build_index(
-        [str(folder)], tmp_path / "index", layout="auto", max_seconds=15.0, cut_transcribed=False, show=False
-    )
+    facts = build_index([str(folder)], tmp_path / "index", layout="auto", max_seconds=15.0, cut_transcribed=False)
     assert (facts["utterances"], facts["refused"]) == (1, 1)
     assert (facts["speakers"], facts["transcripts"]) == (1, 1)
 

@@ -425,8 +425,8 @@ from sjepa.runs.encoder import Encoder
 network = Network(Encoder.from_pretrained(sys.argv[1]), (2,), torch.device("cpu"))
 plan = Embedding(network, Readout("features", False, False), WindowConfig(), "npz", 60.0, {})
 for path in sys.argv[2:]:
-    recordings, _ = find_recordings([Path(path)], show=False)
-    embed(recordings, Path(path).parent / "out", plan, skip=False, show=False)
+    recordings, _ = find_recordings([Path(path)])
+    embed(recordings, Path(path).parent / "out", plan, skip=False)
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 

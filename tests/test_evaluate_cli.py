@@ -25,7 +25,7 @@ pytest.importorskip("espeakng_loader")
 
 @pytest.fixture(scope="module")
 def spoken(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return synthesise_corpus(tmp_path_factory.mktemp("spoken") / "c", voices=3, sentences_per_voice=4, progress=False)
+    return synthesise_corpus(tmp_path_factory.mktemp("spoken") / "c", voices=3, sentences_per_voice=4)
 
 
 @pytest.fixture

@@ -42,7 +42,7 @@ def test_the_numbers_are_those_of_a_loop_over_masked_frames(corpus: Path, held_o
         for weights in (*run.model.head.parameters(), *run.model.predictor.parameters()):
             weights.mul_(10.0)  # logits that differ, which dropout would change
     run.reference_set = batch.waveforms
-    held_out = HeldOut(run, open_corpus(held_out_audio, 15.0, "none", 0.0, show=False))
+    held_out = HeldOut(run, open_corpus(held_out_audio, 15.0, "none", 0.0))
     found = held_out.measure(run)
     assert len(held_out.training) == len(held_out.held_out) == min(5, len(batch.waveforms))
     run.model.eval()
@@ -69,7 +69,7 @@ def test_memorised_audio_does_not_help_on_held_out_audio(corpus: Path, held_out_
     )
     run, batch = one_batch(config, corpus)
     run.reference_set = batch.waveforms
-    held_out = HeldOut(run, open_corpus(held_out_audio, 15.0, "none", 0.0, show=False))
+    held_out = HeldOut(run, open_corpus(held_out_audio, 15.0, "none", 0.0))
     for step in range(120):
         run.step = step
         train_step(run, config.schedule()[0], batch, None)

@@ -33,7 +33,7 @@ from sjepa.train.loop import pretrain
 
 def index(source: Path, out: Path) -> tuple[dict, str]:
     """An index of a folder, and what it refused."""
-    facts = build_index([str(source)], out, layout="auto", max_seconds=15.0, cut_transcribed=False, show=False)
+    facts = build_index([str(source)], out, layout="auto", max_seconds=15.0, cut_transcribed=False)
     return facts, (out / "refused.txt").read_text()
 
 

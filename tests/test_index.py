@@ -24,7 +24,7 @@ from sjepa.data.opening import open_corpus
 
 def test_an_index_of_a_folder_reads_the_same_audio_as_the_folder(corpus: Path, tmp_path: Path) -> None:
     facts = index(corpus, out=tmp_path / "index")
-    indexed, plain = open_index(str(tmp_path / "index")), scan_folder(corpus, 15.0, show=False)
+    indexed, plain = open_index(str(tmp_path / "index")), scan_folder(corpus, 15.0)
     assert len(indexed) == len(plain) == facts["utterances"] == 12
     assert indexed.hours == pytest.approx(plain.hours)
     for utterance in range(12):
@@ -80,7 +80,7 @@ def test_audio_that_was_moved_is_reported_as_missing(tmp_path: Path) -> None:
     index(tmp_path / "in", out=tmp_path / "index")
     (tmp_path / "in").rename(tmp_path / "elsewhere")
     with pytest.raises(UserError, match=r"a\.wav: there is no such file; was it moved\? \(and 1 more\)"):
-        open_corpus(tmp_path / "index", 15.0, "memory", 1.0, show=False)
+        open_corpus(tmp_path / "index", 15.0, "memory", 1.0)
 
 
 def test_unusable_files_are_refused_with_their_reasons(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_names_that_are_not_utf8_are_read_and_printed(tmp_path: Path) -> None:
     assert len(opened.read(0)) == 24_000
     assert [row["id"] for row in labels(tmp_path / "index")] == ["caf\\xe9"]
     assert "bad\\xff.wav" in refused(tmp_path / "index")
-    plain = open_corpus(folder, 15.0, "memory", 1.0, show=False)
+    plain = open_corpus(folder, 15.0, "memory", 1.0)
     assert "caf\\xe9.wav" in plain.name(0)
     plain.fingerprint()
 
@@ -188,11 +188,11 @@ def test_audio_of_other_types_is_counted_once_and_left_out(tmp_path: Path) -> No
     others = f"{folder}: 1 .aiff file, 2 .m4a files, 1 .webm file cannot be read: convert to wav or flac first"
     assert index(folder, out=tmp_path / "index")["refused"] == 1
     assert refused(tmp_path / "index").startswith(others)
-    (reason,) = scan_folder(folder, 15.0, show=False).refused
+    (reason,) = scan_folder(folder, 15.0).refused
     assert reason.startswith(others)
     (folder / "a.wav").unlink()
     with pytest.raises(UserError, match=f"^no audio in {folder}: {others}"):
-        scan_folder(folder, 15.0, show=False)
+        scan_folder(folder, 15.0)
 
 
 def test_missing_and_empty_sources_are_one_clear_line(tmp_path: Path, corpus: Path) -> None:
@@ -320,7 +320,7 @@ def test_a_plain_folder_needs_neither_pyarrow_nor_fsspec(corpus: Path) -> None:
     program = (
         "import sys; sys.modules.update({'pyarrow': None, 'fsspec': None})\n"
         "from sjepa.data.opening import open_corpus\n"
-        f"print(len(open_corpus({str(corpus)!r}, 2.0, 'memory', 1.0, show=False)))"
+        f"print(len(open_corpus({str(corpus)!r}, 2.0, 'memory', 1.0)))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout.splitlines()[-1] == "12", done.stderr

@@ -252,4 +252,4 @@ def test_tars_of_audio_are_indexed_and_names_that_lead_out_are_refused(tmp_path:
     reasons = refused(tmp_path / "index")
     assert reasons.count("has a path outside the archive") == 3
     opened = open_index(str(tmp_path / "index"))
-    assert np.array_equal(opened.read(0), scan_folder(tmp_path / "loose", 15.0, show=False).read(0))
+    assert np.array_equal(opened.read(0), scan_folder(tmp_path / "loose", 15.0).read(0))

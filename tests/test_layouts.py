@@ -96,9 +96,9 @@ def test_kaldi_segments_are_stretches_of_recordings(tmp_path: Path) -> None:
         "segments line 5: 'long x 2' is not RECORDING START END",
         "text: u9 has no audio",
     ]
-    corpus = open_one(str(folder), 15.0, show=False)
+    corpus = open_one(str(folder), 15.0)
     assert corpus.length.tolist() == [20_000, 32_000]
-    whole = open_one(str(tmp_path / "audio"), 15.0, show=False)
+    whole = open_one(str(tmp_path / "audio"), 15.0)
     assert np.array_equal(corpus.read(0), whole.read(0, 8_000, 20_000))
 
 
@@ -190,7 +190,7 @@ def test_lhotse_cuts_are_read_with_their_supervisions(tmp_path: Path) -> None:
     assert len(refused) == 4
     for line, reason in zip(refused, reasons, strict=True):
         assert reason in line
-    corpus = open_one(str(file), 15.0, show=False)
+    corpus = open_one(str(file), 15.0)
     assert corpus.length.tolist() == [16_000, 8_000, 6_400, 16_000]
     file.write_bytes(file.read_bytes()[:-20])
     with pytest.raises(UserError, match="cannot be decompressed"):
@@ -328,9 +328,9 @@ def test_audio_inside_arrow_and_parquet_is_read(tmp_path: Path, save: Callable[[
         ("train", "b", "s", "yes"),
         ("train", "c", "s", "no"),
     ]
-    build_index([str(folder)], tmp_path / "index", layout="auto", max_seconds=15.0, cut_transcribed=False, show=False)
+    build_index([str(folder)], tmp_path / "index", layout="auto", max_seconds=15.0, cut_transcribed=False)
     table = read_labels(str(tmp_path / "index")).to_pylist()
-    for corpus in (open_index(str(tmp_path / "index")), open_one(str(folder), 15.0, show=False)):
+    for corpus in (open_index(str(tmp_path / "index")), open_one(str(folder), 15.0)):
         for index, row in enumerate(table):
             decoded, _ = soundfile.read(tmp_path / "made" / f"{row['text']}.wav", dtype="int16")
             assert np.array_equal(corpus.read(index), decoded)
@@ -339,24 +339,21 @@ def test_audio_inside_arrow_and_parquet_is_read(tmp_path: Path, save: Callable[[
 def test_training_without_an_index_cuts_transcribed_speech_too(tmp_path: Path) -> None:
     write(tmp_path / "a.wav", 5.0)
     folder = kaldi(tmp_path / "train", wav_scp="a a.wav\n", text="a some words\n", utt2spk="a ann\n")
-    length = open_one(str(folder), 2.0, show=False).length
+    length = open_one(str(folder), 2.0).length
     assert length.max() <= 32_000
     assert length.sum() == 80_000
 
 
 def test_an_index_and_its_shards_keep_splits_and_further_columns(tmp_path: Path) -> None:
     folder = as_dataset(tmp_path)
-    build_index([str(folder)], tmp_path / "index", layout="auto", max_seconds=15.0, cut_transcribed=False, show=False)
-    write_shards(
-        str(tmp_path / "index"), tmp_path / "shards", encoding="flac", shard_hours=1.0, seed=0, workers=1, show=False
-    )
+    build_index([str(folder)], tmp_path / "index", layout="auto", max_seconds=15.0, cut_transcribed=False)
+    write_shards(str(tmp_path / "index"), tmp_path / "shards", encoding="flac", shard_hours=1.0, seed=0, workers=1)
     build_index(
         [str(tmp_path / "shards" / "000000.tar")],
         tmp_path / "again",
         layout="auto",
         max_seconds=15.0,
         cut_transcribed=False,
-        show=False,
     )
     for place in ("index", "shards", "again"):
         rows = {row["text"]: row for row in read_labels(str(tmp_path / place)).to_pylist()}
@@ -384,11 +381,11 @@ def test_tables_that_hold_no_audio_or_are_damaged_are_refused(tmp_path: Path) ->
 def test_pretraining_reads_lists_and_refuses_other_files(tmp_path: Path) -> None:
     write(tmp_path / "a.wav")
     (tmp_path / "list.csv").write_text("path,mood\na.wav,calm\n")
-    corpus = open_one(str(tmp_path / "list.csv"), 15.0, show=False)
+    corpus = open_one(str(tmp_path / "list.csv"), 15.0)
     assert (len(corpus), corpus.is_cut) == (1, False)
     assert corpus.identity
     (tmp_path / "list.csv").write_text("path\nb.wav\n")
     with pytest.raises(UserError, match=r"no usable audio in .*list\.csv: .*b\.wav"):
-        open_one(str(tmp_path / "list.csv"), 15.0, show=False)
+        open_one(str(tmp_path / "list.csv"), 15.0)
     with pytest.raises(UserError, match="is a file: give a folder of audio"):
-        open_one(str(tmp_path / "a.wav"), 15.0, show=False)
+        open_one(str(tmp_path / "a.wav"), 15.0)

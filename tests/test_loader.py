@@ -42,7 +42,7 @@ class Deadly(Corpus):
 
 def deadly_stream(corpus: Path, kind: type[Corpus] = Deadly) -> Iterator[Batch]:
     """Batches of two worker processes, one of which reads the deadly file."""
-    scanned = scan_folder(corpus, 2.0, show=False)
+    scanned = scan_folder(corpus, 2.0)
     deadly = kind(scanned.paths, scanned.file, scanned.start, scanned.length)
     reader = BatchReader(deadly, MaskConfig(), AugmentConfig(), seed=0, rank=0, world_size=1)
     plan = BatchPlan(deadly.length, seconds=3.0, buckets=(1.0,), seed=0)
@@ -217,7 +217,7 @@ def test_crop_loss_is_the_share_of_audio_that_the_crops_left_out(
     config = micro(train={"log_every": 3}, batches={"buckets": (1.0,)})
     assert pretrain(config, corpus, tmp_path / "run", show=False)
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").open()]
-    lengths = scan_folder(corpus, 2.0, show=False).length
+    lengths = scan_folder(corpus, 2.0).length
     plan = BatchPlan(lengths, seconds=4.0, buckets=(1.0,), seed=0)
     stream = plan.batches(0, 0)
     for line in (line for line in lines if line["event"] == "train"):
@@ -231,12 +231,12 @@ def test_crop_loss_is_the_share_of_audio_that_the_crops_left_out(
 def test_cut_files_are_reported_and_the_advice_on_crops_fits_the_corpus(
     corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    build_index([str(corpus)], tmp_path / "index", layout="auto", max_seconds=15.0, cut_transcribed=False, show=False)
+    build_index([str(corpus)], tmp_path / "index", layout="auto", max_seconds=15.0, cut_transcribed=False)
     places = {"folder": str(corpus), "index": str(tmp_path / "index"), "both": f"{corpus}=1,{tmp_path / 'index'}=1"}
-    opened = {name: open_corpus(place, 1.3, "none", 0.0, show=False) for name, place in places.items()}
+    opened = {name: open_corpus(place, 1.3, "none", 0.0) for name, place in places.items()}
     (tmp_path / "kaldi").mkdir()
     (tmp_path / "kaldi" / "wav.scp").write_text("".join(f"{file.stem} {file}\n" for file in corpus.glob("*.*")))
-    opened["kaldi"] = open_corpus(str(tmp_path / "kaldi"), 1.3, "none", 0.0, show=False)
+    opened["kaldi"] = open_corpus(str(tmp_path / "kaldi"), 1.3, "none", 0.0)
     folder, index, *_ = capsys.readouterr().out.splitlines()
     assert folder == "12 files, 18 utterances of at most 1.3 s, 0.00 hours"
     assert index == "12 utterances, 0.00 hours"

@@ -39,11 +39,11 @@ def remote(tmp_path: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> Rem
 
 
 def index(source: Path, out: Path) -> dict[str, Any]:
-    return build_index([str(source)], out, layout="auto", max_seconds=15.0, cut_transcribed=False, show=False)
+    return build_index([str(source)], out, layout="auto", max_seconds=15.0, cut_transcribed=False)
 
 
 def pack(source: Path, out: Path) -> dict[str, Any]:
-    return write_shards(str(source), out, encoding="flac", shard_hours=4 / 3600, seed=0, workers=1, show=False)
+    return write_shards(str(source), out, encoding="flac", shard_hours=4 / 3600, seed=0, workers=1)
 
 
 def ids(folder: Path) -> list[str]:
@@ -133,9 +133,9 @@ def test_audio_is_not_decoded_in_part_during_an_outage(remote: Remote, tmp_path:
     source, handler = remote
     index(source, tmp_path / "index")
     handler.refuse_files = {"03.wav": 500}
-    corpus = open_corpus(tmp_path / "index", 15.0, "memory", 1.0, show=False)
+    corpus = open_corpus(tmp_path / "index", 15.0, "memory", 1.0)
     assert [line.partition(": ")[0].rpartition("/")[2] for line in corpus.refused] == ["03.wav"]
     handler.refuse = 503
     storage.failing_urls.clear()
     with pytest.raises(OutageError, match=r"cannot be read after several tries"):
-        open_corpus(tmp_path / "index", 15.0, "memory", 1.0, show=False)
+        open_corpus(tmp_path / "index", 15.0, "memory", 1.0)

@@ -170,7 +170,7 @@ def test_a_broken_line_of_labels_is_named(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def spoken(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("espeakng_loader")
-    return synthesise_corpus(tmp_path_factory.mktemp("spoken") / "c", voices=4, sentences_per_voice=6, progress=False)
+    return synthesise_corpus(tmp_path_factory.mktemp("spoken") / "c", voices=4, sentences_per_voice=6)
 
 
 def test_the_whole_protocol_beats_chance_on_synthetic_speech(spoken: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from small_runs import Make
 
-from sjepa.progress import Bar, bar, fit_note
+from sjepa.progress import Bar, bar, fit_note, hide_bars, track
 from sjepa.train import loop
 
 NOTE = "loss 3.512  masked 5%  visible 7%  q 2.12 p 3.22 bits  9,123 s/s"
@@ -28,6 +28,14 @@ def line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
         return text
 
     return written
+
+
+def test_hidden_bars_print_nothing_until_the_end_of_the_block(capsys: pytest.CaptureFixture[str]) -> None:
+    with hide_bars():
+        assert list(track("ab", "Hidden")) == ["a", "b"]
+    assert list(track("ab", "Shown")) == ["a", "b"]
+    assert "Hidden" not in (shown := capsys.readouterr().err)
+    assert "Shown" in shown
 
 
 def test_a_note_loses_whole_parts_from_its_end() -> None:

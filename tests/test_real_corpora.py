@@ -31,7 +31,6 @@ def test_dev_clean_has_its_official_figures(tmp_path: Path) -> None:
         layout="auto",
         max_seconds=15.0,
         cut_transcribed=False,
-        show=False,
     )
     assert round(facts["hours"], 2) == 5.39
     assert facts["utterances"] == facts["transcripts"] == 2703
@@ -50,9 +49,7 @@ def test_dev_clean_has_its_official_figures(tmp_path: Path) -> None:
 
 def test_a_corpus_with_a_manifest_keeps_its_speakers(tmp_path: Path) -> None:
     folder = extracted(tmp_path / "in", "ravdess-speech.tar")
-    facts = build_index(
-        [str(folder)], tmp_path / "index", layout="auto", max_seconds=15.0, cut_transcribed=False, show=False
-    )
+    facts = build_index([str(folder)], tmp_path / "index", layout="auto", max_seconds=15.0, cut_transcribed=False)
     assert facts["utterances"] == 1430
     assert facts["sexes"] == {"F": 12, "M": 12}
     assert facts["refused"] == 0
@@ -64,10 +61,8 @@ def test_noise_recordings_are_indexed_packed_and_opened(tmp_path: Path) -> None:
     (few / "audio").mkdir(parents=True)
     for path in sorted((folder / "audio").iterdir())[::80]:
         path.rename(few / "audio" / path.name)
-    build_index([str(few)], tmp_path / "index", layout="auto", max_seconds=15.0, cut_transcribed=False, show=False)
-    write_shards(
-        str(tmp_path / "index"), tmp_path / "shards", encoding="int16", shard_hours=8.0, seed=0, workers=1, show=False
-    )
-    opened = open_corpus(str(tmp_path / "shards"), 15.0, "memory", 0.0, show=False)
+    build_index([str(few)], tmp_path / "index", layout="auto", max_seconds=15.0, cut_transcribed=False)
+    write_shards(str(tmp_path / "index"), tmp_path / "shards", encoding="int16", shard_hours=8.0, seed=0, workers=1)
+    opened = open_corpus(str(tmp_path / "shards"), 15.0, "memory", 0.0)
     assert len(opened) == 20
     assert opened.hours == pytest.approx(20 * 5 / 3600)

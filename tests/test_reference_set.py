@@ -27,8 +27,8 @@ from sjepa.train.reference_set import draw_reference_set
 
 
 def drawn(folder: Path, utterances: int, rank: int = 0, world_size: int = 1, cached: bool = False) -> torch.Tensor:
-    corpus = scan_folder(folder, 15.0, show=False)
-    corpus = decode(corpus, show=False) if cached else corpus
+    corpus = scan_folder(folder, 15.0)
+    corpus = decode(corpus) if cached else corpus
     reader = BatchReader(corpus, MaskConfig(), AugmentConfig(), seed=3, rank=rank, world_size=world_size)
     plan = BatchPlan(corpus.length, seconds=4.0, buckets=(1.0, 1.2), seed=3)
     return draw_reference_set(reader, plan, utterances)
@@ -53,7 +53,7 @@ def test_every_crop_is_a_stretch_of_some_utterance_and_at_most_two_and_a_half_se
 
 
 def test_the_set_has_corpora_by_weight_as_the_first_epoch(corpus: Path) -> None:
-    opened = scan_folder(corpus, 15.0, show=False)
+    opened = scan_folder(corpus, 15.0)
     reader = BatchReader(opened, MaskConfig(), AugmentConfig(), seed=3)
     halves = ((6, 1.0), (len(opened) - 6, 0.4))  # as if they were two corpora
     plan = BatchPlan(opened.length, seconds=4.0, buckets=(1.0,), seed=3, shares=halves)

@@ -50,15 +50,13 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
         soundfile.write(folder / f"{number:02d}.wav", babble(1.0 + 0.05 * number, number), 16_000)
     (folder / "list.jsonl").write_text("\n".join(json.dumps({"path": f"{n:02d}.wav"}) for n in range(UTTERANCES)))
     made = tmp_path_factory.mktemp("made")
-    build_index(
-        [str(folder / "list.jsonl")], made / "index", layout="auto", max_seconds=15.0, cut_transcribed=False, show=False
-    )
+    build_index([str(folder / "list.jsonl")], made / "index", layout="auto", max_seconds=15.0, cut_transcribed=False)
     pack(str(made / "index"), made / "shards")
     return made / "shards"
 
 
 def pack(source: str, out: Path) -> None:
-    write_shards(source, out, encoding="flac", shard_hours=10 / 3600, seed=0, workers=1, show=False)
+    write_shards(source, out, encoding="flac", shard_hours=10 / 3600, seed=0, workers=1)
 
 
 @pytest.fixture
@@ -93,7 +91,7 @@ def bucket(server: Any, shards: Path) -> tuple[str, Breakable]:
 
 
 def reader_of(where: str) -> tuple[BatchReader, BatchPlan]:
-    corpus = open_corpus(where, 15.0, "none", 0.0, show=False)
+    corpus = open_corpus(where, 15.0, "none", 0.0)
     plan = BatchPlan(corpus.length, seconds=4.0, buckets=(1.0,), seed=0, block=corpus.block)
     return BatchReader(corpus, MaskConfig(), AugmentConfig(), seed=0, rank=0, world_size=1), plan
 
@@ -146,10 +144,10 @@ def test_an_answer_that_breaks_off_is_requested_again(shards: Path, bucket: tupl
 def test_what_is_not_there_is_one_clear_line(bucket: tuple[str, Breakable], server: Any) -> None:
     for place in ("s3://speech/nowhere", "s3://nobody/shards"):
         with pytest.raises(UserError, match=rf"^{place}/index\.json: there is no such file$"):
-            open_corpus(place, 15.0, "none", 0.0, show=False)
+            open_corpus(place, 15.0, "none", 0.0)
     server.stop()
     with pytest.raises(UserError, match=r"index\.json: cannot be read after several tries \(Could not connect"):
-        open_corpus(bucket[0], 15.0, "none", 0.0, show=False)
+        open_corpus(bucket[0], 15.0, "none", 0.0)
 
 
 def test_without_s3fs_the_error_names_the_package_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,4 +155,4 @@ def test_without_s3fs_the_error_names_the_package_to_install(monkeypatch: pytest
     monkeypatch.delitem(registry._registry, "s3", raising=False)  # what an earlier test imported
     monkeypatch.setitem(sys.modules, "s3fs", None)
     with pytest.raises(UserError, match=r"^s3://speech/shards/index\.json: cannot be opened .* 'sjepa\[s3\]'$"):
-        open_corpus("s3://speech/shards", 15.0, "none", 0.0, show=False)
+        open_corpus("s3://speech/shards", 15.0, "none", 0.0)

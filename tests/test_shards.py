@@ -47,12 +47,12 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "\n".join(json.dumps({"path": f"{n:02d}.wav", "speaker": f"s{n % 3}", "text": f"text {n}"}) for n in range(24))
     )
     out = tmp_path_factory.mktemp("made") / "index"
-    build_index([str(folder / "list.jsonl")], out, layout="auto", max_seconds=15.0, cut_transcribed=False, show=False)
+    build_index([str(folder / "list.jsonl")], out, layout="auto", max_seconds=15.0, cut_transcribed=False)
     return out
 
 
 def shards(index: Path, out: Path, encoding: Encoding = "flac", hours: float = 10 / 3600) -> dict[str, Any]:
-    return write_shards(str(index), out, encoding=encoding, shard_hours=hours, seed=0, workers=1, show=False)
+    return write_shards(str(index), out, encoding=encoding, shard_hours=hours, seed=0, workers=1)
 
 
 @pytest.fixture(scope="module")
@@ -260,7 +260,7 @@ def test_blocks_of_neighbours_begin_elsewhere_in_each_epoch() -> None:
 
 
 def reader_of(where: str) -> tuple[BatchReader, BatchPlan]:
-    corpus = open_corpus(where, 15.0, "none", 0.0, show=False)
+    corpus = open_corpus(where, 15.0, "none", 0.0)
     plan = BatchPlan(corpus.length, seconds=6.0, buckets=(1.0,), seed=0, block=corpus.block)
     return BatchReader(corpus, MaskConfig(), AugmentConfig(), seed=0, rank=0, world_size=1), plan
 
@@ -418,14 +418,14 @@ def test_an_answer_that_breaks_off_is_requested_again(flac: Path, serve: Serve) 
 def test_urls_that_cannot_be_opened_are_one_clear_line(flac: Path, serve: Serve) -> None:
     url, handler = serve(flac)
     with pytest.raises(UserError, match=r"nowhere/index\.json: there is no such file"):
-        open_corpus(f"{url}/nowhere", 15.0, "none", 0.0, show=False)
+        open_corpus(f"{url}/nowhere", 15.0, "none", 0.0)
     with pytest.raises(UserError, match="cannot be read after several tries"):
-        open_corpus("http://127.0.0.1:9/shards", 15.0, "none", 0.0, show=False)
+        open_corpus("http://127.0.0.1:9/shards", 15.0, "none", 0.0)
     with pytest.raises(UserError, match="cannot be opened"):
-        open_corpus("gopherx://host/shards", 15.0, "none", 0.0, show=False)
+        open_corpus("gopherx://host/shards", 15.0, "none", 0.0)
     handler.break_next = 1_000
     with pytest.raises(UserError, match=r"index\.json: cannot be read after several tries"):
-        open_corpus(url, 15.0, "none", 0.0, show=False)
+        open_corpus(url, 15.0, "none", 0.0)
     handler.break_next, handler.ranges = 0, False
     with pytest.raises(UserError, match="does not serve parts of files"):
         open_index(url).read(0)

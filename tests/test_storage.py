@@ -200,7 +200,7 @@ def test_workers_read_a_cached_shard_without_a_request(
 ) -> None:
     url, handler = serve(flac)
     cache = ShardCache(tmp_path / "shards", 10**9)
-    corpus = open_corpus(url, 15.0, "none", 0.0, show=False, shard_cache=cache)
+    corpus = open_corpus(url, 15.0, "none", 0.0, shard_cache=cache)
     here = open_index(str(flac))
     assert np.array_equal(corpus.read(3), here.read(3))  # by a range, while the shard is downloaded
     for utterance in range(len(corpus)):

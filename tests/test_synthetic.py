@@ -49,7 +49,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def make(folder: Path, seed: int = 0) -> Path:
-    return synthesise_corpus(folder, voices=2, sentences_per_voice=3, seed=seed, progress=False)
+    return synthesise_corpus(folder, voices=2, sentences_per_voice=3, seed=seed)
 
 
 def test_phones_tile_the_time_axis(utterances: list[tuple[str, Spoken]]) -> None:

@@ -69,7 +69,7 @@ def test_a_phase_with_other_batches_begins_with_the_next_epoch(
 
     monkeypatch.setattr(loop, "train_step", recorded)
     assert pretrain(config, corpus, tmp_path / "run", show=False)
-    opened = open_corpus(corpus, config.batches.max_seconds, "memory", 1.0, show=False)
+    opened = open_corpus(corpus, config.batches.max_seconds, "memory", 1.0)
     reader = BatchReader(opened, config.mask, config.augment, seed=config.seed)
     plans = [plan_batches(opened, config.batches_in(phase), config.seed) for phase in config.phases]
     assert min(len(plan.epoch(0)) for plan in plans) > 2  # phase 1 ends within an epoch of both
@@ -380,7 +380,7 @@ def test_noise_that_is_shorter_than_a_batch_is_repeated(tmp_path: Path, micro: M
     samples = babble(0.3, 99)
     soundfile.write(tmp_path / "a.wav", samples, 16_000, subtype="PCM_16")
     config = micro(augment={"noise": str(tmp_path)}, phase2={"buckets": (1.9,)}, batches={"max_seconds": 2.0})
-    noise = load_noise(config, torch.device("cpu"), False)
+    noise = load_noise(config, torch.device("cpu"))
     assert noise is not None
     assert len(noise) >= 1.9 * 16_000  # the longest bucket of any phase
     assert torch.equal(noise[: len(samples)], noise[len(samples) : 2 * len(samples)])

@@ -107,7 +107,7 @@ def test_asr_learns_a_corpus_of_its_own_end_to_end(
 
 def test_an_index_serves_as_the_corpus_does(tmp_path: Path) -> None:
     data = spoken(tmp_path / "tones")
-    build_index([str(data)], tmp_path / "index", layout="auto", max_seconds=15.0, cut_transcribed=False, show=False)
+    build_index([str(data)], tmp_path / "index", layout="auto", max_seconds=15.0, cut_transcribed=False)
     plain, indexed = (make_task("asr", place, lite=True) for place in (data, tmp_path / "index"))
     for one, other in zip(plain.folds[0].utterances, indexed.folds[0].utterances, strict=True):
         assert (one.name, one.label) == (other.name, other.label)

@@ -4,6 +4,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -11,6 +12,7 @@ T = TypeVar("T")
 WIDE = 100  # columns of a terminal that has room for a bar and a note
 APART = "  "  # separates the parts of a note
 QUIET = 60.0  # seconds between progress lines if the output is not a terminal
+hidden: ContextVar[bool] = ContextVar("hidden", default=False)  # whether bars are hidden
 RECENT = 3600.0  # seconds: the time left is estimated from the steps in this time, so from two of them at the least
 
 
@@ -110,9 +112,19 @@ class Bar:
 
 
 @contextmanager
-def bar(description: str, total: int | None, done: int = 0, show: bool = True) -> Iterator[Bar]:
+def hide_bars() -> Iterator[None]:
+    """Show no progress bars while the block runs."""
+    before = hidden.set(True)
+    try:
+        yield
+    finally:
+        hidden.reset(before)
+
+
+@contextmanager
+def bar(description: str, total: int | None, done: int = 0) -> Iterator[Bar]:
     """Show a progress bar while the block runs."""
-    if not (show and is_main()):
+    if hidden.get() or not is_main():
         yield Bar(None, None)
         return
     from rich.console import Console
@@ -124,9 +136,9 @@ def bar(description: str, total: int | None, done: int = 0, show: bool = True) -
         yield Bar(progress, progress.add_task(description, total=total, completed=done, note=""))
 
 
-def track(items: Iterable[T], description: str, total: int | None = None, show: bool = True) -> Iterator[T]:
+def track(items: Iterable[T], description: str, total: int | None = None) -> Iterator[T]:
     """Yield the items and show a progress bar."""
-    with bar(description, total if total is not None else len(items), show=show) as b:  # type: ignore[arg-type]
+    with bar(description, total if total is not None else len(items)) as b:  # type: ignore[arg-type]
         for item in items:
             yield item
             b.advance()

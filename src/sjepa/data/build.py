@@ -39,7 +39,6 @@ def build_index(
     max_seconds: float,
     cut_transcribed: bool,
     languages: Sequence[str] = (),
-    show: bool = True,
 ) -> dict[str, Any]:
     """Index audio into a folder, or continue an interrupted call. Returns the contents of index.json.
 
@@ -52,7 +51,7 @@ def build_index(
         if not (os.path.isfile(source) or os.path.isdir(source)):
             raise UserError(f"{show_path(source)} is neither a regular file nor a folder")
     with lock_folder(out):
-        return write_index(sources, out, layout, max_seconds, cut_transcribed, languages, show)
+        return write_index(sources, out, layout, max_seconds, cut_transcribed, languages)
 
 
 def write_index(
@@ -62,7 +61,6 @@ def write_index(
     max_seconds: float,
     cut_transcribed: bool,
     languages: Sequence[str],
-    show: bool,
 ) -> dict[str, Any]:
     """The work of `build_index`, which has locked the folder."""
     index = IndexFolder(out)
@@ -80,16 +78,16 @@ def write_index(
     if index.exists:
         return index.require_same(settings)
     index.require_ours(settings)
-    total = count_items(find(), show)
-    with bar("Reading headers", total, show=show) as progress:
+    total = count_items(find())
+    with bar("Reading headers", total) as progress:
         parts = write_parts(find(), index, settings, progress)
     with report_write_errors(out):
         return merge_parts(index, parts, settings)
 
 
-def count_items(items: Found, show: bool) -> int:
+def count_items(items: Found) -> int:
     """Count the items, without the reasons for refused ones."""
-    with bar("Looking for audio", None, show=show) as progress:
+    with bar("Looking for audio", None) as progress:
         total = 0
         for item in items:
             if isinstance(item, Item):
@@ -140,13 +138,13 @@ def read_part(
         write_part(part, rows, refused)
 
 
-def read_corpus(source: str, max_seconds: float, show: bool = True) -> Corpus:
+def read_corpus(source: str, max_seconds: float) -> Corpus:
     """Read a source in any layout as a corpus. Headers are read every time; an index stores them."""
     limit = round(max_seconds * SAMPLE_RATE)
     items = list(find_items([source], "auto"))
     with make_header_pool() as pool:
         results = read_rows(items, pool, limit, cut_transcribed=True)  # a corpus has no transcripts
-        found = list(track(results, "Reading headers", len(items), show))
+        found = list(track(results, "Reading headers", len(items)))
     refused = [result for result in found if isinstance(result, str)]
     rows = [row for result in found if not isinstance(result, str) for row in result]
     if not rows:

@@ -191,7 +191,7 @@ def make_header_pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(min(16, 4 * (os.cpu_count() or 1)))
 
 
-def scan_folder(folder: str | Path, max_seconds: float, show: bool = True) -> Corpus:
+def scan_folder(folder: str | Path, max_seconds: float) -> Corpus:
     """Find the audio below a folder and read its headers. Long files become equal pieces of at most `max_seconds`."""
     folder = Path(folder)
     if not folder.exists():
@@ -211,7 +211,7 @@ def scan_folder(folder: str | Path, max_seconds: float, show: bool = True) -> Co
     kept: list[str] = []
     pieces_of_files: list[tuple[int, int, int]] = []  # file, start, length
     with make_header_pool() as pool:
-        headers = track(pool.map(check_header, paths), "Reading headers", len(paths), show)
+        headers = track(pool.map(check_header, paths), "Reading headers", len(paths))
         for path, info in zip(paths, headers, strict=True):
             if isinstance(info, str):
                 refused.append(info)
@@ -241,7 +241,7 @@ def check_header(path: str) -> AudioInfo | str:
     return info
 
 
-def decode(corpus: Corpus, show: bool = True) -> Corpus:
+def decode(corpus: Corpus) -> Corpus:
     """Decode every utterance into memory. An utterance that cannot be decoded is reported and keeps its index."""
 
     def attempt(utterance: int) -> tuple[np.ndarray, str] | BadAudioError:
@@ -258,7 +258,7 @@ def decode(corpus: Corpus, show: bool = True) -> Corpus:
         results = collect(pool, attempt, range(len(corpus)), corpus.place)
         found = [
             (result, result) if isinstance(result, str) else result
-            for result in track(results, "Decoding audio", len(corpus), show)
+            for result in track(results, "Decoding audio", len(corpus))
         ]
     # A silent piece is not listed if another piece of its recording has sound.
     sound = {corpus.place(utterance) for utterance, (_, reason) in enumerate(found) if not reason}

@@ -24,7 +24,6 @@ def open_corpus(
     max_seconds: float,
     cache: str,
     memory_gb: float,
-    show: bool = True,
     shard_cache: ShardCache | None = None,
 ) -> Corpus | CorpusMix:
     """Open a folder of audio, an index or shards (folder or URL), or a source in any layout that `sjepa index` reads.
@@ -34,10 +33,10 @@ def open_corpus(
     cut. `shard_cache` caches shards that are read from URLs.
     """
     parts = parse_weights(str(data))
-    corpora = [open_one(where, max_seconds, show) for where, _ in parts]
+    corpora = [open_one(where, max_seconds) for where, _ in parts]
     size = sum(float(corpus.length.sum(dtype=np.int64)) for corpus in corpora) * 2 / 2**30
     if cache == "memory" or (cache == "auto" and size <= memory_gb):
-        corpora = [decode(corpus, show) for corpus in corpora]
+        corpora = [decode(corpus) for corpus in corpora]
     elif shard_cache is not None:
         corpora = [replace(corpus, shard_cache=shard_cache) for corpus in corpora]
     for corpus, (where, _) in zip(corpora, parts, strict=True):
@@ -90,7 +89,7 @@ def parse_weights(data: str) -> list[tuple[str, float | None]]:
     return parts
 
 
-def open_one(where: str, max_seconds: float, show: bool) -> Corpus:
+def open_one(where: str, max_seconds: float) -> Corpus:
     if IndexFolder(where).exists:
         from sjepa.data.index import open_index  # imported here because it needs pyarrow
 
@@ -98,8 +97,8 @@ def open_one(where: str, max_seconds: float, show: bool) -> Corpus:
     if needs_reader(where):
         from sjepa.data.build import read_corpus
 
-        return read_corpus(where, max_seconds, show)
-    return scan_folder(where, max_seconds, show)
+        return read_corpus(where, max_seconds)
+    return scan_folder(where, max_seconds)
 
 
 def needs_reader(where: str) -> bool:

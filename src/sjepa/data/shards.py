@@ -36,7 +36,7 @@ _source: Corpus | None = None  # in a worker process: the corpus that it encodes
 
 
 def write_shards(
-    source: str, out: Path, *, encoding: Encoding, shard_hours: float, seed: int, workers: int, show: bool = True
+    source: str, out: Path, *, encoding: Encoding, shard_hours: float, seed: int, workers: int
 ) -> dict[str, Any]:
     """Pack an index into shards, or continue after an interruption. Returns the contents of index.json."""
     index = IndexFolder(source)
@@ -47,10 +47,10 @@ def write_shards(
         raise UserError(f"{source} is not an index: make one with `sjepa index {source} --out {name}`")
     settings = {"shards": encoding, "shard_hours": shard_hours, "seed": seed, "of": index.facts()["fingerprint"]}
     with lock_folder(out):
-        return pack(source, out, settings, workers, show)
+        return pack(source, out, settings, workers)
 
 
-def pack(source: str, out: Path, settings: dict[str, Any], workers: int, show: bool) -> dict[str, Any]:
+def pack(source: str, out: Path, settings: dict[str, Any], workers: int) -> dict[str, Any]:
     """The work of `write_shards`, which has locked the folder."""
     index = IndexFolder(out)
     if index.exists:
@@ -64,7 +64,7 @@ def pack(source: str, out: Path, settings: dict[str, Any], workers: int, show: b
         index.begin(settings)
         with (
             ProcessPoolExecutor(workers, initializer=open_source, initargs=(source,)) as pool,
-            bar("Writing shards", len(corpus), show=show) as progress,
+            bar("Writing shards", len(corpus)) as progress,
         ):
             for number, utterances in enumerate(
                 assign_shards(corpus.length, settings["shard_hours"], settings["seed"])

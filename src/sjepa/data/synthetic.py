@@ -95,9 +95,7 @@ def speak(text: str, voice: Voice) -> Spoken:
     return Spoken(samples, phones, words)
 
 
-def synthesise_corpus(
-    folder: Path, *, voices: int = 8, sentences_per_voice: int = 40, seed: int = 0, progress: bool = True
-) -> Path:
+def synthesise_corpus(folder: Path, *, voices: int = 8, sentences_per_voice: int = 40, seed: int = 0) -> Path:
     """Write (or reuse) a corpus of `audio/` and `labels.jsonl` in `folder`, and return the folder."""
     import soundfile
 
@@ -116,7 +114,7 @@ def synthesise_corpus(
     write_whole(folder / "corpus.json", json.dumps(settings, indent=2) + "\n")
     texts = sentences(voices * sentences_per_voice, seed)
     lines = []
-    for index, text in enumerate(track(texts, "Synthesising speech", show=progress)):
+    for index, text in enumerate(track(texts, "Synthesising speech")):
         voice = speakers[index // sentences_per_voice]
         identifier = f"{voice.name}-{index % sentences_per_voice + 1:04d}"
         spoken = speak(text, voice)

@@ -87,7 +87,7 @@ class Outcome:
         )
 
 
-def find_recordings(given: Sequence[Path], show: bool = True) -> tuple[list[Recording], list[str]]:
+def find_recordings(given: Sequence[Path]) -> tuple[list[Recording], list[str]]:
     """Find the audio in files and folders. Returns the recordings, and the reasons why others cannot be used."""
     refused: list[str] = []
     paths: dict[str, str] = {}
@@ -103,9 +103,8 @@ def find_recordings(given: Sequence[Path], show: bool = True) -> tuple[list[Reco
                 both = f"{show_path(paths[name])} and {show_path(path)}"
                 raise UserError(f"{both} would be written to the same file: give the folder that holds both")
     with ThreadPoolExecutor() as pool:
-        headers = list(
-            track(pool.map(check_header, paths.values()), "Reading headers", len(paths), show and len(paths) > 1)
-        )
+        checked = pool.map(check_header, paths.values())
+        headers = list(track(checked, "Reading headers", len(paths)) if len(paths) > 1 else checked)
     refused += [info for info in headers if isinstance(info, str)]
     sound = zip(paths.items(), headers, strict=True)
     recordings = [Recording(path, name, info.samples) for (name, path), info in sound if not isinstance(info, str)]
@@ -118,7 +117,7 @@ def find_recordings(given: Sequence[Path], show: bool = True) -> tuple[list[Reco
     return recordings, refused
 
 
-def embed(recordings: Sequence[Recording], out: Path, plan: Embedding, skip: bool, show: bool = True) -> Outcome:
+def embed(recordings: Sequence[Recording], out: Path, plan: Embedding, skip: bool) -> Outcome:
     """Write one file per recording below `out`. With `skip`, existing files are kept.
 
     The ranks share the batches and the long recordings. Each file is written once, and its content does not depend on
@@ -137,7 +136,7 @@ def embed(recordings: Sequence[Recording], out: Path, plan: Embedding, skip: boo
     batches, long = take_share(batches), take_share(long)
     seconds = sum(r.samples for batch in (*batches, long) for r in batch if r.name in left) // SAMPLE_RATE
     outcome = Outcome()
-    with bar("Seconds embedded", seconds, show=show) as progress:
+    with bar("Seconds embedded", seconds) as progress:
         clock = Clock(progress)
         with closing(read_ahead(batches)) as decoding:
             for batch, audio in decoding:

@@ -22,6 +22,7 @@ from sjepa.data.masking import MaskConfig
 from sjepa.data.opening import open_corpus
 from sjepa.data.shards import Encoding, write_shards
 from sjepa.errors import UserError
+from sjepa.progress import hide_bars
 from sjepa.speed.output import announce, processor_name, save
 from sjepa.subcommands import parse
 
@@ -69,21 +70,15 @@ def measure(data: str, seconds: float, workers: int) -> dict[str, Any]:
         if given is not None:
             announce(f"Timing the loader on {data}")
             results["loader"]["as given"] = measure_loader(given, workers, seconds)
-        build_index(
-            [str(folder / "flac")],
-            folder / "index",
-            layout="folder",
-            max_seconds=15.0,
-            cut_transcribed=False,
-            show=False,
-        )
+        index = folder / "index"
+        with hide_bars():
+            build_index([str(folder / "flac")], index, layout="folder", max_seconds=15.0, cut_transcribed=False)
         encodings: tuple[Encoding, ...] = ("flac", "int16")
         for encoding in encodings:
             announce(f"Writing {encoding} shards and timing the loader on them")
             shards = folder / f"shards-{encoding}"
-            write_shards(
-                str(folder / "index"), shards, encoding=encoding, shard_hours=8.0, seed=0, workers=1, show=False
-            )
+            with hide_bars():
+                write_shards(str(index), shards, encoding=encoding, shard_hours=8.0, seed=0, workers=1)
             corpus = open_corpus(str(shards), 15.0, "none", 0.0)
             results["loader"][f"{encoding} shards"] = measure_loader(corpus, workers, seconds)
     return results

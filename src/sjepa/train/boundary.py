@@ -29,7 +29,6 @@ def begin_phase(
     reader: BatchReader,
     plan: BatchPlan,
     log: Log,
-    show: bool,
 ) -> None:
     """Make and fit the targets of a phase. All ranks raise StoppedError if one of them is asked to stop meanwhile."""
     stop_if_asked()
@@ -40,7 +39,7 @@ def begin_phase(
         run.layer.release()
         frames = partial(targets.frames_to_fit, layer=run.layer.active)
         note = f"Sampling frames for K = {targets.components}"
-        curve = targets.fit(sample_frames(run, frames, reader, plan, hours, note, show, stop_if_asked))
+        curve = targets.fit(sample_frames(run, frames, reader, plan, hours, note, stop_if_asked))
     run.install(targets, phase.number, new_output=phase.config.targets != "same")
     torch.cuda.empty_cache()  # a step cannot reuse the memory blocks of a fit
     layer = None if targets.target_encoder is None else run.next_layer
@@ -50,7 +49,7 @@ def begin_phase(
     say(f"Phase {phase.number}: {phase.config.steps:,} steps, {targets.name} targets{on}, K = {targets.components}")
 
 
-def move_targets(run: Run, phase: Phase, reader: BatchReader, plan: BatchPlan, show: bool) -> None:
+def move_targets(run: Run, phase: Phase, reader: BatchReader, plan: BatchPlan) -> None:
     """Let online targets read the layer that the last check chose, and fit them again if that is due.
 
     A single process that is asked to stop meanwhile raises StoppedError, and leaves the targets as they were.
@@ -63,7 +62,7 @@ def move_targets(run: Run, phase: Phase, reader: BatchReader, plan: BatchPlan, s
     if phase.refits(run.step) or (len(layers) > 1 and run.config.layer.on_change == "anchor"):
         hours, epoch = min(ANCHOR_HOURS, run.config.gmm.fit_hours), run.position[0]
         features, note = partial(run.targets.layer_features, layers=layers), "Sampling frames to fit targets again"
-        run.targets.anchor(sample_frames(run, features, reader, plan, hours, note, show, stop_waiting_if_asked, epoch))
+        run.targets.anchor(sample_frames(run, features, reader, plan, hours, note, stop_waiting_if_asked, epoch))
         torch.cuda.empty_cache()
     run.layer.follow()
 
@@ -76,7 +75,6 @@ def sample_frames(
     plan: BatchPlan,
     hours: float,
     note: str,
-    show: bool,
     check_stop: Callable[[], None],
     epoch: int = 0,
 ) -> Tensor:
@@ -89,7 +87,7 @@ def sample_frames(
     wanted = specs.count_batches(hours * 3600)
     with (
         closing(load(reader, plan, (epoch, 0), run.config.batches.workers, run.device)) as batches,
-        bar(note, wanted, show=show) as progress,
+        bar(note, wanted) as progress,
     ):
         for index in range(wanted):
             spec, batch = specs[index], next(batches)

@@ -25,13 +25,13 @@ from sjepa.train.run import Run
 CHUNK = 16  # utterances at a time
 
 
-def open_held_out(config: Config, corpus: Corpus | CorpusMix, show: bool) -> Corpus | CorpusMix | None:
+def open_held_out(config: Config, corpus: Corpus | CorpusMix) -> Corpus | CorpusMix | None:
     """Open the held-out audio on the main rank, if there is any. Raise UserError if it is the audio of training."""
     path = config.train.held_out
 
     def open_it() -> Corpus | CorpusMix:
         say(f"Held-out audio of {path}:")
-        found = open_corpus(path, config.batches.max_seconds, "none", 0.0, show)
+        found = open_corpus(path, config.batches.max_seconds, "none", 0.0)
         if not {part.fingerprint() for part in found.corpora}.isdisjoint(part.fingerprint() for part in corpus.corpora):
             raise UserError(
                 f"train.held_out must be audio that the run does not train on, but {path} is its training audio"

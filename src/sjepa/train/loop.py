@@ -22,7 +22,7 @@ from sjepa.data.shard_cache import ShardCache
 from sjepa.errors import UserError
 from sjepa.files import refuse_unreadable_weights
 from sjepa.phases import Phase
-from sjepa.progress import Bar, bar, say
+from sjepa.progress import Bar, bar, hide_bars, say
 from sjepa.runs import checkpoint
 from sjepa.runs.audio import audio_sections, replace_audio
 from sjepa.runs.folder import RunFolder
@@ -62,7 +62,6 @@ class Training:
     """Audio that is not trained on, on the main rank."""
     stop: StopAgreement
     progress: Bar
-    show: bool
 
 
 def pretrain(
@@ -86,11 +85,11 @@ def pretrain(
     12 utterances, 0.00 hours
     True
     """
-    with stop_requests() as request:
+    with stop_requests() as request, nullcontext() if show else hide_bars():
         request.moment = "before the next step"
         job = Job(config, str(data), RunFolder(out), branch_from, replace_data, last_phase or len(config.phases))
         try:
-            run_to_end(job, request, show)
+            run_to_end(job, request)
         except StoppedError:
             step = max(RunFolder(out).checkpoint_steps, default=0)
             say(f"Stopped at step {step:,} of {config.steps:,}; the same command continues")
@@ -114,7 +113,7 @@ class Job:
         return self.config.schedule()[: self.last_phase]
 
 
-def run_to_end(job: Job, request: StopRequest, show: bool) -> None:
+def run_to_end(job: Job, request: StopRequest) -> None:
     """Open the run, the audio and the log, then train the phases that have not ended."""
     config, data, folder, settings = job.config, job.data, job.folder, job.config.batches
     device = distributed.setup(config.train.device)
@@ -144,10 +143,10 @@ def run_to_end(job: Job, request: StopRequest, show: bool) -> None:
     kept = ShardCache(Path(settings.shard_cache), int(settings.shard_cache_gb * 1e9)) if settings.shard_cache else None
     alone = distributed.world_size() == 1  # several ranks stop together, once they have read the audio
     with nothing_unsaved() if alone else nullcontext():
-        corpus = open_corpus(data, settings.max_seconds, settings.cache, settings.memory_gb, show, kept)
+        corpus = open_corpus(data, settings.max_seconds, settings.cache, settings.memory_gb, kept)
         plans = plan_phases(job, run.step, corpus)
         check_components(config, plans)
-        held_out = open_held_out(config, corpus, show)
+        held_out = open_held_out(config, corpus)
     stop_if_asked()
     with ExitStack() as holding:
         distributed.run_on_main_rank(lambda: holding.enter_context(folder.lock()))
@@ -159,9 +158,9 @@ def run_to_end(job: Job, request: StopRequest, show: bool) -> None:
         run.set_data_start(distributed.broadcast_object(audio_sections(folder.facts)[-1].since))
         holding.callback(run.writer.join)  # finish writing before the lock is released
         log = holding.enter_context(closing(Log(folder, run.log_bytes, run.step, config.train.wandb)))
-        progress = holding.enter_context(bar("Training", config.steps, done=run.step, show=show))
-        noise, stop = load_noise(config, device, show), StopAgreement(run, request)
-        training = Training(run, corpus, folder, log, noise, plans, held_out, stop, progress, show)
+        progress = holding.enter_context(bar("Training", config.steps, done=run.step))
+        noise, stop = load_noise(config, device), StopAgreement(run, request)
+        training = Training(run, corpus, folder, log, noise, plans, held_out, stop, progress)
         for phase in job.phases:
             if run.step < phase.end:
                 train_phase(training, phase)  # its end is saved before this returns
@@ -187,7 +186,7 @@ def train_phase(training: Training, phase: Phase) -> None:
             run.position = (run.position[0] + 1, 0)  # a position does not apply to batches of another size
         request = training.stop.request
         request.moment = "before the next step"
-        begin_phase(run, phase, reader, plan, log, training.show)
+        begin_phase(run, phase, reader, plan, log)
         training.progress.restart_estimate()  # the fit is no step, and the steps of each phase take a different time
     training.stop.request.moment = "after this step"
     speed = Speed(run.device)
@@ -200,7 +199,7 @@ def train_phase(training: Training, phase: Phase) -> None:
                 batch = next(batches)
                 speed.count_wait(asked)
                 # Not after the last step, because a checkpoint names the layer that its mixture has read.
-                move_targets(run, phase, reader, plan, training.show)
+                move_targets(run, phase, reader, plan)
             except (UserError, StoppedError):
                 if world_size == 1:
                     save_unsaved(training, phase)
@@ -353,12 +352,12 @@ def check_layers(run: Run, log: Log) -> None:
     )
 
 
-def load_noise(config: Config, device: torch.device, show: bool) -> Tensor | None:
+def load_noise(config: Config, device: torch.device) -> Tensor | None:
     """Return all noise recordings, concatenated, as int16 on the device. None if the config names no noise."""
     if not config.augment.noise:
         return None
     say(f"Noise from {config.augment.noise}:")
-    recordings = concatenate_audio(open_corpus(config.augment.noise, config.batches.max_seconds, "memory", 0.0, show))
+    recordings = concatenate_audio(open_corpus(config.augment.noise, config.batches.max_seconds, "memory", 0.0))
     buckets = [length for phase in config.phases for length in config.batches_in(phase).buckets]
     longest = round(max(buckets) * SAMPLE_RATE)  # shorter noise is repeated
     return torch.from_numpy(np.tile(recordings, -(-longest // len(recordings)))).to(device)
