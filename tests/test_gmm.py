@@ -313,6 +313,16 @@ def test_an_anchored_mixture_takes_its_posteriors_along_and_then_three_iteration
         torch.testing.assert_close(getattr(gmm, name).double(), getattr(slow, name), rtol=1e-3, atol=1e-4)
 
 
+def test_an_empty_component_moves_to_the_middle_of_the_other_features() -> None:
+    before = blobs(400, 4, 6)
+    after = 9.0 + blobs(400, 4, 7)
+    gmm, _ = fit_mixture(before, 5, GmmConfig(), seed=0)
+    gmm.means[2], gmm.variances[2], gmm.weights[2] = 60.0, 0.5, 1e-10
+    anchor_mixture(gmm, before, after, GmmConfig())
+    torch.testing.assert_close(gmm.means[2], after.mean(0))
+    torch.testing.assert_close(gmm.variances[2], after.var(0, unbiased=False))
+
+
 def test_a_mixture_survives_the_disk(tmp_path) -> None:
     gmm = random_mixture(5, 4, 13)
     gmm.save(tmp_path / "gmm.safetensors")

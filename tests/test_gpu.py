@@ -50,13 +50,20 @@ def test_the_encoder_is_the_same_on_a_gpu_at_any_width(channels: int) -> None:
 
 
 @pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 1e-3), ("bf16", 0.05)])
-def test_compiled_gradients_are_those_of_the_plain_network(precision: str, tolerance: float) -> None:
-    """At the paper's widths, where a compiler lays buffers out otherwise than at small ones."""
+@pytest.mark.parametrize(("batch", "frames"), [(2, 99), (24, 299)])
+def test_compiled_gradients_are_those_of_the_plain_network(
+    precision: str, tolerance: float, batch: int, frames: int
+) -> None:
+    """At the paper's widths, where a compiler lays buffers out otherwise than at small ones.
+
+    The larger batch has as many rows as a step of half-hour. From some size on, the compiler combines reductions.
+    """
     torch.manual_seed(0)
     config = change(Config(), encoder=NO_DROPOUT | {"layerdrop": 0.0, "layers": 2}, predictor={"dropout": 0.0})
     plain = SJEPA(config.encoder, config.predictor, 100).cuda().train()
-    waveforms, mask = 0.1 * torch.randn(2, 32_000, device="cuda"), torch.rand(2, 99, device="cuda") < 0.5
-    weights = torch.randn(2, 99, 100, device="cuda")
+    waveforms = 0.1 * torch.randn(batch, 320 * frames + 80, device="cuda")
+    mask = torch.rand(batch, frames, device="cuda") < 0.5
+    weights = torch.randn(batch, frames, 100, device="cuda")
 
     def gradients(model: SJEPA, precision: str) -> dict[str, torch.Tensor]:
         with torch.autocast("cuda", torch.bfloat16, enabled=precision == "bf16"):
@@ -131,6 +138,19 @@ def test_what_ends_within_a_phase_trains_the_same_in_captured_steps(corpus: Path
         config = on_gpu(precision="fp32", compile=compiled)
         config = change(config, augment={"speed": 0.1, "equalizer": 6.0})
         config = change(config, phase1={"steps": 30, "warmup": 0, "augment_until": 10, "frontend_until": 20})
+        assert pretrain(config, corpus, tmp_path / str(compiled), show=False)
+        losses[compiled] = [line["loss"] for line in lines(tmp_path / str(compiled), "train")]
+    assert losses[True] == pytest.approx(losses[False], rel=1e-3)
+
+
+def test_refits_between_captured_steps_change_the_targets_of_the_next_ones(corpus: Path, tmp_path: Path) -> None:
+    """A refit runs without a graph, on tensors that the graphs read."""
+    from small_runs import lines
+
+    losses = {}
+    for compiled in (False, True):
+        config = on_gpu(precision="fp32", compile=compiled)
+        config = change(config, phase2={"steps": 24, "refit_every": 5, "ema_switch_every": 3, "dimensions": 8})
         assert pretrain(config, corpus, tmp_path / str(compiled), show=False)
         losses[compiled] = [line["loss"] for line in lines(tmp_path / str(compiled), "train")]
     assert losses[True] == pytest.approx(losses[False], rel=1e-3)

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from multiprocessing.process import BaseProcess
 from typing import Annotated, Literal
 
@@ -271,9 +272,15 @@ def load_in_process(reader: BatchReader, specs: Iterator[BatchSpec]) -> Generato
         yield reader[order.spec]
 
 
+@cache
+def copy_stream(device: torch.device) -> torch.cuda.Stream:
+    """The stream of all copies. torch has 32 streams and reuses them, so loaders must not take one each."""
+    return torch.cuda.Stream(device)
+
+
 def copy_to_device(batches: Generator[Batch, None, None], device: torch.device) -> Generator[Batch, None, None]:
     """Copy batches to a GPU ahead of time, on a separate CUDA stream."""
-    stream = torch.cuda.Stream(device)
+    stream = copy_stream(device)
 
     def copy_batches() -> Generator[Batch, None, None]:
         with closing(batches):

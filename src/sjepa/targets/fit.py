@@ -9,7 +9,7 @@ from torch import Tensor
 
 from sjepa.bounds import COUNT, INDEX, NOT_NEGATIVE, POSITIVE, SHARE
 from sjepa.errors import UserError
-from sjepa.targets.gmm import DiagonalGMM
+from sjepa.targets.gmm import EMPTY, DiagonalGMM
 from sjepa.targets.kmeans import find_nearest, kmeans
 
 ANCHOR_ITERATIONS = 3  # few, so that components keep their meaning
@@ -84,12 +84,17 @@ def fit_mixture(frames: Tensor, components: int, config: GmmConfig, seed: int) -
 def anchor_mixture(gmm: DiagonalGMM, before: Tensor, after: Tensor, config: GmmConfig) -> None:
     """Move a mixture to other features of the same frames: refit each component to its frames there, then run EM.
 
-    Components keep their numbers, so the cluster head stays valid.
+    Components keep their numbers, so the cluster head stays valid. Empty ones get the mean and variance of all frames,
+    because their own are those of the old features.
     """
     share = gmm.posterior(before)
     gmm.floor.copy_(variance_floor(after, config))
     gmm.centre.copy_(after.mean(0))
-    gmm.maximize(gmm.statistics(gmm.powers(after), share))
+    moved = gmm.statistics(gmm.powers(after), share)
+    gmm.maximize(moved)
+    empty = moved.count <= EMPTY
+    gmm.means[empty] = after.mean(0)
+    gmm.variances[empty] = torch.maximum(after.var(0, unbiased=False), gmm.floor)
     for _ in range(ANCHOR_ITERATIONS):
         gmm.maximize(gmm.expect(after))
 

@@ -18,6 +18,7 @@ from sjepa.files import save_tensors
 
 ROWS_PER_CHUNK = 16_384  # limits memory to rows x K floats for the posteriors of one chunk
 LOG2E = 1.0 / math.log(2.0)  # EM uses powers of 2, which a CPU computes faster than powers of e
+EMPTY = 1e-4  # frames; a component with fewer has no estimate
 # Lower bound in EM of a component's log2-joint minus the largest of the frame. Below it, the posteriors would become
 # denormal numbers, with which a CPU is far slower.
 MIN_LOG2_RATIO = -87.0
@@ -192,9 +193,9 @@ class DiagonalGMM(nn.Module):
 
     @torch.no_grad()
     def maximize(self, statistics: Statistics) -> None:
-        """Run the M-step. A component with a count of at most 1e-4 frames keeps its mean and variance."""
+        """Run the M-step. An empty component keeps its mean and variance."""
         weights, means, variances = self.estimates(statistics)
-        occupied = (statistics.count > 1e-4)[:, None]
+        occupied = (statistics.count > EMPTY)[:, None]
         self.weights.copy_(weights.clamp(min=1e-10) / weights.clamp(min=1e-10).sum())
         self.means.copy_(torch.where(occupied, means, self.means))
         self.variances.copy_(torch.where(occupied, torch.maximum(variances, self.floor), self.variances))
