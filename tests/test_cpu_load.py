@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from sjepa import cli, cpu_load, device
-from sjepa.device import choose_device
+from sjepa.device import explain_busy_cpu
 
 # Ticks of a core: user, nice, system, idle, iowait, irq, softirq, steal, guest, guest_nice.
 BEFORE = """cpu  100 0 100 800 0 0 0 0 0 0
@@ -126,7 +126,7 @@ def test_a_busy_cpu_is_reported_once_with_the_number_of_threads_that_fits(
 ) -> None:
     pretend(monkeypatch, used=0.9)
     for _ in range(2):
-        choose_device("cpu")
+        explain_busy_cpu()
     said = capsys.readouterr().err
     assert said.count("Other programs use 0.9 of 2 cores") == 1
     assert "OMP_NUM_THREADS=1" in said
@@ -148,5 +148,5 @@ def test_a_cpu_with_enough_free_cores_is_not_reported(
     used: float, cores: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pretend(monkeypatch, used, cores)
-    choose_device("cpu")
+    explain_busy_cpu()
     assert capsys.readouterr().err == ""

@@ -21,7 +21,10 @@ def explain_mps() -> None:
 
 @cache
 def explain_busy_cpu() -> None:
-    """Report once if other programs use cores that torch would use. Each operation waits for its slowest core."""
+    """Report once if other programs use cores that torch would use. Each operation waits for its slowest core.
+
+    Commands whose work takes minutes call this once their arguments are checked.
+    """
     import torch
 
     threads, cores = torch.get_num_threads(), len(available_cores())
@@ -48,7 +51,6 @@ def choose_device(wanted: str) -> "torch.device":
         explain_mps()
     if wanted != "cpu" and torch.cuda.is_available():
         return torch.device("cuda")
-    explain_busy_cpu()
     return torch.device("cpu")
 
 

@@ -154,7 +154,7 @@ def read_speech(item: LabelledUtterance, start: float, seconds: float) -> Speech
     if wanted < duration - start:
         say(
             f"{name} is {duration:,.0f} seconds long: using {start:g} to {start + wanted:g} s; "
-            "choose another stretch with --start and --seconds"
+            "--start and --seconds of `sjepa analyze utterance` choose another stretch"
         )
     first = utterance.start + round(start * SAMPLE_RATE)
     samples = replace(utterance, start=first, samples=round(wanted * SAMPLE_RATE)).read()

@@ -91,3 +91,5 @@ def run(arguments: list[str]) -> None:
         if left:
             remain = f"Phase {left[0]} remains" if len(left) == 1 else f"Phases {' and '.join(left)} remain"
             print(f"{remain}: sjepa pretrain --out {command.out} continues")
+        else:
+            print(f"Next: sjepa report {command.out}, or sjepa embed AUDIO --encoder {command.out} --out FOLDER")

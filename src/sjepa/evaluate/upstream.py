@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from sjepa.audio.frames import RECEPTIVE_FIELD, STRIDE, describe_too_short, frame_count
 from sjepa.audio.io import SAMPLE_RATE
-from sjepa.device import Device, choose_device
+from sjepa.device import Device, choose_device, explain_busy_cpu
 from sjepa.errors import UserError
 from sjepa.evaluate.adapters import (
     S3PRL,
@@ -145,6 +145,8 @@ def load_upstream(
     functions and baseline features always use fp32.
     """
     chosen = choose_device(device)
+    if chosen.type == "cpu":
+        explain_busy_cpu()
     if step is not None:
         return load_checkpoint_encoder(Path(source), step, chosen, precision)
     if source in BASELINES:

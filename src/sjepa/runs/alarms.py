@@ -62,8 +62,8 @@ def find_alarms(
     if masked < best_masked / 2 and best_masked > max(FALLS_FROM, TIMES_CHANCE / components):
         add(
             "accuracy-fell",
-            f"masked frames are predicted much worse than before ({masked:.0%}, before {best_masked:.0%}): stop, delete "
-            "the checkpoints after the fall, and continue; if it happens again, use a lower learning rate",
+            f"masked frames are predicted much worse than before ({masked:.0%}, before {best_masked:.0%}): stop, "
+            "delete the checkpoints after the fall, and continue; if it happens again, use a lower learning rate",
         )
     if values["dead_components"] > 0.5 * components:
         add(

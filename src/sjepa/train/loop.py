@@ -19,6 +19,7 @@ from sjepa.data.loader import BatchConfig, BatchReader, load, plan_batches, to_f
 from sjepa.data.opening import concatenate_audio, open_corpus
 from sjepa.data.sampler import BatchPlan
 from sjepa.data.shard_cache import ShardCache
+from sjepa.device import explain_busy_cpu
 from sjepa.errors import UserError
 from sjepa.files import refuse_unreadable_weights
 from sjepa.phases import Phase
@@ -136,6 +137,8 @@ def run_to_end(job: Job, request: StopRequest) -> None:
             if folder.data == data:  # no need to read the audio; other audio is read and refused
                 return
     else:
+        if folder.exists:
+            say(f"{folder} ended before its first checkpoint, so it starts again at step 0")
         check_augmentation(config)
         if config.init_from:
             run.load_encoder_weights(config.init_from)
@@ -158,6 +161,8 @@ def run_to_end(job: Job, request: StopRequest) -> None:
         run.set_data_start(distributed.broadcast_object(audio_sections(folder.facts)[-1].since))
         holding.callback(run.writer.join)  # finish writing before the lock is released
         log = holding.enter_context(closing(Log(folder, run.log_bytes, run.step, config.train.wandb)))
+        if device.type == "cpu":
+            explain_busy_cpu()
         progress = holding.enter_context(bar("Training", config.steps, done=run.step))
         noise, stop = load_noise(config, device), StopAgreement(run, request)
         training = Training(run, corpus, folder, log, noise, plans, held_out, stop, progress)

@@ -4,6 +4,7 @@ import numpy as np
 
 from sjepa import distributed
 from sjepa.audio.io import SAMPLE_RATE
+from sjepa.counts import format_count
 from sjepa.data.corpus import Corpus
 from sjepa.data.corpus_mix import CorpusMix
 from sjepa.data.loader import Batch
@@ -73,12 +74,11 @@ def describe_epoch(corpus: Corpus | CorpusMix, plan: BatchPlan, log: Log, step: 
     short = ""
     if plan.too_short:
         shortest = plan.edges[0] / SAMPLE_RATE
-        short = (
-            f"; {plan.too_short:,} utterances are shorter than the shortest bucket ({shortest:g} s) and are not used"
-        )
+        count = format_count(plan.too_short, "utterance")
+        short = f"; not used: {count} shorter than the shortest bucket ({shortest:g} s)"
     say(
-        f"{len(epoch):,} batches per epoch, without padding; crops leave out {loss['crop_loss']:.1%} of the audio, a "
-        f"different part in each epoch{short}"
+        f"{format_count(len(epoch), 'batch', 'batches')} per epoch, without padding; crops leave out "
+        f"{loss['crop_loss']:.1%} of the audio, a different part in each epoch{short}"
     )
     if available < plan.seconds:
         seconds = f"{available:,.0f} s of audio, less than a batch ({plan.seconds:,.0f} s)"
