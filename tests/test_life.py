@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -118,6 +119,9 @@ def test_a_phase_is_added_to_a_run_that_was_complete(
     assert "Phase 3 is added: 3 steps" in capsys.readouterr().out
     run = RunFolder(copied)
     assert run.step == run.planned_steps == 15
+    dispatch(["runs", str(copied)])  # only what the new phase has otherwise than the one before it
+    changed = capsys.readouterr().out.split("changed", 1)[1]
+    assert re.findall(r"phase3\.\S+ None -> \S+", changed) == ["phase3.steps: None -> 3", "phase3.k: None -> 9"]
     assert lines(copied, "phase")[-1]["k"] == 9
     assert same(run.phase_encoder(2), finished_run / "encoder")
     # A branch that shares both phases is the same run.

@@ -21,6 +21,7 @@ from sjepa.fields import flatten_tables
 from sjepa.files import require_folder
 from sjepa.locks import is_locked
 from sjepa.model.encoder_folder import EncoderFolder
+from sjepa.phase_names import phase_name, phase_number
 from sjepa.runs.events import last_event
 from sjepa.runs.folder import RunFolder
 from sjepa.runs.history import describe_stop
@@ -213,7 +214,7 @@ def make_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Any:
 
 def history_tables(run: RunFolder) -> list[Any]:
     """Tables for the terminal: every start of a run, and what each start changed."""
-    history, running = run.history, is_locked(run.path)
+    history, running, settings = run.history, is_locked(run.path), flatten_tables(run.settings)
     starts, changes = [], []
     for entry in history:
         stop, changed = entry.get("stopped"), entry.get("changed")
@@ -229,11 +230,22 @@ def history_tables(run: RunFolder) -> list[Any]:
             f"{entry.get('sjepa')}, {entry.get('torch')}",
         )
         starts.append([started, *map(str, cells)])
+        changed = [change for change in changed if not is_inherited(change, settings)]
         if changed:
             lines = [f"{change.get('name')}: {change.get('old')} -> {change.get('new')}" for change in changed]
             changes.append((started, "\n".join(lines)))
     tables = [make_table(("started", "from step", "to step", "ended", "on", "sjepa, torch"), starts)]
     return tables + ([make_table(("started", "changed"), changes)] if changes else [])
+
+
+def is_inherited(change: dict[str, Any], settings: dict[str, Any]) -> bool:
+    """Return whether a change only says that an added phase has a setting of the phase before it."""
+    phase, _, name = str(change.get("name")).partition(".")
+    number = phase_number(phase)
+    if number is None or name == "steps" or change.get("old") is not None:
+        return False
+    missing = object()
+    return settings.get(f"{phase_name(number - 1)}.{name}", missing) == change.get("new")
 
 
 def as_json(listed: Sequence[Listed]) -> str:
