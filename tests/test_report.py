@@ -240,7 +240,7 @@ def test_hostile_text_stays_text(tmp_path: Path) -> None:
 
 
 def test_a_chart_cannot_end_its_script_element() -> None:
-    assert figure("name", "", {"data": [HOSTILE]}, "").count("</script>") == 1
+    assert figure("name", "", {"data": [HOSTILE], "layout": {"height": 1}}, "").count("</script>") == 1
 
 
 def test_errors_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

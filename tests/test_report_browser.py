@@ -103,6 +103,10 @@ def test_a_browser_draws_every_chart(browser: Any, tmp_path: Path, width: int) -
         pages[write_comparison(runs, tmp_path / "both.html")] = 11
     for page, number in pages.items():
         tab = open_page(browser, page, width)
+        kept = tab.eval_on_selector_all(
+            ".chart", "charts => charts.map(c => [c.offsetHeight, parseInt(c.style.minHeight)])"
+        )
+        assert all(height == free for height, free in kept)  # nothing moved when the charts were drawn
         drawn = tab.eval_on_selector_all(".chart", DRAWN)
         assert drawn.keys() == Page(page).charts.keys()
         assert len(drawn) == number

@@ -57,8 +57,10 @@ def prose(text: str) -> str:
 def figure(name: str, title: str, chart: Chart, caption: str) -> str:
     """A chart with its caption. The script of the page draws it from the JSON next to it."""
     words = escape(f"{title}. {caption}".replace("`", ""))
+    height = chart["layout"]["height"]  # kept free until the chart is drawn, so that nothing on the page moves then
     return (
-        f'<figure><h3>{escape(title)}</h3><div id="{name}" class="chart" role="img" aria-label="{words}"></div>'
+        f"<figure><h3>{escape(title)}</h3>"
+        f'<div id="{name}" class="chart" style="min-height: {height}px" role="img" aria-label="{words}"></div>'
         f'<script type="application/json" data-chart="{name}">{as_script(chart)}</script>'
         f"<figcaption>{prose(caption)}</figcaption></figure>"
     )

@@ -37,11 +37,13 @@
     }, chart.config));
   }
 
-  function drawNext(specs) {
-    if (!specs.length) return;
-    draw(specs[0]);
-    setTimeout(function () { drawNext(specs.slice(1)); }, 0);
+  var waiting = [];
+  function drawNext() {
+    if (!waiting.length) return;
+    draw(waiting.shift());
+    setTimeout(drawNext, 0);
   }
+  window.addEventListener("beforeprint", function () { while (waiting.length) draw(waiting.shift()); });
 
   function start() {
     var packed = atob(document.getElementById("plotly").textContent), bytes = new Uint8Array(packed.length);
@@ -51,7 +53,8 @@
       var script = document.createElement("script");
       script.textContent = source;
       document.head.appendChild(script);
-      drawNext(Array.from(document.querySelectorAll("script[data-chart]")));
+      waiting = Array.from(document.querySelectorAll("script[data-chart]"));
+      drawNext();
     });
   }
 
