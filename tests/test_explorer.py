@@ -110,6 +110,9 @@ def test_hovering_shows_the_values_of_a_frame(explorer: Explorer) -> None:
         assert explorer.text(f".{part} .bar b") == f"{100 * share:.{digits}f}%"
     phone = next(label for start, end, label in found["phones"] if start <= 0.0125 + 0.02 * frame < end)
     assert phone in explorer.text(".facts")
+    assert " in " not in explorer.text(".facts")  # the frame lies between two words
+    explorer.root.locator(".cursor").hover(position=explorer.place(0.2))
+    assert explorer.text(".facts").endswith(" in first")
 
 
 def test_it_plays_pauses_and_moves_its_cursor(explorer: Explorer) -> None:

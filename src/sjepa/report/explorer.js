@@ -66,7 +66,7 @@
       tell();
     }
 
-    const spoken = (kind, seconds) => (item[kind].find(([a, b]) => a <= seconds && seconds < b) || ["", "", ""])[2] || "–";
+    const spoken = (kind, seconds) => (item[kind].find(([a, b]) => a <= seconds && seconds < b) || ["", "", ""])[2];
 
     function tell() {
       const frame = hover === null ? tracks.frameAt(time) : hover, seconds = Tracks.CENTRE + Tracks.SHIFT * frame;
@@ -80,8 +80,8 @@
       };
       const place = `${frame} of ${tracks.frames} · ${(item.start + seconds).toFixed(3)} s`;
       add(hover === null ? "frame" : "pointed at", place);
-      const word = item.words.length ? " in " + spoken("words", seconds) : "";
-      if (item.phones.length) add("phone", spoken("phones", seconds) + word);
+      const phone = spoken("phones", seconds) || "–", word = spoken("words", seconds);
+      if (item.phones.length) add("phone", word ? phone + " in " + word : phone);
       readout.replaceChildren(facts, ...tracks.parts.map(part => distribution(part, frame)));
     }
 
