@@ -71,6 +71,31 @@ def test_the_weights_are_hashed_once_by_loading_and_once_by_the_check(
     assert hashed == 2 * [upstream.fingerprint]
 
 
+def test_an_encoder_that_was_changed_after_loading_has_a_fingerprint_of_its_own(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise cached features and results of the given weights would count as those of the changed ones."""
+    code = f"""
+import torch
+from sjepa import Encoder
+
+class Tuned(Encoder):
+    def forward(self, waveforms):
+        return list(super().forward(waveforms).hidden_states)
+
+def tuned():
+    encoder = Tuned.from_pretrained({str(run)!r})
+    with torch.no_grad():
+        encoder.encoder.layer_norm.weight.mul_(2.0)
+    return encoder
+"""
+    (tmp_path / "tuned_encoders.py").write_text(code)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    upstream = load_upstream("tuned_encoders:tuned")
+    with check_frozen(upstream):
+        assert upstream.fingerprint != load_upstream(str(run)).fingerprint
+
+
 def test_steps_that_are_not_there_are_refused(run: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"--step 5: .* has no checkpoint of that step, only of 4, 6, 8, 12;"):
         load_upstream(str(run), step=5)

@@ -30,9 +30,10 @@ def analyse_missing(
     out, restored = folder.analysis, None
     inputs = corpus_inputs(data, corpus.subset, sampled, folder.step)
     shown = inputs | {"utterances": utterances}
-    stale = [path for path in utterance_files(out) if is_stale(path, shown)]
+    present = utterance_files(out)
+    stale = [path for path in present if is_stale(path, shown)]
     analysed: dict[str, Findings] = {}
-    if len(utterance_files(out)) > len(stale):
+    if len(present) > len(stale):
         say(f"The page shows the utterances that are already in {out}")
     else:
         restored = RestoredRun(run, device)

@@ -74,12 +74,13 @@ class Upstream:
     """Centre of the first frame, in samples."""
     step: int | None = None
     """Step of the checkpoint, if one was requested."""
+    loaded_fingerprint: str = ""
+    """Hash of the weights, if it was computed when they were loaded here."""
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hash of all weights when they were loaded, or when it is first read. `check_unchanged` hashes them again."""
-        known = self.network.loaded_fingerprint if isinstance(self.network, Encoder) else ""
-        return known or hash_weights(self.network)
+        """Hash of all weights before the evaluation. `check_unchanged` hashes them again."""
+        return self.loaded_fingerprint or hash_weights(self.network)
 
     @property
     def parameters(self) -> int:
@@ -232,7 +233,8 @@ def wrap_encoder(name: str, encoder: Encoder, device: torch.device, precision: P
             return encode(encoder, utterances, device, partial(stack_states, precision=precision))
 
     states, width = encoder.config.layers + 1, encoder.config.hidden_size
-    return Upstream(name, states, width, device, run, encoder, precision)
+    known = encoder.loaded_fingerprint
+    return Upstream(name, states, width, device, run, encoder, precision, loaded_fingerprint=known)
 
 
 def load_hugging_face(

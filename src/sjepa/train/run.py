@@ -73,9 +73,7 @@ class Run:
     writer: checkpoint.Writer = field(default_factory=checkpoint.Writer)
     staging: checkpoint.Staging = field(default_factory=checkpoint.Staging)
     alarms: list[Alarm] = field(default_factory=list)  # alarms of the last logged line
-    best_masked: float = (
-        0.0  # best accuracy at masked frames in a logged interval, with the same kind and layer of targets
-    )
+    best_masked: float = 0.0  # best accuracy at masked frames of a logged line, since the targets changed
 
     @staticmethod
     def start(config: Config, device: torch.device) -> "Run":
