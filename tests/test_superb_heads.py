@@ -2,9 +2,10 @@
 
 import pytest
 import torch
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from sjepa.evaluate.superb.features import pad_states
-from sjepa.evaluate.superb.heads import FrameHead, RecurrentHead, UtteranceHead, WeightedSum
+from sjepa.evaluate.superb.heads import FrameHead, RecurrentHead, UtteranceHead, WeightedSum, run_both_ways
 
 
 def test_heads_have_the_shapes_and_sizes_of_the_protocol() -> None:
@@ -46,6 +47,20 @@ def test_a_head_ignores_padding(head: torch.nn.Module) -> None:
         alone = head(x[row : row + 1, :count], frames[row : row + 1])[0]
         expected = together[row] if alone.dim() == 1 else together[row, :count]
         torch.testing.assert_close(alone, expected, atol=1e-5, rtol=1e-5)
+
+
+def test_both_directions_are_those_of_packed_utterances() -> None:
+    layer = torch.nn.LSTM(16, 8, batch_first=True, bidirectional=True)
+    x, frames = torch.randn(4, 9, 16, requires_grad=True), torch.tensor([4, 9, 1, 6])
+    inside = (torch.arange(9) < frames[:, None])[:, :, None]
+    packed, _ = layer(pack_padded_sequence(x, frames, batch_first=True, enforce_sorted=False))
+    expected, _ = pad_packed_sequence(packed, batch_first=True)
+    found = run_both_ways(layer, x, frames) * inside
+    torch.testing.assert_close(found, expected)
+    weights = torch.randn_like(expected)
+    gradients = [torch.autograd.grad((y * weights).sum(), [x, *layer.parameters()]) for y in (found, expected)]
+    for ours, reference in zip(*gradients, strict=True):
+        torch.testing.assert_close(ours, reference, rtol=1e-4, atol=1e-5)
 
 
 def test_a_fifth_is_dropped_after_each_recurrent_layer() -> None:
