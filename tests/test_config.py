@@ -60,7 +60,8 @@ OURS = {
 LEFT_OUT = {
     "seed", "init_from", "augment.noise", "augment.speed_targets", "train.log_every", "phase1.ema_switch_every",
     "phase1.refit_every", "phase1.final_lr", "phase2.final_lr", "phase1.batch_seconds", "phase2.batch_seconds",
-    "phase1.buckets", "phase2.buckets", "train.muon_momentum", "train.muon_weight_decay",
+    "phase1.buckets", "phase2.buckets", "phase1.directions", "phase2.directions", "train.muon_momentum",
+    "train.muon_weight_decay",
 } | FREE  # fmt: skip
 
 
@@ -137,6 +138,14 @@ def test_base_has_the_size_of_hubert_base_and_the_papers_recipe() -> None:
         ("init_from = 'x'\n[phase1]\ntargets = 'same'", "phase 1 has no trained encoder to take targets from"),
         ("[encoder]\nheads = 7", "does not divide"),
         ("[phase1]\ndimensions = 40", "phase1.dimensions = 40: the features have only 39"),
+        (
+            "[phase2]\ndirections = 'discriminant'",
+            "phase2.directions = 'discriminant': set phase2.dimensions to a number",
+        ),
+        (
+            "[phase2]\ndirections = 'discriminant'\nk = 9\ndimensions = 9",
+            "set phase2.dimensions to a number from 1 to 8",
+        ),
         ("[phase2]\ndimensions = 800", "phase2.dimensions = 800: the features have only 768"),
         ("[mfcc]\ncepstra = 24", "mfcc.cepstra = 24: there are only 23 mel filters (mfcc.mels)"),
         ("[layer]\nchoice = 6", "the encoder has layers 0 to 5"),

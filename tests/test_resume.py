@@ -13,7 +13,11 @@ from sjepa import Encoder
 from sjepa.runs.folder import RunFolder
 from sjepa.train.loop import pretrain
 
-REFITTED = {"refit_every": 3, "dimensions": 4}  # a checkpoint and a refit fall on one step
+REFITTED = {
+    "refit_every": 3,
+    "dimensions": 4,
+    "directions": "discriminant",
+}  # a checkpoint and a refit fall on one step
 
 
 def test_a_run_killed_at_any_step_and_continued_equals_an_uninterrupted_one(

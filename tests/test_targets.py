@@ -19,10 +19,10 @@ from sjepa.model.predictor import ClusterHead
 from sjepa.targets import ema
 from sjepa.targets.clusters import Clusters, ClustersInfo, clusters_from_parts, save_clusters
 from sjepa.targets.features import Features
-from sjepa.targets.fit import GmmConfig, fit_mixture
+from sjepa.targets.fit import GmmConfig, find_clusters, fit_mixture
 from sjepa.targets.kinds import KINDS, FeatureInputs, TargetKind, TargetName, mfcc_features
 from sjepa.targets.layer import LayerChoice, LayerConfig, effective_rank, measure_effective_ranks
-from sjepa.targets.projection import PrincipalComponents
+from sjepa.targets.projection import Projection
 from sjepa.targets.targets import Targets
 from sjepa.train.loop import pretrain
 
@@ -260,10 +260,46 @@ def test_few_dimensions_are_the_principal_components_of_scikit_learn() -> None:
     assert targets.codebook.means.shape == (9, 5)
 
 
+def test_discriminant_directions_are_those_of_scikit_learn() -> None:
+    from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+
+    generator = torch.Generator().manual_seed(0)
+    classes = torch.randint(9, (600,), generator=generator)
+    mixing, centres = torch.randn(8, 8, generator=generator), 2.0 * torch.randn(9, 8, generator=generator)
+    frames = torch.randn(600, 8, generator=generator) @ mixing + centres[classes]
+    found = Projection(8, 5).fit(frames, classes).numpy()
+    reference = LinearDiscriminantAnalysis(solver="eigen", n_components=5)
+    expected = reference.fit_transform(frames.double().numpy(), classes.numpy())
+    expected -= expected.mean(0)
+    np.testing.assert_allclose(found, expected * np.sign((expected * found).sum(0)), rtol=1e-4, atol=1e-4)
+    means = np.stack([found[classes == label].mean(0) for label in range(9)])
+    np.testing.assert_allclose(np.cov((found - means[classes]).T, bias=True), np.eye(5), atol=1e-3)
+
+
+def test_targets_use_the_directions_that_separate_their_own_clusters() -> None:
+    clean = audio()
+    targets = fitted("encoder-gmm", clean, dimensions=5, directions="discriminant")
+    frames = targets.frames_to_fit(clean, 1).flatten(0, 1)
+    classes = find_clusters(frames, targets.components, targets.config, targets.seed)
+    assert len(classes.unique()) == targets.components
+    torch.testing.assert_close(targets.projection(frames), Projection(frames.shape[1], 5).fit(frames, classes))
+    posterior = targets.codebook.posterior(targets.projection(frames)).view(6, 74, -1)
+    torch.testing.assert_close(q_of(targets, clean), posterior, rtol=1e-4, atol=1e-5)
+
+
+def test_features_that_never_vary_do_not_disturb_discriminant_directions() -> None:
+    generator = torch.Generator().manual_seed(0)
+    classes = torch.randint(4, (400,), generator=generator)
+    frames = torch.randn(400, 5, generator=generator) + 6.0 * torch.eye(5)[classes]
+    constant = torch.cat([frames, torch.full((400, 2), 3.0)], dim=1)
+    alone, together = (Projection(x.shape[1], 3).fit(x, classes) for x in (frames, constant))
+    torch.testing.assert_close(together, alone, rtol=1e-3, atol=1e-3)
+
+
 def test_as_many_dimensions_as_features_are_a_rotation_with_fixed_signs() -> None:
     """Distances stay. An eigenvector has two signs: the largest entry of each direction is positive."""
     frames = torch.randn(200, 6, generator=torch.Generator().manual_seed(0)) * torch.arange(1.0, 7.0) + 3.0
-    projection = PrincipalComponents(6, 6)
+    projection = Projection(6, 6)
     found = projection.fit(frames)
     torch.testing.assert_close(torch.pdist(found), torch.pdist(frames), rtol=1e-4, atol=1e-5)
     rows = torch.linalg.lstsq(frames - frames.mean(0), found).solution.T

@@ -205,6 +205,10 @@ def check_features(config: Config, phase: PhaseConfig, name: str) -> None:
     available = kind.count_dimensions(config.encoder.hidden_size, config.mfcc)
     if phase.dimensions > available:
         raise UserError(f"{name}.dimensions = {phase.dimensions}: the features have only {available}")
+    if phase.directions == "discriminant" and not 0 < phase.dimensions < phase.k:
+        raise UserError(
+            f"{name}.directions = 'discriminant': set {name}.dimensions to a number from 1 to {phase.k - 1}"
+        )
 
 
 def check_first_targets(config: Config) -> None:

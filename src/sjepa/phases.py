@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from sjepa.bounds import CADENCE, COUNT, INDEX, LENGTH, NOT_NEGATIVE, SHARE, TEMPERATURE
 from sjepa.targets.ema import EmaConfig, decay_at
 from sjepa.targets.kinds import TargetName
+from sjepa.targets.projection import Directions
 
 Cadence = Annotated[int | float, CADENCE]
 """A whole number of steps, or a fraction of the phase if it has a decimal point."""
@@ -22,13 +23,16 @@ class PhaseConfig:
     """What the model predicts. mfcc-gmm and mfcc-kmeans: clusters of MFCCs, by a Gaussian mixture or by k-means.
     best-rq: codes of a random projection of log-mel. encoder-gmm and encoder-kmeans: clusters of a layer of a frozen
     copy of the encoder. online-gmm: the same, but copy and mixture follow the encoder. same: the targets of the
-    previous phase, with its k, dimensions, hard, temperature and centred. Phase 1 accepts the encoder's clusters only
-    with init_from, and never `same`."""
+    previous phase, with its k, dimensions, directions, hard, temperature and centred. Phase 1 accepts the encoder's
+    clusters only with init_from, and never `same`."""
     k: Annotated[int, COUNT] = 100
     """Components of the Gaussian mixture, or codes of the codebook."""
     dimensions: Annotated[int, INDEX] = 0
-    """Principal components of the features that the codebook reads; 0 uses the features themselves (paper). Posteriors
+    """Number of directions of the features that the codebook reads; 0 uses the features themselves (paper). Posteriors
     are softer in few dimensions."""
+    directions: Directions = "principal"
+    """Which directions: those of largest variance (principal components), or those that best separate k clusters of the
+    features (linear discriminant analysis, without labels)."""
     hard: bool = False
     """Replace each posterior by its argmax."""
     temperature: Annotated[float, TEMPERATURE] = 1.0
@@ -55,7 +59,7 @@ class PhaseConfig:
     ema_switch_every: Cadence = 0.05
     """Steps between changes of the target encoder's decay."""
     refit_every: Cadence = 0
-    """Steps between refits of online targets: principal components and mixture are fitted again to an hour of audio,
+    """Steps between refits of online targets: directions and mixture are fitted again to an hour of audio,
     starting from the current posteriors, so that components keep their meaning (not in the paper). 0 never refits."""
     batch_seconds: Annotated[float, NOT_NEGATIVE] = 0.0
     """Seconds of audio in a global batch of this phase; 0 uses `batches.seconds`."""

@@ -136,7 +136,7 @@ def describe_clusters(encoder: Encoder) -> str:
     clusters = encoder.clusters
     info = clusters.info
     reads = f"layer {info.layer}" if info.layer is not None else "the audio itself"
-    projected = f", {clusters.projection.components} principal components" if clusters.projection.components else ""
+    projected = f", projected to {clusters.projection.size} dimensions" if clusters.projection.size else ""
     centred = ", each utterance's mean subtracted" if info.centred else ""
     mixture = (
         f"the {info.targets} targets of phase {info.phase}, K = {clusters.components}, on {reads}{projected}{centred}"

@@ -26,7 +26,7 @@ from sjepa.model.formats import select_part
 from sjepa.model.predictor import ClusterHead
 from sjepa.targets.gmm import DiagonalGMM
 from sjepa.targets.kinds import KINDS, TargetName
-from sjepa.targets.projection import PrincipalComponents
+from sjepa.targets.projection import Projection
 
 BATCH = 65_536  # frames per forward pass of the head
 MIXTURE = ("weights", "means", "variances", "centre", "floor")
@@ -83,8 +83,8 @@ class Clusters(nn.Module):
         self.mixture = DiagonalGMM(*tensors["means"].shape)
         self.mixture.load_state_dict({name: tensors[name] for name in MIXTURE})
         projected = "projection.directions" in tensors
-        dimension, components = tensors["projection.directions"].shape if projected else (self.mixture.dimension, 0)
-        self.projection = PrincipalComponents(dimension, components)
+        dimension, size = tensors["projection.directions"].shape if projected else (self.mixture.dimension, 0)
+        self.projection = Projection(dimension, size)
         self.projection.load_state_dict(select_part(tensors, "projection."))
         self.features = None
         if not self.kind.reads_encoder:  # the encoder of the source is then not used

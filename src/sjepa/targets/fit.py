@@ -52,6 +52,13 @@ def require_frames(components: int, frames: int) -> None:
         )
 
 
+def find_clusters(frames: Tensor, components: int, config: GmmConfig, seed: int) -> Tensor:
+    """Return the k-means cluster (N,) of each frame (N, D)."""
+    frames = frames.float() - frames.mean(0)  # avoids cancellation in norms
+    generator = torch.Generator().manual_seed(seed)
+    return find_nearest(frames, kmeans(frames, components, config.kmeans_iterations, generator))
+
+
 def initial_mixture(frames: Tensor, centres: Tensor, floor: Tensor) -> DiagonalGMM:
     """Return a mixture with the weights, means and variances of the k-means clusters."""
     label = find_nearest(frames - frames.mean(0), centres - frames.mean(0))

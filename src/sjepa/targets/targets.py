@@ -11,10 +11,10 @@ from sjepa.audio.frames import frame_count
 from sjepa.errors import UserError
 from sjepa.model.encoder import EncoderNetwork
 from sjepa.targets import ema
-from sjepa.targets.fit import GmmConfig, anchor_mixture, require_frames
+from sjepa.targets.fit import GmmConfig, anchor_mixture, find_clusters, require_frames
 from sjepa.targets.gmm import DiagonalGMM, Statistics
 from sjepa.targets.kinds import KINDS, FeatureInputs, TargetName
-from sjepa.targets.projection import PrincipalComponents
+from sjepa.targets.projection import Directions, Projection
 
 
 class Targets(nn.Module):
@@ -28,6 +28,7 @@ class Targets(nn.Module):
         *,
         k: int,
         dimensions: int = 0,
+        directions: Directions = "principal",
         hard: bool = False,
         temperature: float = 1.0,
         centred: bool = False,
@@ -38,7 +39,7 @@ class Targets(nn.Module):
         self.hard = kind.is_hard(hard)
         self.temperature, self.centred = temperature, centred
         self.features = kind.features(inputs)
-        self.projection = PrincipalComponents(self.features.dimension, dimensions)
+        self.projection, self.directions = Projection(self.features.dimension, dimensions), directions
         self.codebook = DiagonalGMM(k, dimensions or self.features.dimension)
 
     @property
@@ -88,7 +89,8 @@ class Targets(nn.Module):
         """
         layers = frames.split(self.features.dimension, dim=1)
         before = self.projection(layers[0])
-        anchor_mixture(self.codebook, before, self.projection.fit(layers[-1]), self.config)
+        classes = self.codebook.posterior(before).argmax(1) if self.directions == "discriminant" else None
+        anchor_mixture(self.codebook, before, self.projection.fit(layers[-1], classes), self.config)
         distributed.broadcast_module(self.projection)
         distributed.broadcast_module(self.codebook)
 
@@ -110,7 +112,10 @@ class Targets(nn.Module):
         if learned.shape[1] != self.features.dimension:
             name = type(self.features).__name__
             raise ValueError(f"{name} has dimension {self.features.dimension}, but frames of width {learned.shape[1]}")
-        frames = self.projection.fit(learned)
+        classes = None
+        if self.directions == "discriminant":
+            classes = find_clusters(learned, self.components, self.config, self.seed)
+        frames = self.projection.fit(learned, classes)
         fitted, curve = self.kind.fit(frames, self.components, self.config, self.seed)
         self.codebook.load_state_dict(fitted.state_dict())
         if not self.kind.reads_encoder:  # a target encoder is the same on all ranks already

@@ -123,6 +123,7 @@ class Run:
             self.config.gmm,
             k=settings.k,
             dimensions=settings.dimensions,
+            directions=settings.directions,
             hard=settings.hard,
             temperature=settings.temperature,
             centred=settings.centred,
