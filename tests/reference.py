@@ -287,7 +287,7 @@ class Reference:
         self, phase: int, mixture: Mixture | None, output: dict[str, Tensor] | None, projection: dict[str, Tensor]
     ) -> None:
         """Start a phase with a fitted mixture, a new output layer of the head (none of either where kept), and the
-        principal components that the mixture sees (empty for all features)."""
+        directions that the mixture sees (empty for all features)."""
         if self.phase:
             self.before = learning_rate(self.settings, self.settings.steps - 1, self.before)
         self.phase, self.done = phase, 0
@@ -323,7 +323,10 @@ class Reference:
     def targets(self, clean: Tensor) -> Tensor:
         """q of every frame, (B, T, K); in phase 2 the mixture then moves on with the posterior at temperature 1."""
         if self.kind.startswith("mfcc"):
-            m = mfcc39(clean).to(self.precision)
+            m, reach = mfcc39(clean).to(self.precision), self.config.mfcc.context
+            at = lambda t: m[:, min(max(t, 0), m.shape[1] - 1)]  # noqa: E731
+            around = [torch.cat([at(t + d) for d in range(-reach, reach + 1)], dim=1) for t in range(m.shape[1])]
+            m = torch.stack(around, dim=1)
         else:
             layer = self.active if self.kind == "online-gmm" else self.fitted_layer
             m = encode(self.target, clean, None)[layer]

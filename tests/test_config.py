@@ -43,7 +43,7 @@ PAPER = {
 }  # fmt: skip
 # What the paper leaves open, or what it does not have at all.
 OURS = {
-    "mask.method": "distinct", "mask.lowest": None, "mask.views": 1, "mfcc.mels": 23,
+    "mask.method": "distinct", "mask.lowest": None, "mask.views": 1, "mfcc.mels": 23, "mfcc.context": 0,
     "gmm.relative_variance_floor": 1e-3, "gmm.minimum_count": 0.01, "gmm.reservoir": 200_000, "gmm.fit_hours": 100.0,
     "layer.smoothing": 0.5, "layer.utterances": 64, "layer.hysteresis": 0.0,
     "phase1.steps": 400_000, "phase2.steps": 400_000, "phase1.warmup": 20_000, "phase2.warmup": 0,

@@ -31,6 +31,10 @@ CASES: dict[str, dict[str, object]] = {
     "as many components in both": {"phase1": {"k": 8}, "phase2": {"k": 8, "centred": True}},
     "both paths at masked frames": {"train": {"masked_path": "both"}},
     "few dimensions": {"phase2": {"dimensions": 6, "directions": "discriminant"}},
+    "MFCCs with context": {
+        "mfcc": {"context": 2},
+        "phase1": {"dimensions": 6, "directions": "discriminant", "centred": True},
+    },
     "three phases": {"phase3": {"steps": 6, "k": 10, "dimensions": 5, "lr": 2e-4, "final_lr": 0.0}},
     "frozen front end": {"phase2": {"frontend_until": 5}},
     # With an attention start: other gradients of keys are rounding in part, which Muon enlarges.

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sjepa.audio.io import SAMPLE_RATE
-from sjepa.bounds import SIZE
+from sjepa.bounds import INDEX, SIZE
 
 WINDOW = 400
 FFT = 512
@@ -31,10 +31,13 @@ class MfccConfig:
     """Cepstral coefficients, C0 included; deltas and delta-deltas triple them."""
     mels: Annotated[int, SIZE] = 23
     """Mel filters."""
+    context: Annotated[int, INDEX] = 0
+    """Frames on each side that are joined to each frame (not in the paper). Use it with
+    `phase1.directions = "discriminant"`."""
 
     @property
     def dimension(self) -> int:
-        return 3 * self.cepstra
+        return 3 * self.cepstra * (2 * self.context + 1)
 
 
 @lru_cache
@@ -107,10 +110,16 @@ def add_deltas(features: Tensor) -> Tensor:
     return filtered.permute(0, 2, 3, 1).reshape(batch, frames, 3 * dimension)
 
 
+def add_context(features: Tensor, frames: int) -> Tensor:
+    """Join each frame with `frames` on each side, repeating the edges: (B, T, D) -> (B, T, (2 * frames + 1) * D)."""
+    times = torch.arange(features.shape[1], device=features.device)
+    return torch.cat([features[:, (times + d).clamp(0, len(times) - 1)] for d in range(-frames, frames + 1)], dim=2)
+
+
 @torch.no_grad()
 def mfcc(waveforms: Tensor, config: MfccConfig) -> Tensor:
-    """MFCC, deltas and delta-deltas at 50 frames per second: (B, N) -> (B, T, 3 * cepstra)."""
+    """MFCC, deltas and delta-deltas at 50 frames per second: (B, N) -> (B, T, dimension)."""
     energies = log_mel(waveforms, config.mels, SAMPLE_RATE * config.shift_ms // 1000)
     with torch.autocast(waveforms.device.type, enabled=False):
         features = add_deltas(energies @ cosine_transform(config.mels, config.cepstra, waveforms.device))
-    return features[:, :: 20 // config.shift_ms]
+    return add_context(features[:, :: 20 // config.shift_ms], config.context)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from sjepa.audio.frames import STRIDE
-from sjepa.audio.mfcc import MfccConfig, log_mel, mfcc
+from sjepa.audio.mfcc import MfccConfig, add_context, log_mel, mfcc
 
 CONTEXT = 5  # frames on each side of `mfcc+context`
 MELS = 80
@@ -29,15 +29,9 @@ def compute_baseline(name: str, waveform: Tensor) -> Tensor:
     x = mfcc(waveform, MfccConfig())
     x[..., 0] -= CEPSTRUM_0_MEAN
     x = x / cepstra_deviations(x.device)
-    return add_context(x) if name == "mfcc+context" else x
+    return add_context(x, CONTEXT) if name == "mfcc+context" else x
 
 
 @cache
 def cepstra_deviations(device: torch.device) -> Tensor:
     return torch.tensor(CEPSTRA_DEVIATIONS, device=device).repeat_interleave(MfccConfig().cepstra)
-
-
-def add_context(x: Tensor) -> Tensor:
-    """Concatenate each frame with its neighbours, repeating the edges: (1, T, D) -> (1, T, 11 D)."""
-    padded = torch.cat([x[:, :1].expand(-1, CONTEXT, -1), x, x[:, -1:].expand(-1, CONTEXT, -1)], dim=1)
-    return padded.unfold(1, 2 * CONTEXT + 1, 1).transpose(2, 3).flatten(2)
