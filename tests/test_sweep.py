@@ -394,6 +394,10 @@ def test_the_study_is_a_sweep_whose_variants_share_the_first_phase(monkeypatch: 
     assert {path.stem for path in (ROOT / "benchmarks" / "results" / "study-ablations").glob("*.json")} <= set(items)
     for name, item in items.items():
         stem, _, seed = name.rpartition("-")
-        if item.config is not None and stem not in ("soft", "long-soft") and not stem.startswith("paper"):
-            first = "long-soft" if stem.startswith("long") else "soft"
-            assert (item.parent, item.shared) == (items[f"{first}-{seed}"], 1), name
+        if item.config is None or stem.startswith("paper"):
+            continue
+        first = "long-soft" if stem.startswith("long") else "soft"
+        if item.config.mfcc.context:
+            first = "long-discriminant-mfcc"
+        shares = (None, 0) if stem == first else (items[f"{first}-{seed}"], 1)
+        assert (item.parent, item.shared) == shares, name
