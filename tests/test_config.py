@@ -147,6 +147,7 @@ def test_base_has_the_size_of_hubert_base_and_the_papers_recipe() -> None:
             "set phase2.dimensions to a number from 1 to 8",
         ),
         ("[phase2]\ndimensions = 800", "phase2.dimensions = 800: the features have only 768"),
+        ("[mfcc]\ncontext = 21", "mfcc.context = 21: it should lie between 0 and 20"),
         ("[mfcc]\ncepstra = 24", "mfcc.cepstra = 24: there are only 23 mel filters (mfcc.mels)"),
         ("[layer]\nchoice = 6", "the encoder has layers 0 to 5"),
         ("seed = -1", "seed = -1: a seed is not below 0"),

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sjepa.audio.io import SAMPLE_RATE
-from sjepa.bounds import INDEX, SIZE
+from sjepa.bounds import SIZE, Bound
 
 WINDOW = 400
 FFT = 512
@@ -31,7 +31,7 @@ class MfccConfig:
     """Cepstral coefficients, C0 included; deltas and delta-deltas triple them."""
     mels: Annotated[int, SIZE] = 23
     """Mel filters."""
-    context: Annotated[int, INDEX] = 0
+    context: Annotated[int, Bound(0, 20, "it should lie between 0 and 20")] = 0
     """Frames on each side that are joined to each frame (not in the paper). Use it with
     `phase1.directions = "discriminant"`."""
 
