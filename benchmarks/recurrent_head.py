@@ -17,19 +17,13 @@ from typing import cast
 import torch
 from output import to_markdown
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from sjepa.evaluate.superb.heads import RecurrentHead, run_both_ways
+from sjepa.evaluate.superb.heads import RecurrentHead, run_each_way, run_packed
 
 BATCH, FRAMES, DIMENSION, SYMBOLS = 16, (250, 500), 768, 32
 WIDTHS = {"lite": 256, "full": 1024}
 
 Layer = Callable[[nn.LSTM, Tensor, Tensor], Tensor]
-
-
-def run_packed(layer: nn.LSTM, x: Tensor, frames: Tensor) -> Tensor:
-    packed, _ = layer(pack_padded_sequence(x, frames, batch_first=True, enforce_sorted=False))
-    return pad_packed_sequence(packed, batch_first=True, total_length=x.shape[1])[0]
 
 
 def measure_step(head: RecurrentHead, run: Layer, x: Tensor, frames: Tensor) -> float:
@@ -56,7 +50,7 @@ def main() -> None:
         head = RecurrentHead(DIMENSION, SYMBOLS, width)
         taken: dict[str, list[float]] = {"packed": [], "one direction each": []}
         for _ in range(options.rounds):
-            for name, run in zip(taken, (run_packed, run_both_ways), strict=True):
+            for name, run in zip(taken, (run_packed, run_each_way), strict=True):
                 taken[name].append(measure_step(head, run, x, frames))
         seconds[f"{protocol}, width {width}"] = {name: round(statistics.median(t), 2) for name, t in taken.items()}
     found = {"seconds of a step": seconds, "machine": platform.machine(), "torch": torch.__version__}

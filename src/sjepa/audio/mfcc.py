@@ -122,4 +122,5 @@ def mfcc(waveforms: Tensor, config: MfccConfig) -> Tensor:
     energies = log_mel(waveforms, config.mels, SAMPLE_RATE * config.shift_ms // 1000)
     with torch.autocast(waveforms.device.type, enabled=False):
         features = add_deltas(energies @ cosine_transform(config.mels, config.cepstra, waveforms.device))
-    return add_context(features[:, :: 20 // config.shift_ms], config.context)
+    features = features[:, :: 20 // config.shift_ms]
+    return add_context(features, config.context) if config.context else features

@@ -20,7 +20,7 @@ from sjepa.progress import track
 from sjepa.runs.encoder import Encoder
 from sjepa.runs.heads import RunHeads
 from sjepa.targets.clusters import BATCH, Clusters
-from sjepa.targets.kmeans import find_nearest, kmeans
+from sjepa.targets.kmeans import assign_clusters, kmeans
 
 KMEANS_PASSES = 20
 
@@ -115,8 +115,7 @@ def kmeans_units(
     if not 1 <= clusters <= len(fitted_on):
         raise UserError(f"--clusters {clusters}: must be between 1 and the {len(fitted_on):,} frames")
     centres = kmeans(fitted_on, clusters, KMEANS_PASSES, torch.Generator().manual_seed(seed))
-    offset = frames.mean(0)  # avoids cancellation in norms
-    return find_nearest(frames - offset, centres - offset).cpu().numpy()
+    return assign_clusters(frames, centres).cpu().numpy()
 
 
 def require_clusters(upstream: Upstream) -> Clusters:

@@ -10,7 +10,7 @@ from torch import Tensor
 from sjepa.bounds import COUNT, INDEX, NOT_NEGATIVE, POSITIVE, SHARE
 from sjepa.errors import UserError
 from sjepa.targets.gmm import EMPTY, DiagonalGMM
-from sjepa.targets.kmeans import find_nearest, kmeans
+from sjepa.targets.kmeans import assign_clusters, kmeans
 
 ANCHOR_ITERATIONS = 3  # few, so that components keep their meaning
 
@@ -54,14 +54,13 @@ def require_frames(components: int, frames: int) -> None:
 
 def find_clusters(frames: Tensor, components: int, config: GmmConfig, seed: int) -> Tensor:
     """Return the k-means cluster (N,) of each frame (N, D)."""
-    frames = frames.float() - frames.mean(0)  # avoids cancellation in norms
-    generator = torch.Generator().manual_seed(seed)
-    return find_nearest(frames, kmeans(frames, components, config.kmeans_iterations, generator))
+    frames, generator = frames.float(), torch.Generator().manual_seed(seed)
+    return assign_clusters(frames, kmeans(frames, components, config.kmeans_iterations, generator))
 
 
 def initial_mixture(frames: Tensor, centres: Tensor, floor: Tensor) -> DiagonalGMM:
     """Return a mixture with the weights, means and variances of the k-means clusters."""
-    label = find_nearest(frames - frames.mean(0), centres - frames.mean(0))
+    label = assign_clusters(frames, centres)
     size = torch.zeros(len(centres), device=frames.device).index_add_(
         0, label, torch.ones_like(label, dtype=torch.float)
     )

@@ -14,6 +14,12 @@ def find_nearest(frames: Tensor, centres: Tensor) -> Tensor:
     return torch.cat([torch.argmax(chunk @ centres.t() - half_norms, dim=1) for chunk in frames.split(BATCH)])
 
 
+def assign_clusters(frames: Tensor, centres: Tensor) -> Tensor:
+    """Return the index of the closest centre for each frame. Both are centred first, to avoid cancellation in norms."""
+    offset = frames.mean(0)
+    return find_nearest(frames - offset, centres - offset)
+
+
 def kmeans(frames: Tensor, components: int, iterations: int, generator: torch.Generator) -> Tensor:
     """Return centres (K, D). They start at random frames. Each pass uses mini-batches and re-seeds empty clusters."""
     count = len(frames)
