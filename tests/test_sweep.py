@@ -399,5 +399,7 @@ def test_the_study_is_a_sweep_whose_variants_share_the_first_phase(monkeypatch: 
         first = "long-soft" if stem.startswith("long") else "soft"
         if item.config.mfcc.context:
             first = "long-discriminant-mfcc"
+        if item.config.augment.speed:
+            first = "long-speed"
         shares = (None, 0) if stem == first else (items[f"{first}-{seed}"], 1)
         assert (item.parent, item.shared) == shares, name
