@@ -13,14 +13,15 @@ from conftest import NO_DROPOUT, change, micro_config
 
 from sjepa.audio.mfcc import MfccConfig, mfcc
 from sjepa.config import Config
-from sjepa.device import describe_gpu_sharing
+from sjepa.cuda_graphs import StepGraphs
+from sjepa.device import cuda_stream, describe_gpu_sharing
 from sjepa.evaluate.probes import linear_probe, mlp_probe
 from sjepa.model import gpu_support
 from sjepa.model.encoder_config import EncoderConfig
 from sjepa.model.sjepa import SJEPA
 from sjepa.runs import checkpoint
 from sjepa.runs.encoder import Encoder
-from sjepa.train.compute import compile_parts
+from sjepa.train.compute import SideStream, compile_parts
 from sjepa.train.loop import pretrain
 from sjepa.train.metrics import Speed
 
@@ -165,6 +166,27 @@ def test_recomputed_layers_can_be_captured_with_dropout(corpus: Path, tmp_path: 
     losses = [line["loss"] for line in lines(tmp_path / "run", "train") if line["phase"] == 1]
     assert len(losses) == 6
     assert losses[-1] < losses[0]
+
+
+def test_a_lack_of_memory_during_a_capture_is_not_hidden() -> None:
+    """Work of a second stream that was not joined makes the end of the capture fail too."""
+    graphs, beside, sizes = StepGraphs(), SideStream(torch.device("cuda")), iter([1, 2**50])
+
+    def work(x: torch.Tensor) -> None:
+        with beside():
+            torch.empty(next(sizes), dtype=torch.uint8, device=x.device)
+        beside.join()
+
+    x = torch.zeros(4, device="cuda")
+    graphs.run("kind", [x], work)
+    with pytest.raises(torch.OutOfMemoryError):
+        graphs.run("kind", [x], work)
+
+
+def test_streams_stay_apart_in_a_process_that_trains_many_runs() -> None:
+    device = torch.device("cuda")
+    graphs, beside = ({make().stream for _ in range(40)} for make in (StepGraphs, lambda: SideStream(device)))
+    assert len(graphs | beside | {cuda_stream("copies", device)}) == 3
 
 
 def test_waiting_counts_only_where_the_gpu_has_nothing_to_do() -> None:

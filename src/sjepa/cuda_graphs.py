@@ -2,9 +2,12 @@
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from contextlib import suppress
 
 import torch
 from torch import Tensor
+
+from sjepa.device import cuda_stream
 
 MOST_GRAPHS = 512  # LayerDrop alone causes 64 kinds of step; each graph takes a few megabytes of driver memory
 
@@ -19,11 +22,12 @@ class StepGraphs:
     """
 
     def __init__(self) -> None:
-        self.stream = torch.cuda.Stream()
+        self.stream = cuda_stream("graphs", torch.device("cuda", torch.cuda.current_device()))
         self.inputs: dict[Hashable, list[Tensor]] = {}
         self.clear()
 
     def clear(self) -> None:
+        torch.cuda.synchronize()  # a graph that is dropped may still run
         self.graphs: OrderedDict[Hashable, torch.cuda.CUDAGraph] = OrderedDict()
         self.pool = torch.cuda.graph_pool_handle()
         torch.cuda.empty_cache()
@@ -39,6 +43,7 @@ class StepGraphs:
             self.clear()
             work(*inputs)
             self.inputs[compiled] = [torch.empty_like(tensor) for tensor in inputs]
+            torch.cuda.synchronize()  # expandable segments are returned while other streams still use them
             torch.cuda.empty_cache()
             return
         for captured, new in zip(self.inputs[compiled], inputs, strict=True):
@@ -60,6 +65,9 @@ class StepGraphs:
             graph.capture_begin(self.pool, capture_error_mode="thread_local")
             try:
                 work(*inputs)
-            finally:
-                graph.capture_end()
+            except BaseException:
+                with suppress(RuntimeError):  # it would hide the first error, such as a lack of memory
+                    graph.capture_end()
+                raise
+            graph.capture_end()
         return graph

@@ -54,6 +54,20 @@ def choose_device(wanted: str) -> "torch.device":
     return torch.device("cpu")
 
 
+@cache
+def cuda_stream(
+    purpose: Literal["copies", "targets", "gradients", "graphs"], device: "torch.device"
+) -> "torch.cuda.Stream":
+    """Return the CUDA stream of this process for a purpose.
+
+    torch deals 32 streams in turn. If each run took its own, two purposes would share a stream in a process that trains
+    many runs, and a copy would become part of a captured graph.
+    """
+    import torch
+
+    return torch.cuda.Stream(device)
+
+
 def describe_gpu_sharing() -> str:
     """Return how much of the GPU's memory other programs hold, or nothing if they hold little or there is no GPU.
 

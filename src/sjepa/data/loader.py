@@ -7,7 +7,6 @@ import threading
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
-from functools import cache
 from multiprocessing.process import BaseProcess
 from typing import Annotated, Literal
 
@@ -27,6 +26,7 @@ from sjepa.data.prefetch import Order, Prefetch, place_orders
 from sjepa.data.sampler import BatchPlan, BatchSpec, split_evenly
 from sjepa.data.storage import ByteRange, UnreachableError
 from sjepa.data.workers import choose_workers, describe_end, find_ended, ignore_stop_signals, record_processes
+from sjepa.device import cuda_stream
 from sjepa.errors import UserError
 from sjepa.stopping import stop_waiting_if_asked
 from sjepa.torch_private import end_workers
@@ -272,15 +272,9 @@ def load_in_process(reader: BatchReader, specs: Iterator[BatchSpec]) -> Generato
         yield reader[order.spec]
 
 
-@cache
-def copy_stream(device: torch.device) -> torch.cuda.Stream:
-    """The stream of all copies. torch has 32 streams and reuses them, so loaders must not take one each."""
-    return torch.cuda.Stream(device)
-
-
 def copy_to_device(batches: Generator[Batch, None, None], device: torch.device) -> Generator[Batch, None, None]:
     """Copy batches to a GPU ahead of time, on a separate CUDA stream."""
-    stream = copy_stream(device)
+    stream = cuda_stream("copies", device)
 
     def copy_batches() -> Generator[Batch, None, None]:
         with closing(batches):

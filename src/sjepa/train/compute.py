@@ -6,6 +6,7 @@ from contextlib import contextmanager
 import torch
 
 from sjepa.config import Config
+from sjepa.device import cuda_stream
 from sjepa.model.encoder import EncoderNetwork
 from sjepa.model.gpu_support import has_bf16, kernels_work
 from sjepa.torch_private import disable_padded_buffers, raise_recompile_limit, silence_compiler
@@ -36,7 +37,7 @@ class SideStream:
     """A second CUDA stream, for work that runs in parallel with the step until `join`."""
 
     def __init__(self, device: torch.device):
-        self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self.stream = cuda_stream("targets", device) if device.type == "cuda" else None
 
     @contextmanager
     def __call__(self) -> Iterator[None]:

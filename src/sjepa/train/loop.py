@@ -1,5 +1,6 @@
 """Pre-training: the paper's algorithm, all phases in one run."""
 
+import faulthandler
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack, closing, nullcontext
@@ -118,6 +119,8 @@ def run_to_end(job: Job, request: StopRequest) -> None:
     """Open the run, the audio and the log, then train the phases that have not ended."""
     config, data, folder, settings = job.config, job.data, job.folder, job.config.batches
     device = distributed.setup(config.train.device)
+    if device.type == "cuda":
+        faulthandler.enable()  # if the driver crashes, print where every thread is
     distributed.run_on_main_rank(lambda: prepare(folder, config, job.branch_from))
     check_shared_disk(folder)
     stop_if_asked()

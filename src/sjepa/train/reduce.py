@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from sjepa.device import cuda_stream
 from sjepa.torch_private import copy_all
 
 
@@ -29,7 +30,7 @@ class StepSum:
         self.places = {p: part.view_as(p) for p, part in zip([*self.early, *self.late], parts, strict=False)}
         self.numbers = parts[-1]
         self.first = sum(p.numel() for p in self.early)
-        self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self.stream = cuda_stream("gradients", device) if device.type == "cuda" else None
         self.pending: dist.Work | None = None
 
     def start(self) -> None:
