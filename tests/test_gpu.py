@@ -170,12 +170,14 @@ def test_recomputed_layers_can_be_captured_with_dropout(corpus: Path, tmp_path: 
 
 def test_a_lack_of_memory_during_a_capture_is_not_hidden() -> None:
     """Work of a second stream that was not joined makes the end of the capture fail too."""
-    graphs, beside, sizes = StepGraphs(), SideStream(torch.device("cuda")), iter([1, 2**50])
+    graphs = StepGraphs()
+    side_stream = SideStream(torch.device("cuda"))
+    sizes = iter([1, 2**50])  # the second, a petabyte, is asked for during the capture
 
     def work(x: torch.Tensor) -> None:
-        with beside():
+        with side_stream():
             torch.empty(next(sizes), dtype=torch.uint8, device=x.device)
-        beside.join()
+        side_stream.join()
 
     x = torch.zeros(4, device="cuda")
     graphs.run("kind", [x], work)
@@ -185,8 +187,9 @@ def test_a_lack_of_memory_during_a_capture_is_not_hidden() -> None:
 
 def test_streams_stay_apart_in_a_process_that_trains_many_runs() -> None:
     device = torch.device("cuda")
-    graphs, beside = ({make().stream for _ in range(40)} for make in (StepGraphs, lambda: SideStream(device)))
-    assert len(graphs | beside | {cuda_stream("copies", device)}) == 3
+    of_graphs = {StepGraphs().stream for _ in range(40)}
+    of_targets = {SideStream(device).stream for _ in range(40)}
+    assert len(of_graphs | of_targets | {cuda_stream("copies", device)}) == 3
 
 
 def test_waiting_counts_only_where_the_gpu_has_nothing_to_do() -> None:
