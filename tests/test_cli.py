@@ -248,6 +248,27 @@ def test_a_lack_of_memory_names_the_options_that_need_less(monkeypatch: pytest.M
     refused(sjepa("units"), "not enough memory: choose smaller sizes")
 
 
+def test_an_error_of_the_gpu_is_one_line() -> None:
+    """In a separate process, because it ends without freeing anything."""
+    code = """
+import sys, torch
+from sjepa import cli
+def fail(arguments):
+    print("Phase 1")
+    raise torch.AcceleratorError(sys.argv[2] + "\\nCUDA kernel errors might be asynchronously reported")
+cli.dispatch = fail
+cli.main([sys.argv[1]])
+"""
+
+    def run(command: str, error: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([sys.executable, "-c", code, command, error], capture_output=True, text=True)
+
+    done = run("pretrain", "CUDA error: unspecified launch failure")
+    assert (done.returncode, done.stdout) == (cli.TEMPORARY, "Phase 1\n")
+    assert done.stderr == "sjepa: the GPU reported an error: unspecified launch failure; the same command continues\n"
+    refused(run("pretrain", "CUDA error: out of memory"), "not enough memory: try --train.accumulate 4")
+
+
 def test_an_error_that_names_no_file_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(_: list[str]) -> None:
         raise OSError("a fault of ours")

@@ -21,6 +21,8 @@ from sjepa.model.encoder_config import EncoderConfig
 from sjepa.model.sjepa import SJEPA
 from sjepa.runs import checkpoint
 from sjepa.runs.encoder import Encoder
+from sjepa.runs.folder import RunFolder
+from sjepa.settings_file import to_toml
 from sjepa.train.compute import SideStream, compile_parts
 from sjepa.train.loop import pretrain
 from sjepa.train.metrics import Speed
@@ -183,6 +185,33 @@ def test_a_lack_of_memory_during_a_capture_is_not_hidden() -> None:
     graphs.run("kind", [x], work)
     with pytest.raises(torch.OutOfMemoryError):
         graphs.run("kind", [x], work)
+
+
+FAILING = """
+import sys, torch
+from sjepa import cli
+from sjepa.train import loop
+step = loop.train_step
+def fail(run, *rest):
+    step(run, *rest)
+    if run.step == 3:
+        torch._assert_async(torch.zeros(1, device="cuda"))
+loop.train_step = fail
+cli.main(sys.argv[1:])
+"""
+
+
+def test_a_failure_of_the_gpu_ends_a_run_in_good_order(corpus: Path, tmp_path: Path) -> None:
+    """After it, even freeing memory fails, also in the thread that copies batches."""
+    out, settings = tmp_path / "run", tmp_path / "settings.toml"
+    settings.write_text(to_toml(on_gpu(checkpoint_every=2)))
+    call = [sys.executable, "-c", FAILING, "pretrain", "--preset", settings, "--data", corpus, "--out", out]
+    done = subprocess.run(call, capture_output=True, text=True)
+    message = "sjepa: the GPU reported an error: device-side assert triggered; the same command continues"
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (75, message), done.stderr
+    assert "Traceback" not in done.stderr
+    assert RunFolder(out).history[-1]["stopped"]["reason"] == "error"
+    assert pretrain(RunFolder(out).config(), corpus, out, show=False)
 
 
 def test_streams_stay_apart_in_a_process_that_trains_many_runs() -> None:

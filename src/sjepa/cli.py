@@ -84,13 +84,23 @@ def report_lack_of_memory(command: str) -> None:
     print("sjepa: not enough memory: " + "; ".join(filter(None, (sharing, hint))), file=sys.stderr)
 
 
-def is_out_of_memory(error: RuntimeError) -> bool:
-    """Return whether torch ran out of memory. Do not import torch to find out."""
+def handle_torch_error(error: RuntimeError, command: str, arguments: list[str]) -> None:
+    """Report a lack of memory or an error of the GPU, and exit. Return if the error is another one."""
     if "torch" not in sys.modules:
-        return False
+        return
+    import torch
+
     from sjepa.torch_private import is_failed_allocation
 
-    return is_failed_allocation(error)
+    if is_failed_allocation(error):
+        report_lack_of_memory(command)
+        sys.exit(2)
+    if isinstance(error, torch.AcceleratorError):
+        reason = str(error).splitlines()[0].removeprefix("CUDA error: ")
+        hint = suggest_continuing(command, arguments)
+        print(f"sjepa: the GPU reported an error: {reason}{hint}", file=sys.stderr, flush=True)
+        sys.stdout.flush()
+        os._exit(TEMPORARY)  # an orderly exit frees memory of the GPU, and torch aborts the process if that fails
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -124,10 +134,8 @@ def main(arguments: list[str] | None = None) -> None:
         report_lack_of_memory(command)
         sys.exit(2)
     except RuntimeError as error:
-        if not is_out_of_memory(error):
-            raise
-        report_lack_of_memory(command)
-        sys.exit(2)
+        handle_torch_error(error, command, arguments)
+        raise
     except (KeyboardInterrupt, StoppedError):
         print(f"sjepa: interrupted{suggest_continuing(command, arguments)}", file=sys.stderr)
         sys.exit(INTERRUPTED)

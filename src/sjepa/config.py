@@ -49,7 +49,7 @@ class TrainConfig:
     masked_path: Literal["predictor", "both"] = "predictor"
     """The output that the cluster head reads at masked frames: the predictor's, or both, as two terms."""
     compile: bool = True
-    """Compile the network on a GPU."""
+    """Compile the network on a GPU, and replay its steps as CUDA graphs."""
     device: Device = "auto"
     """Device; auto uses a GPU if there is one."""
     log_every: Annotated[int, COUNT] = 100

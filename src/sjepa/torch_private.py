@@ -47,8 +47,16 @@ def count_compiled_graphs() -> int:
 
 
 def is_failed_allocation(error: RuntimeError) -> bool:
-    """Return whether torch ran out of memory. A GPU has its own exception class; on a CPU, only the message tells."""
-    words = ("can't allocate memory", "not enough memory", "Storage size calculation overflowed")
+    """Return whether torch ran out of memory.
+
+    Torch's own allocator for GPUs has an exception class. Elsewhere, only the message tells.
+    """
+    words = (
+        "can't allocate memory",
+        "not enough memory",
+        "Storage size calculation overflowed",
+        "CUDA error: out of memory",  # of the driver, for example when it makes a CUDA graph
+    )
     return isinstance(error, torch.OutOfMemoryError) or any(word in str(error) for word in words)
 
 

@@ -4,7 +4,7 @@ import copy
 import os
 import queue
 import threading
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from multiprocessing.process import BaseProcess
@@ -34,6 +34,10 @@ from sjepa.torch_private import end_workers
 WAIT = 0.2  # seconds between two looks at a request to stop while no batch is ready
 READY = 3  # batches that are prepared ahead
 OTHERS = 20  # substitutes to try, long enough ones and then shorter ones, if every utterance of a batch is damaged
+
+unraised: list[BaseException] = []
+"""Errors of loading in the background after its end. They refer to pinned memory, which must not be freed if the GPU
+has failed: torch would abort the process."""
 
 
 @dataclass(frozen=True)
@@ -87,8 +91,15 @@ class Batch:
         """The tensors that a step needs on the device."""
         return [self.waveforms, self.masks, self.draws]
 
+    def pin(self) -> "Batch":
+        """Return a copy in memory that a GPU can read while the host goes on."""
+        return self.convert(Tensor.pin_memory)
+
     def to(self, device: torch.device) -> "Batch":
-        waveforms, masks, draws = (tensor.pin_memory().to(device, non_blocking=True) for tensor in self.inputs)
+        return self.convert(lambda tensor: tensor.to(device, non_blocking=True))
+
+    def convert(self, change: Callable[[Tensor], Tensor]) -> "Batch":
+        waveforms, masks, draws = map(change, self.inputs)
         return replace(self, waveforms=waveforms, masks=masks, draws=draws)
 
 
@@ -280,7 +291,8 @@ def copy_to_device(batches: Generator[Batch, None, None], device: torch.device) 
         with closing(batches):
             for batch in batches:
                 with torch.cuda.stream(stream):
-                    moved = batch.to(device)
+                    pinned = batch.pin()  # named, because freeing it aborts the process if the GPU has failed
+                    moved = pinned.to(device)
                 stream.synchronize()  # the thread that prefetches waits, not the step
                 yield moved
 
@@ -353,7 +365,8 @@ def run_ahead(items: Generator[Batch, None, None]) -> Generator[Batch, None, Non
                 if not put(item):
                     return
         except BaseException as error:
-            put(error)
+            if not put(error):
+                unraised.append(error)
         finally:
             items.close()
 
