@@ -181,7 +181,7 @@ def read_batches(folder: Path, s: SimpleNamespace, device: str) -> Iterator[tupl
     for path in sorted(p for p in folder.rglob("*") if p.suffix in (".wav", ".flac", ".ogg", ".opus", ".mp3")):
         samples, rate = soundfile.read(path, dtype="float32", always_2d=True)
         audio.append(soxr.resample(samples.mean(1), rate, 16_000))
-    audio = [x for x in audio if len(x) >= 16_000]
+    audio = [x for x in audio if len(x) >= 16_000] or sys.exit(f"{folder} has no audio of a second or longer")
     while True:
         chosen = [audio[i] for i in rng.integers(len(audio), size=s.batch)]
         length = min(round(16_000 * s.seconds), *map(len, chosen))

@@ -147,6 +147,20 @@ def test_what_has_happened_cannot_change(corpus: Path, micro: Make, finished_run
             pretrain(micro(**changes), corpus, finished_run, show=False)
 
 
+def test_a_run_that_is_continued_in_another_folder_asks_for_its_audio(
+    corpus: Path, tmp_path: Path, micro: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(corpus.parent)
+    assert pretrain(micro(), corpus.name, tmp_path / "run", show=False, last_phase=1)
+    monkeypatch.chdir(tmp_path)
+    asked = f"started with --data {corpus.name}, but {corpus.name} is not here: run this command in the same folder"
+    with pytest.raises(UserError, match=asked):
+        dispatch(["pretrain", "--out", "run"])
+    dispatch(["pretrain", "--out", "run", "--data", str(corpus)])
+    assert RunFolder("run").is_complete
+    dispatch(["pretrain", "--out", "run"])  # a complete run needs no audio
+
+
 def test_a_run_continues_on_other_audio_if_requested(
     corpus: Path, tmp_path: Path, copied: Path, micro: Make, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,13 +2,16 @@
 
 import itertools
 import json
+import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from sjepa.data import espeak
 from sjepa.data.synthetic import VOICES, Spoken, sentences, speak, synthesise_corpus
 from sjepa.errors import UserError
 
@@ -119,6 +122,20 @@ def test_the_same_call_is_bit_identical_whatever_was_synthesised_in_between() ->
     second = speak("A huge yellow vase.", VOICES[0])
     assert np.array_equal(first.samples, second.samples)
     assert (first.phones, first.words) == (second.phones, second.words)
+
+
+def test_ctrl_c_while_espeak_calls_back_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exception in a function that C calls would be dropped, together with the audio of that call."""
+    make_phoneme, calls = espeak.Phoneme, itertools.count()
+
+    def interrupt(*fields: Any) -> espeak.Phoneme:
+        if next(calls) == 5:
+            signal.raise_signal(signal.SIGINT)
+        return make_phoneme(*fields)
+
+    monkeypatch.setattr(espeak, "Phoneme", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        speak("The tall ship sailed east.", VOICES[0])
 
 
 def test_all_voices_sound_different() -> None:

@@ -19,7 +19,7 @@ def usage(program: str, kind: str, choices: Mapping[str, str], note: str = "") -
 def choose(program: str, kind: str, choices: Mapping[str, str], arguments: list[str], note: str = "") -> str | None:
     """Return the choice that the first argument names. If it asks for help, print it with a note and return None."""
     word = arguments[0] if arguments else "--help"
-    if word in ("-h", "--help"):
+    if word in ("-h", "--help", "help"):
         print(usage(program, kind, choices, note))
         return None
     if word in choices:

@@ -80,6 +80,8 @@ def run(arguments: list[str]) -> None:
     from sjepa.train.loop import pretrain
 
     data = command.data or (known.data if known is folder else sections_at_branch(known, config)[-1].data)
+    if not command.data and folder.step < config.steps:
+        require_earlier_audio(data)
     choices = {"branch_from": command.branch_from, "replace_data": command.replace_data, "last_phase": last or None}
     if not pretrain(config, data, command.out, **choices):
         if distributed.world_size() == 1:  # torchrun would treat this exit code as a failure
@@ -93,3 +95,16 @@ def run(arguments: list[str]) -> None:
             print(f"{remain}: sjepa pretrain --out {command.out} continues")
         else:
             print(f"Next: sjepa report {command.out}, or sjepa embed AUDIO --encoder {command.out} --out FOLDER")
+
+
+def require_earlier_audio(data: str) -> None:
+    """Raise UserError if the audio that a run was started with is not there, for example in another working folder."""
+    from sjepa.data.opening import parse_weights
+    from sjepa.data.storage import is_url
+
+    for where, _ in parse_weights(data):
+        if not is_url(where) and not Path(where).exists():
+            raise UserError(
+                f"the run was started with --data {data}, but {where} is not here: run this command in the same folder "
+                "as the first one, or give --data"
+            )

@@ -7,6 +7,7 @@ import itertools
 import re
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Literal, NamedTuple
@@ -59,7 +60,17 @@ _Callback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes
 
 
 def run_espeak(text: str, voice: Voice) -> tuple[np.ndarray, list[Phoneme]]:
-    """Return espeak's 16-bit samples and its phonemes."""
+    """Return espeak's 16-bit samples and its phonemes.
+
+    It runs in a thread of its own, because Ctrl-C is raised in the main thread. If it were raised in the function that
+    espeak calls, ctypes would drop it, together with a piece of the audio.
+    """
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(call_espeak, text, voice).result()
+
+
+def call_espeak(text: str, voice: Voice) -> tuple[np.ndarray, list[Phoneme]]:
+    """Do what `run_espeak` does, in this thread."""
     loader = _espeak_loader()
     chunks: list[bytes] = []
     phonemes: list[Phoneme] = []

@@ -202,7 +202,9 @@ def read_weights(file: Path) -> dict[str, Tensor]:
         with file.open("rb") as opened:
             plain = opened.read(9)[8:] == b"{"
         found: Any = safetensors.torch.load_file(file) if plain or file.suffix == ".safetensors" else load_tensors(file)
-    except (OSError, safetensors.SafetensorError, ValueError, RuntimeError, TypeError, KeyError) as error:
+    except safetensors.SafetensorError as error:
+        raise UserError(f"{file} is damaged or incomplete ({error}): copy it here again") from error
+    except (OSError, ValueError, RuntimeError, TypeError, KeyError) as error:
         raise UserError(f"{file} cannot be read: {error}") from error
     found = found if isinstance(found, dict) else {}
     found = next((found[name] for name in NESTED if isinstance(found.get(name), dict)), found)

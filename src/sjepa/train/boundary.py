@@ -45,7 +45,8 @@ def begin_phase(
     layer = None if targets.target_encoder is None else run.next_layer
     facts = {"phase": phase.number, "targets": targets.name, "k": targets.components, "active_layer": layer}
     log.write("phase", run.step, **facts, log_likelihood=curve)
-    on = "" if layer is None else f" on layer {layer} of the target encoder"
+    whose = "the target encoder" if targets.online else "a frozen copy of the encoder"
+    on = "" if layer is None else f" on layer {layer} of {whose}"
     say(f"Phase {phase.number}: {phase.config.steps:,} steps, {targets.name} targets{on}, K = {targets.components}")
 
 

@@ -46,9 +46,10 @@ def read_subset(root: Path, subset: str, need_text: bool = True) -> list[Utteran
         texts = {name: text.strip() for name, text in read_transcripts(str(transcript)).items() if text.strip()}
         missing = sorted(texts.keys() - audio.keys())
         if missing and need_text:
+            more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
             raise UserError(
-                f"labels without audio: {transcript} names {missing[0]}, which is not in {chapter}; "
-                "add the audio, or remove its line from the transcript"
+                f"labels without audio: {transcript} names {missing[0]}{more}, not in {chapter}; "
+                "add the audio, or remove such lines from the transcripts"
             )
         unlabelled += [path for name, path in audio.items() if name not in texts]
         names = sorted(texts if need_text else audio)
