@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from sjepa.audio.io import SAMPLE_RATE
+from sjepa.counts import name_first
 from sjepa.errors import UserError
 from sjepa.fields import NUMBER, TEXT, WHOLE, Kind, check_fields, list_of, shorten
 from sjepa.files import read_json, save_tensors, write_whole
@@ -263,5 +264,4 @@ def fingerprint_weights(weights: dict[str, Tensor]) -> str:
 
 
 def preview(names: list[str]) -> str:
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return (", ".join(names[:NAMED]) or "none") + more
+    return name_first(names, NAMED) or "none"

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sjepa.audio.io import EXTENSIONS
+from sjepa.counts import name_first
 from sjepa.data.layouts.librispeech import read_sexes, read_transcripts
 from sjepa.errors import UserError
 from sjepa.evaluate.superb.records import Fold, Utterance, find_folder, read_json_lines, split_by_speaker
@@ -46,9 +47,8 @@ def read_subset(root: Path, subset: str, need_text: bool = True) -> list[Utteran
         texts = {name: text.strip() for name, text in read_transcripts(str(transcript)).items() if text.strip()}
         missing = sorted(texts.keys() - audio.keys())
         if missing and need_text:
-            more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
             raise UserError(
-                f"labels without audio: {transcript} names {missing[0]}{more}, not in {chapter}; "
+                f"labels without audio: {transcript} names {name_first(missing)}, not in {chapter}; "
                 "add the audio, or remove such lines from the transcripts"
             )
         unlabelled += [path for name, path in audio.items() if name not in texts]

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, TypeVar
 import numpy as np
 
 from sjepa.audio.io import AudioInfo, BadAudioError, clip_stretch, read_audio, read_header
-from sjepa.counts import format_count
+from sjepa.counts import format_count, name_first
 from sjepa.data.corpus import audio_files
 from sjepa.data.layouts.manifest import lines
 from sjepa.data.storage import ByteRange, read_bytes
@@ -189,8 +189,7 @@ def require_audio(paths: Sequence[Path], source: str) -> None:
     """Raise UserError if the audio of a label is missing."""
     missing = [path for path in paths if not path.is_file()]
     if missing:
-        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        raise UserError(f"labels without audio: {source} names {missing[0]}{more}, which does not exist")
+        raise UserError(f"labels without audio: {source} names {name_first(missing)}, which does not exist")
 
 
 def report_unlabelled(folder: Path, labelled: Sequence[Path]) -> None:
