@@ -199,6 +199,26 @@ def test_signals_again_and_again_from_the_start_end_a_command_in_good_order(
     assert "the same command continues" in output
 
 
+COMPILING = """
+import functools, os, signal
+from sjepa.torch_private import start_compile_workers
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: print("asked to stop", flush=True))
+    start_compile_workers()
+    from torch._inductor.async_compile import AsyncCompile
+    pool = AsyncCompile.process_pool()
+    pool.submit(functools.partial(os.killpg, os.getpgid(0), signal.SIGTERM)).result()
+    print("compiled", pool.submit(os.getpid).result() != os.getpid())
+"""
+
+
+def test_a_signal_to_all_processes_of_a_job_leaves_the_compiler_working() -> None:
+    """Otherwise a run would not reach the end of its first step, and not stop."""
+    call = [sys.executable, "-c", COMPILING]
+    done = subprocess.run(call, start_new_session=True, capture_output=True, text=True, timeout=120)
+    assert done.stdout.splitlines() == ["asked to stop", "compiled True"], done.stderr
+
+
 def wait_for(command: Command, words: str, seconds: float = 60) -> None:
     until = time.monotonic() + seconds
     while words not in command.text:

@@ -1,6 +1,7 @@
 """Private APIs of torch, used only in this module, because a new version of torch may change them."""
 
 import logging
+import signal
 import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -9,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import create_selective_checkpoint_contexts
+
+from sjepa.stopping import SIGNALS
 
 
 def raise_recompile_limit(limit: int) -> None:
@@ -36,6 +39,23 @@ def silence_compiler() -> None:
     warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores")
     warnings.filterwarnings("ignore", message="Torchinductor does not support code generation for complex operators")
     logging.getLogger("torch._higher_order_ops.wrap").setLevel(logging.ERROR)
+
+
+def start_compile_workers() -> None:
+    """Start the processes in which torch compiles, with stop signals blocked. They end when this process ends.
+
+    `timeout` and schedulers send these signals to every process of a job. If a worker ended, a run that finishes its
+    first step would wait for its kernels forever.
+    """
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # new processes inherit it
+    try:
+        from torch._inductor.async_compile import AsyncCompile  # this import may start the workers
+
+        AsyncCompile.warm_pool()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def count_compiled_graphs() -> int:

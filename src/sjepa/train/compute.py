@@ -9,7 +9,7 @@ from sjepa.config import Config
 from sjepa.device import cuda_stream
 from sjepa.model.encoder import EncoderNetwork
 from sjepa.model.gpu_support import has_bf16, kernels_work
-from sjepa.torch_private import disable_padded_buffers, raise_recompile_limit, silence_compiler
+from sjepa.torch_private import disable_padded_buffers, raise_recompile_limit, silence_compiler, start_compile_workers
 
 
 def autocast(config: Config, device: torch.device) -> torch.autocast:
@@ -29,6 +29,7 @@ def compile_parts(encoder: EncoderNetwork) -> None:
     raise_recompile_limit(64)
     disable_padded_buffers()
     silence_compiler()
+    start_compile_workers()
     for part in (encoder.feature_extractor, encoder.feature_projection, encoder.encoder, *encoder.encoder.layers):
         part.compile(dynamic=False)
 
