@@ -24,11 +24,12 @@ from small_runs import arguments, command, environment, lines, one_batch
 
 from sjepa.config import Config
 from sjepa.cuda_graphs import MOST_GRAPHS
+from sjepa.data.opening import open_corpus
 from sjepa.distributed import agree_on_prefix, first_host, run_on_all_ranks, slurm_variables
 from sjepa.errors import OutageError
 from sjepa.runs import checkpoint
 from sjepa.runs.folder import RunFolder
-from sjepa.train import agreement
+from sjepa.train import agreement, loop
 from sjepa.train.loop import pretrain
 from sjepa.train.step import MOST_PATTERNS, PATTERNS, draw_kept_layers, train_step
 
@@ -198,6 +199,22 @@ def test_a_full_disk_on_the_main_rank_ends_all_with_one_line(corpus: Path, tmp_p
     codes, output = train_in_ranks(2, plain(micro), corpus, tmp_path / "run", tmp_path, fill_disk)
     assert codes == [2, 2]
     assert output.count("sjepa: ") == output.count(": No space left on device") == 1
+    assert "Traceback" not in output
+
+
+def read_elsewhere(folder: Path) -> None:
+    """Let rank 1 read other audio."""
+    if os.environ["RANK"] == "1":
+        loop.open_corpus = lambda data, *rest: open_corpus(str(folder), *rest)  # type: ignore[attr-defined]
+
+
+def test_ranks_that_read_other_audio_stop_with_one_line(corpus: Path, tmp_path: Path, micro: Make) -> None:
+    shutil.copytree(corpus, tmp_path / "audio")
+    (tmp_path / "audio" / "00.wav").unlink()
+    elsewhere = partial(read_elsewhere, tmp_path / "audio")
+    codes, output = train_in_ranks(2, plain(micro), corpus, tmp_path / "run", tmp_path, elsewhere)
+    assert codes == [2, 2]
+    assert output.count("has read other audio than rank 0") == output.count("sjepa: rank 1 on") == 1
     assert "Traceback" not in output
 
 

@@ -7,6 +7,8 @@ import uuid
 import torch
 
 from sjepa import distributed
+from sjepa.data.corpus import Corpus
+from sjepa.data.corpus_mix import CorpusMix
 from sjepa.errors import UserError
 from sjepa.runs.folder import RunFolder
 from sjepa.stopping import StoppedError, StopRequest, is_asked_to_stop
@@ -14,6 +16,23 @@ from sjepa.train.run import Run
 
 LAG = 4  # steps after which the answer of a GPU is read: it is ready by then, so the host does not wait
 PATIENCE = 10.0  # seconds until a network disk shows a new file to other machines
+
+
+def check_same_audio(corpus: Corpus | CorpusMix) -> None:
+    """Raise UserError if a rank has read other audio than the main rank. The ranks would cut batches differently."""
+    if distributed.world_size() == 1:
+        return
+    found = distributed.gather_objects((platform.node(), corpus.fingerprint()))
+    others = [f"{rank} on {node}" for rank, (node, audio) in enumerate(found) if audio != found[0][1]]
+
+    def refuse() -> None:
+        if others:
+            raise UserError(
+                f"rank {', '.join(others)} has read other audio than rank 0: --data must be the same for all ranks, "
+                "and every file readable"
+            )
+
+    distributed.run_on_main_rank(refuse)
 
 
 def check_shared_disk(folder: RunFolder) -> None:

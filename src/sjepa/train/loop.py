@@ -36,7 +36,7 @@ from sjepa.stopping import StoppedError, StopRequest, nothing_unsaved, stop_requ
 from sjepa.targets.fit import require_frames
 from sjepa.targets.kinds import KINDS
 from sjepa.targets.layer import measure_effective_ranks
-from sjepa.train.agreement import StopAgreement, check_shared_disk, stop_if_asked
+from sjepa.train.agreement import StopAgreement, check_same_audio, check_shared_disk, stop_if_asked
 from sjepa.train.boundary import begin_phase, move_targets
 from sjepa.train.branch import branch, check_directory, name_first_phases
 from sjepa.train.estimate import LARGEST_ON_CPU, describe_repetition
@@ -150,6 +150,7 @@ def run_to_end(job: Job, request: StopRequest) -> None:
     alone = distributed.world_size() == 1  # several ranks stop together, once they have read the audio
     with nothing_unsaved() if alone else nullcontext():
         corpus = open_corpus(data, settings.max_seconds, settings.cache, settings.memory_gb, kept)
+        check_same_audio(corpus)
         plans = plan_phases(job, run.step, corpus)
         check_components(config, plans)
         held_out = open_held_out(config, corpus)
