@@ -10,7 +10,7 @@ import torch
 
 from sjepa import UserError
 from sjepa.config import FREE, Config, differences, flatten
-from sjepa.settings_file import from_toml, load_preset, preset_names, to_toml
+from sjepa.settings_file import from_complete_toml, from_toml, load_preset, preset_names, to_toml
 
 
 def test_every_preset_survives_printing_and_reading() -> None:
@@ -63,6 +63,11 @@ LEFT_OUT = {
     "phase1.buckets", "phase2.buckets", "phase1.directions", "phase2.directions", "train.muon_momentum",
     "train.muon_weight_decay",
 } | FREE  # fmt: skip
+
+
+def test_the_settings_of_a_run_keep_their_number_of_phases() -> None:
+    one = dataclasses.replace(Config(), phases=Config().phases[:1])
+    assert from_complete_toml(to_toml(one), "config.toml") == one
 
 
 def test_the_paper_preset_states_every_value_of_the_papers_table() -> None:

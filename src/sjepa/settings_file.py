@@ -74,6 +74,13 @@ def from_toml(text: str, source: str, folder: Path = Path(), chain: tuple[str, .
     return change_config(load_settings(base, folder, (*chain, source)), given, source)
 
 
+def from_complete_toml(text: str, source: str) -> Config:
+    """Read a config that `to_toml` wrote. It has all phases, so it may have fewer than the default."""
+    config = from_toml(text, source)
+    phases = [key for key in tomllib.loads(text) if phase_number(key) is not None]
+    return dataclasses.replace(config, phases=config.phases[: len(phases)])
+
+
 def extend_phases(phases: Sequence[PhaseConfig], numbers: Iterable[int], where: str) -> tuple[PhaseConfig, ...]:
     """Add the phases with these numbers. A new phase starts from the settings of the previous one."""
     extended = list(phases)

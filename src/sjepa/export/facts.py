@@ -15,7 +15,7 @@ from sjepa.runs.audio import FIELDS, AudioSection, audio_sections
 from sjepa.runs.events import select_events
 from sjepa.runs.folder import INITIAL_LICENCE, RunFolder
 from sjepa.runs.locate import find_run
-from sjepa.settings_file import from_toml, to_toml
+from sjepa.settings_file import from_complete_toml, to_toml
 
 FACTS_FILE = "training.json"
 KEPT = (*FIELDS, "sjepa", "torch", "started", "world_size", INITIAL_LICENCE)
@@ -87,7 +87,7 @@ def read_facts(source: Path) -> TrainingFacts | None:
 
 def read_exported_facts(file: Path) -> TrainingFacts:
     found, where = read_json(file), str(file)
-    config = from_toml(require(found, "config", TEXT, where), where)
+    config = from_complete_toml(require(found, "config", TEXT, where), where)
     run, components = (require(found, name, TABLE, where) for name in ("run", "components"))
     data = require(found, "data", list_of(TABLE), where)
     try:

@@ -243,10 +243,10 @@ class RunFolder:
     def config(self) -> "Config":
         """Return the settings, typed and checked."""
         self.require()
-        from sjepa.settings_file import from_toml
+        from sjepa.settings_file import from_complete_toml
 
         try:
-            return from_toml(self.settings_text, str(self.config_file))
+            return from_complete_toml(self.settings_text, str(self.config_file))
         except UnicodeDecodeError as error:
             raise UserError(f"{self.config_file} is not valid TOML: {error}") from error
 
