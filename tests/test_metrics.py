@@ -63,6 +63,10 @@ def test_dead_components_are_those_with_hardly_any_mass() -> None:
     assert meter.read()["dead_components"] == 3
 
 
+def test_an_interval_of_skipped_steps_shows_no_dead_components() -> None:
+    assert Meter(10, torch.device("cpu")).read()["dead"] == []
+
+
 def test_targets_of_a_step_that_is_not_finite_do_not_reach_the_log() -> None:
     meter = Meter(2, torch.device("cpu"))
     for occupancy, finite in ((torch.full((2,), math.nan), False), (torch.tensor([1.0, 3.0]), True)):

@@ -80,7 +80,8 @@ class Meter:
             max(values["frames_visible"], 1),
         )
         share = occupancy / occupancy.sum().clamp(min=1e-12)
-        dead = torch.nonzero(share < DEAD_SHARE / len(share)).flatten().tolist()
+        counted = bool(occupancy.sum() > 0)  # False if every step was skipped
+        dead = torch.nonzero(share < DEAD_SHARE / len(share)).flatten().tolist() if counted else []
         return {
             "loss": values["loss"] / steps,
             "kl_masked": values["kl_masked"] / masked,
