@@ -116,5 +116,6 @@ def record_bad_audio(run: Run, corpus: Corpus | CorpusMix, plan: BatchPlan, fold
     allowed = run.config.batches.bad_share * sum(count * share for count, share in plan.shares)  # in one epoch
     if not found or run.bad_utterances <= max(1.0, allowed):
         return False
-    epochs = (run.step - run.data_since) // len(plan.epoch(0)) + 1  # each utterance counts once per epoch
+    seconds = run.config.audio_seconds(run.data_since) - run.config.audio_seconds(run.step)
+    epochs = 1 + int(seconds * SAMPLE_RATE / plan.epoch(0).total_samples())  # each utterance counts once per epoch
     return run.bad_utterances > max(1.0, allowed * epochs)
