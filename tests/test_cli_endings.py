@@ -124,18 +124,49 @@ import sys, torch
 from sjepa import cli
 def fail(arguments):
     print("Phase 1")
-    raise torch.AcceleratorError(sys.argv[2] + "\\nCUDA kernel errors might be asynchronously reported")
+    kind = getattr(torch, sys.argv[3], RuntimeError)
+    raise kind(sys.argv[2] + "\\nCUDA kernel errors might be asynchronously reported")
 cli.dispatch = fail
 cli.main([sys.argv[1]])
 """
 
-    def run(command: str, error: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([sys.executable, "-c", code, command, error], capture_output=True, text=True)
+    def run(command: str, error: str, kind: str = "AcceleratorError") -> subprocess.CompletedProcess[str]:
+        return subprocess.run([sys.executable, "-c", code, command, error, kind], capture_output=True, text=True)
 
     done = run("pretrain", "CUDA error: unspecified launch failure")
     assert (done.returncode, done.stdout) == (cli.TEMPORARY, "Phase 1\n")
     assert done.stderr == "sjepa: the GPU reported an error: unspecified launch failure; the same command continues\n"
     refused(run("pretrain", "CUDA error: out of memory"), "not enough memory: try --train.accumulate 4")
+    done = run("probe", "cuDNN error: CUDNN_STATUS_EXECUTION_FAILED", "RuntimeError")
+    line = "sjepa: the GPU reported an error: cuDNN error: CUDNN_STATUS_EXECUTION_FAILED; run the same command again\n"
+    assert (done.returncode, done.stderr) == (cli.TEMPORARY, line)
+
+
+LEAVING = """
+import sys, time
+import torch.distributed as dist
+from sjepa import cli, distributed
+from sjepa.errors import UserError
+def fail(arguments):
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    if arguments:
+        raise {"refused": UserError, "bug": KeyError}[arguments[0]]("lost")
+def wait_for_graphs():
+    print("left in good order")
+    sys.exit("after an error" if sys.argv[1:] else 0)
+cli.dispatch, dist.destroy_process_group = fail, wait_for_graphs
+cli.main(sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize(("how", "code", "words"), [("", 0, ""), ("refused", 2, "sjepa: lost"), ("bug", 1, "KeyError")])
+def test_a_rank_with_an_error_does_not_wait_for_the_process_group(how: str, code: int, words: str) -> None:
+    """NCCL waits for CUDA graphs that the error keeps, and other ranks may wait for this one."""
+    call = [sys.executable, "-c", LEAVING, *how.split()]
+    done = subprocess.run(call, capture_output=True, text=True)
+    assert done.returncode == code
+    assert words in done.stderr
+    assert done.stdout == ("" if how else "left in good order\n")
 
 
 def test_an_error_that_names_no_file_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:

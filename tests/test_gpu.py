@@ -188,13 +188,14 @@ def test_a_lack_of_memory_during_a_capture_is_not_hidden() -> None:
 
 
 FAILING = """
-import sys, torch
+import sys, time, torch
 from sjepa import cli
 from sjepa.train import loop
 step = loop.train_step
 def fail(run, *rest):
     step(run, *rest)
     if run.step == 3:
+        time.sleep(1)  # the thread that copies batches waits for room
         torch._assert_async(torch.zeros(1, device="cuda"))
 loop.train_step = fail
 cli.main(sys.argv[1:])

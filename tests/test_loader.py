@@ -1,12 +1,16 @@
 """The loader in worker processes: crashes and damaged files are reported, and too much damage ends the run."""
 
+import copy
 import json
 import multiprocessing
 import os
 import shutil
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import closing
+import threading
+import time
+import weakref
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +22,10 @@ from small_runs import lines
 from sjepa import UserError
 from sjepa.audio.augment import AugmentConfig
 from sjepa.config import Config
+from sjepa.data import loader
 from sjepa.data.build import build_index
 from sjepa.data.corpus import Corpus, scan_folder
-from sjepa.data.loader import Batch, BatchReader, load
+from sjepa.data.loader import Batch, BatchReader, copy_to_device, load
 from sjepa.data.masking import MaskConfig
 from sjepa.data.opening import open_corpus
 from sjepa.data.sampler import BatchPlan
@@ -123,6 +128,60 @@ def test_a_worker_that_dies_while_it_hands_a_batch_over_is_reported_too(
     test_a_worker_that_dies_is_reported_with_the_file_it_was_reading(corpus)
 
 
+def empty_batch() -> Batch:
+    return Batch(*torch.zeros(3, 1), (0, 0), 1.0, 0.0, [])
+
+
+class FailingGpu:
+    """Stands for the GPU in `copy_to_device`, and counts pinned batches that are freed once it has failed."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.failed, self.freed = threading.Event(), 0
+        monkeypatch.setattr(loader, "cuda_stream", lambda *_: self)
+        monkeypatch.setattr(torch.cuda, "stream", nullcontext)
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda device: None)
+        monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: None)
+        monkeypatch.setattr(Batch, "pin", self.pin)
+        monkeypatch.setattr(Batch, "to", lambda batch, device: copy.copy(batch))
+
+    def synchronize(self) -> None:
+        if self.failed.is_set():
+            raise RuntimeError("CUDA error")
+
+    def pin(self) -> Batch:
+        self.synchronize()
+        pinned = empty_batch()
+        weakref.finalize(pinned, self.count)
+        return pinned
+
+    def count(self) -> None:
+        self.freed += self.failed.is_set()
+
+
+@pytest.mark.parametrize(("seconds", "before", "after"), [(0.0, 0.3, 0.0), (0.1, 0.0, 0.3)])
+def test_pinned_memory_is_kept_once_a_gpu_has_failed(
+    seconds: float, before: float, after: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Torch aborts the process if it frees such memory then.
+
+    The thread that copies batches waits for room, or is the first to notice.
+    """
+    gpu = FailingGpu(monkeypatch)
+
+    def read() -> Generator[Batch, None, None]:
+        while True:
+            time.sleep(seconds)
+            yield empty_batch()
+
+    with closing(copy_to_device(read(), torch.device("cuda"))) as batches:
+        next(batches)
+        time.sleep(before)
+        gpu.failed.set()
+        time.sleep(after)
+    assert gpu.freed == 0
+    gpu.failed.clear()
+
+
 def damaged_copy(corpus: Path, folder: Path, count: int) -> Path:
     """The corpus with files that are cut short after their headers were read."""
     shutil.copytree(corpus, folder)
@@ -147,6 +206,15 @@ def test_a_run_stops_if_more_audio_is_damaged_than_allowed(
     assert pretrain(lenient, folder, run, show=False)  # as the message recommends
     assert pretrain(lenient, folder, tmp_path / "lenient", show=False)
     assert lines(run, "train") == lines(tmp_path / "lenient", "train")
+
+
+def test_damage_counts_once_per_epoch_though_phases_have_batches_of_different_size(
+    corpus: Path, tmp_path: Path, micro: Callable[..., Config]
+) -> None:
+    folder = damaged_copy(corpus, tmp_path / "audio", 1)
+    batches = {"cache": "none", "workers": 0, "bad_share": 0.1, "seconds": 12.0, "buckets": (1.0,)}
+    config = micro(batches=batches, phase1={"steps": 6}, phase2={"steps": 3, "batch_seconds": 1.0})
+    assert pretrain(config, folder, tmp_path / "run", show=False)
 
 
 def test_damage_in_new_audio_counts_from_its_first_step(

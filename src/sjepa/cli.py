@@ -3,6 +3,7 @@
 import io
 import os
 import sys
+import traceback
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
@@ -88,19 +89,38 @@ def handle_torch_error(error: RuntimeError, command: str, arguments: list[str]) 
     """Report a lack of memory or an error of the GPU, and exit. Return if the error is another one."""
     if "torch" not in sys.modules:
         return
-    import torch
-
-    from sjepa.torch_private import is_failed_allocation
+    from sjepa.torch_private import is_failed_allocation, is_gpu_failure
 
     if is_failed_allocation(error):
         report_lack_of_memory(command)
         sys.exit(2)
-    if isinstance(error, torch.AcceleratorError):
+    if is_gpu_failure(error):
         reason = str(error).splitlines()[0].removeprefix("CUDA error: ")
         hint = suggest_continuing(command, arguments)
         print(f"sjepa: the GPU reported an error: {reason}{hint}", file=sys.stderr, flush=True)
         sys.stdout.flush()
         os._exit(TEMPORARY)  # an orderly exit frees memory of the GPU, and torch aborts the process if that fails
+
+
+def leave_ranks() -> None:
+    """Leave the process group. After an error, end this process at once, with the error's exit code.
+
+    To leave in good order takes the other ranks, which may wait for this one. NCCL also waits for the CUDA graphs that
+    use it, and the traceback of the error keeps them.
+    """
+    if "sjepa.distributed" not in sys.modules:  # Ctrl-C may have interrupted the import of torch
+        return
+    from sjepa import distributed
+
+    error = sys.exc_info()[1]
+    if error is None or not distributed.has_joined():
+        distributed.shutdown()
+        return
+    if not isinstance(error, SystemExit):
+        traceback.print_exception(error)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else 1)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -140,7 +160,4 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"sjepa: interrupted{suggest_continuing(command, arguments)}", file=sys.stderr)
         sys.exit(INTERRUPTED)
     finally:
-        if "sjepa.distributed" in sys.modules:  # Ctrl-C may have interrupted the import of torch
-            from sjepa import distributed
-
-            distributed.shutdown()
+        leave_ranks()

@@ -93,6 +93,11 @@ def first_host(nodes: str) -> str:
     return re.sub(r"\[([^],-]+)[^]]*\]", r"\1", re.match(r"(?:[^,\[]|\[[^]]*\])*", nodes)[0])  # type: ignore[index]
 
 
+def has_joined() -> bool:
+    """Return whether this process is in a process group."""
+    return dist.is_initialized()
+
+
 def shutdown() -> None:
     if dist.is_initialized():
         dist.destroy_process_group()

@@ -76,8 +76,16 @@ def is_failed_allocation(error: RuntimeError) -> bool:
         "not enough memory",
         "Storage size calculation overflowed",
         "CUDA error: out of memory",  # of the driver, for example when it makes a CUDA graph
+        "CUBLAS_STATUS_ALLOC_FAILED",
+        "Triton Error [CUDA]: out of memory",
     )
     return isinstance(error, torch.OutOfMemoryError) or any(word in str(error) for word in words)
+
+
+def is_gpu_failure(error: RuntimeError) -> bool:
+    """Return whether the GPU reported an error. Those that its libraries pass on have no exception class."""
+    starts = ("CUDA error", "CUDA driver error", "cuDNN error", "Triton Error [CUDA]")
+    return isinstance(error, torch.AcceleratorError) or str(error).startswith(starts)
 
 
 def cpu_attention() -> Any:

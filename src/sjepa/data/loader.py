@@ -36,8 +36,9 @@ READY = 3  # batches that are prepared ahead
 OTHERS = 20  # substitutes to try, long enough ones and then shorter ones, if every utterance of a batch is damaged
 
 unraised: list[BaseException] = []
-"""Errors of loading in the background after its end. They refer to pinned memory, which must not be freed if the GPU
-has failed: torch would abort the process."""
+"""Errors of loading in the background that nobody waits for. They refer to pinned memory, which must not be freed if
+the GPU has failed: torch would abort the process. `last_pinned` is kept for the same reason."""
+last_pinned: list["Batch"] = []
 
 
 @dataclass(frozen=True)
@@ -291,9 +292,10 @@ def copy_to_device(batches: Generator[Batch, None, None], device: torch.device) 
         with closing(batches):
             for batch in batches:
                 with torch.cuda.stream(stream):
-                    pinned = batch.pin()  # named, because freeing it aborts the process if the GPU has failed
+                    pinned = batch.pin()
                     moved = pinned.to(device)
                 stream.synchronize()  # the thread that prefetches waits, not the step
+                last_pinned[:] = [pinned]
                 yield moved
 
     with closing(run_ahead(copy_batches())) as ready:
@@ -385,5 +387,7 @@ def run_ahead(items: Generator[Batch, None, None]) -> Generator[Batch, None, Non
     finally:
         stopped.set()
         with suppress(queue.Empty):
-            ready.get_nowait()  # a thread that waits for room ends at once
+            while True:  # a thread that waits for room ends at once
+                if isinstance(item := ready.get_nowait(), BaseException):
+                    unraised.append(item)
         thread.join(timeout=5)

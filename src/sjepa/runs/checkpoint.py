@@ -149,9 +149,9 @@ def refuse_unfit(run: RunFolder) -> Iterator[None]:
     try:
         yield
     except (RuntimeError, *SURPRISES) as error:  # torch raises RuntimeError for wrong shapes
-        from sjepa.torch_private import is_failed_allocation
+        from sjepa.torch_private import is_failed_allocation, is_gpu_failure
 
-        if isinstance(error, RuntimeError) and is_failed_allocation(error):
+        if isinstance(error, RuntimeError) and (is_failed_allocation(error) or is_gpu_failure(error)):
             raise
         reason = shorten(str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__)
         raise UserError(f"{run}: its checkpoint does not fit {run.config_file.name} ({reason})") from error
