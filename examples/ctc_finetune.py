@@ -4,8 +4,8 @@
     python examples/ctc_finetune.py ENCODER CORPUS MODEL [STEPS] [RATE]
 
 ENCODER is an exported folder, in fp32 or fp16, or `RUN/encoder`. The corpus has `labels.jsonl` with one JSON object per
-line: `path` and `text`. Characters are the targets of CTC. Every tenth recording is held out; the script prints the
-loss, the character error rate and the word error rate on those.
+line: `path` and `text`. The letters of a text are the targets of CTC; recordings without any are left out. Every tenth
+of the others is held out; the script prints the loss, the character error rate and the word error rate on those.
 """
 
 import argparse
@@ -20,7 +20,10 @@ from transformers import Wav2Vec2CTCTokenizer, Wav2Vec2FeatureExtractor, Wav2Vec
 
 from sjepa.audio.io import BadAudioError, read_audio
 from sjepa.counts import format_count
+from sjepa.errors import UserError
 from sjepa.evaluate.superb.metrics import edit_distance
+from sjepa.evaluate.superb.records import read_json_lines, require_audio
+from sjepa.fields import TEXT, require
 from sjepa.progress import bar, track
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -33,19 +36,28 @@ encoder, corpus, out, steps, rate = given.encoder, given.corpus, given.model, gi
 for needed in (encoder / "config.json", encoder / "preprocessor_config.json", corpus / "labels.jsonl"):
     if not needed.is_file():
         parser.error(f"there is no {needed}")
+if steps < 1:
+    parser.error("STEPS should be 1 or more")
+labels = corpus / "labels.jsonl"
+
+
+def read_row(row: dict[str, Any], where: str) -> tuple[Path, str]:
+    text = "".join(c for c in require(row, "text", TEXT, where).lower() if c.isalpha() or c in " '")
+    return corpus / require(row, "path", TEXT, where), text
+
 
 try:
-    rows = [json.loads(line) for line in (corpus / "labels.jsonl").read_text(encoding="utf-8").splitlines()]
-    texts = ["".join(c for c in row["text"].lower() if c.isalpha() or c in " '") for row in rows]
-    paths = [corpus / row["path"] for row in rows]
-except (ValueError, KeyError, TypeError, AttributeError) as error:
-    parser.error(f"{corpus / 'labels.jsonl'} should have a JSON object with path and text on each line ({error!r})")
-if len(rows) < 10:
-    found = format_count(len(rows), "recording")
-    parser.error(f"{corpus / 'labels.jsonl'} has {found}: at least 10 are needed, one of them held out")
-try:
+    rows = [read_row(row, f"{labels} line {number}") for number, row in read_json_lines(labels)]
+    spoken = [(path, text) for path, text in rows if text.strip(" '")]
+    if len(spoken) < len(rows):
+        print(f"{labels}: {len(rows) - len(spoken):,} of {len(rows):,} recordings have no letters and are left out")
+    if len(spoken) < 10:
+        found = format_count(len(spoken), "recording")
+        parser.error(f"{labels} has {found} with text: at least 10 are needed, one of them held out")
+    paths, texts = zip(*spoken, strict=True)
+    require_audio(paths, str(labels))
     audio = [read_audio(path) for path in track(paths, "Reading audio")]
-except (OSError, BadAudioError) as error:
+except (UserError, OSError, BadAudioError) as error:
     parser.error(str(error))
 
 characters = sorted(set("".join(texts)) - {" "})

@@ -7,7 +7,6 @@ The labels are JSON lines with `path` (below the folder that was embedded) and t
 """
 
 import argparse
-import json
 from collections import Counter
 from pathlib import Path
 
@@ -19,6 +18,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from sjepa.counts import format_count
+from sjepa.errors import UserError
+from sjepa.evaluate.superb.records import read_json_lines
+from sjepa.fields import TEXT, require
 from sjepa.progress import track
 
 FOLDS = 5
@@ -28,9 +30,10 @@ parser.add_argument("labels", type=Path)
 parser.add_argument("property")
 given = parser.parse_args()
 features, labels, what = given.features, given.labels, given.property
-for needed in (features, labels):
-    if not needed.exists():
-        parser.error(f"there is no {needed}")
+if not features.exists():
+    parser.error(f"there is no {features}")
+if not labels.is_file():
+    parser.error(f"there is no file {labels}")
 
 try:
     table = pyarrow.parquet.read_table(features, columns=["file", "features"]).to_pydict()
@@ -39,13 +42,13 @@ except pyarrow.ArrowInvalid:
 except KeyError:
     parser.error(f"{features} has no column features of one layer: leave out --layer all")
 try:
-    rows = [json.loads(line) for line in labels.read_text(encoding="utf-8").splitlines()]
-    wanted = {row["path"]: row[what] for row in rows if what in row}
-except (ValueError, KeyError, TypeError) as error:
-    parser.error(f"{labels} should have a JSON object with path on each line ({error!r})")
-unlabelled = [file for file in table["file"] if file not in wanted]
+    rows = dict(read_json_lines(labels))
+    wanted = {require(row, "path", TEXT, f"{labels} line {number}"): row.get(what) for number, row in rows.items()}
+except UserError as error:
+    parser.error(str(error))
+unlabelled = [file for file in table["file"] if wanted.get(file) is None]
 if unlabelled:
-    known = ", ".join(sorted({name for row in rows for name in row}))
+    known = ", ".join(sorted({name for row in rows.values() for name in row}))
     missing = format_count(len(unlabelled), "recording")
     parser.error(f"{labels} has no {what} for {missing}, first {unlabelled[0]}; it has {known}")
 x = np.array(table["features"])

@@ -197,6 +197,7 @@ def test_unusable_files_are_left_out_and_named(tmp_path: Path, capsys: pytest.Ca
     soundfile.write(tmp_path / "short.wav", np.ones(399) * 0.1, 16_000)
     soundfile.write(tmp_path / "silence.wav", np.zeros(20_000), 16_000)
     soundfile.write(tmp_path / "nan.wav", np.full(20_000, np.nan), 16_000, subtype="FLOAT")
+    soundfile.write(tmp_path / "opposite.wav", np.outer(babble(1.5, 3), [1, -1]), 16_000)
     soundfile.write(tmp_path / "whole.flac", babble(2.0, 2), 16_000)
     cut = (tmp_path / "whole.flac").read_bytes()
     (tmp_path / "cut.flac").write_bytes(cut[: len(cut) // 2])
@@ -206,11 +207,12 @@ def test_unusable_files_are_left_out_and_named(tmp_path: Path, capsys: pytest.Ca
         if name not in ("good.wav", "whole.flac"):  # it keeps its place, so that plans do not depend on memory
             with pytest.raises(BadAudioError, match=name):
                 loaded.read(index)
-    assert sorted(names) == ["good.wav", "nan.wav", "silence.wav", "whole.flac"]
+    assert sorted(names) == ["good.wav", "nan.wav", "opposite.wav", "silence.wav", "whole.flac"]
     reasons = "\n".join(loaded.refused)
     for name in ("text.wav", "empty.flac", "short.wav", "silence.wav", "nan.wav", "cut.flac"):
         assert name in reasons
-    assert "2 utterances, 0.00 hours; 6 left out" in capsys.readouterr().out
+    assert "opposite.wav: its channels cancel each other" in reasons
+    assert "2 utterances, 0.00 hours; 7 left out" in capsys.readouterr().out
 
 
 def test_a_file_in_pieces_is_named_once_and_its_reason_stays_with_each_piece(

@@ -78,8 +78,10 @@ def numbers(pattern: str, printed: str) -> list[float]:
             "has no speakr for 2 recordings, first a.wav; it",
         ),
         (["frozen_features.py", "features", "labels.jsonl", "speaker"], "speaker has 1 value, the rarest (amy) in 2"),
-        (["frozen_features.py", "features", "broken.jsonl", "speaker"], "should have a JSON object with path"),
-        (["ctc_finetune.py", "encoder", "corpus", "out"], "has 2 recordings: at least 10 are needed"),
+        (["frozen_features.py", "features", "broken.jsonl", "speaker"], "broken.jsonl line 1: not valid JSON"),
+        (["frozen_features.py", "features", "corpus", "speaker"], "there is no file corpus"),
+        (["ctc_finetune.py", "encoder", "corpus", "out"], "has 2 recordings with text: at least 10 are needed"),
+        (["ctc_finetune.py", "encoder", "corpus", "out", "0"], "STEPS should be 1 or more"),
         (["units_for_lm.py", "units", "units.txt"], "units has 1 recording: at least 5 are needed"),
         (["continue_pretraining.sh", "encoder", "nowhere", "out"], "there is no audio nowhere"),
         (["frozen_features.py", "corpus", "labels.jsonl", "speaker"], "corpus holds no features as Parquet: make them"),
@@ -95,7 +97,8 @@ def test_wrong_arguments_get_a_line_and_the_usage(
     rows = [{"path": name, "speaker": "amy"} for name in ("a.wav", "b.wav")]
     (tmp_path / "labels.jsonl").write_text("\n".join(map(json.dumps, rows)))
     (tmp_path / "broken.jsonl").write_text("words")
-    (tmp_path / "corpus" / "labels.jsonl").write_text('{"path": "a.wav", "text": "a"}\n' * 2)
+    rows = [{"path": "a.wav", "text": text} for text in ("a", "b", "", "12")]  # two of them have no letters
+    (tmp_path / "corpus" / "labels.jsonl").write_text("\n".join(map(json.dumps, rows)))
     for folder in ("encoder", "units"):
         (tmp_path / folder).mkdir()
     for name in ("config.json", "preprocessor_config.json"):

@@ -45,6 +45,14 @@ def longer(micro: Make, steps: int = 10, **changes: object) -> Config:
     return micro(phase2={"steps": steps, **changes})
 
 
+def test_audio_that_has_changed_since_is_refused_with_what_to_do(corpus: Path, tmp_path: Path, micro: Make) -> None:
+    audio, run = shutil.copytree(corpus, tmp_path / "audio"), tmp_path / "run"
+    assert pretrain(micro(), audio, run, show=False, last_phase=1)
+    (audio / "00.wav").unlink()
+    with pytest.raises(UserError, match=r"audio has changed since .* files were added, removed or replaced"):
+        pretrain(micro(), audio, run, show=False)
+
+
 def test_a_lengthened_run_is_the_longer_run(
     corpus: Path, tmp_path: Path, micro: Make, copied: Path, finished_run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -220,7 +220,11 @@ def check_first_targets(config: Config) -> None:
         hint = "" if targets == "same" else "; give one with init_from"
         raise UserError(f"phase1.targets = {targets!r}: phase 1 has no trained encoder to take targets from{hint}")
     if config.layer.choice is None:
-        raise UserError(f"phase1.targets = {targets!r}: no effective rank is measured before phase 1; set layer.choice")
+        last = config.encoder.layers - 1
+        raise UserError(
+            f"phase1.targets = {targets!r}: no effective rank is measured before phase 1; set layer.choice to a layer, "
+            f"0 to {last}, for example with --layer.choice {max(0, last - 1)}"
+        )
 
 
 def check_augmentation(config: Config) -> None:

@@ -21,6 +21,7 @@ OTHER_EXTENSIONS = frozenset(
 )
 RATES = (1_000, 1_000_000)  # accepted rates in Hz: at a far lower rate, a few bytes would become hours at 16 kHz
 LOUDEST = 1e6  # full scale is 1; far larger samples overflow in the encoder
+CANCELLED = 1e-3  # channels cancel each other if their mean is quieter than this share of the loudest sample
 ROUNDING = 16  # samples at 16 kHz that a file may lack, because resampling rounds
 OVERSHOOT = 1_600  # samples at 16 kHz that a list may claim beyond the end of a recording, because lists round
 UNRECOGNISED = 1  # libsndfile's code of an error: a format that it does not know
@@ -136,6 +137,8 @@ def open_audio(source: str | Path | BinaryIO, name: str) -> Iterator[Any]:
         if isinstance(source, str | Path) and not os.path.exists(source):
             raise BadAudioError(f"{name}: there is no such file; was it moved?") from None
         reason = getattr(error, "error_string", "") or one_line(error)  # libsndfile's message, without the path
+        if "psf_fseek" in reason:
+            reason = "it may be cut short"
         unknown = getattr(error, "code", None) == UNRECOGNISED
         hint = "; if it is audio, convert it to wav or flac first, for example with ffmpeg" if unknown else ""
         raise BadAudioError(f"{name}: cannot be decoded ({reason.rstrip('.')}){hint}") from error
@@ -153,7 +156,7 @@ def read_piece(file: Any, start: int, samples: int | None) -> np.ndarray:
     if first:
         file.seek(min(first, file.frames))
     audio = file.read(wanted, dtype="float32", always_2d=True)
-    mono = audio[:, 0] if audio.shape[1] == 1 else audio.mean(axis=1, dtype=np.float32)
+    mono = audio[:, 0] if audio.shape[1] == 1 else mix_channels(audio)
     if rate != SAMPLE_RATE:
         import soxr
 
@@ -161,6 +164,14 @@ def read_piece(file: Any, start: int, samples: int | None) -> np.ndarray:
         mono = mono if samples is None else mono[:samples]
     check_samples(mono)
     return require_length(mono, samples)
+
+
+def mix_channels(audio: np.ndarray) -> np.ndarray:
+    """Return the mean of the channels."""
+    mono: np.ndarray = audio.mean(axis=1, dtype=np.float32)
+    if np.abs(mono).max(initial=0.0) < CANCELLED * np.abs(audio).max(initial=0.0):
+        raise BadAudioError("its channels cancel each other when they are averaged: convert one of them to mono")
+    return mono
 
 
 def check_samples(samples: np.ndarray) -> None:

@@ -321,13 +321,19 @@ class RunFolder:
         write_whole(self.readme, README)
         write_whole(self.config_file, to_toml(config))
 
-    def check_corpus(self, corpus: str) -> None:
+    def check_corpus(self, corpus: str, data: str) -> None:
         """Raise UserError if the run was trained on audio with another fingerprint."""
-        if self.facts.get("corpus") != corpus:
+        if self.facts.get("corpus") == corpus:
+            return
+        if data == self.data:
             raise UserError(
-                f"{self} was trained on other audio ({self.data}): choose another --out, or give the same data; "
-                "--replace-data continues it on this audio"
+                f"the audio in {data} has changed since {self} was trained on it: files were added, removed or "
+                "replaced. Restore them, or choose another --out; --replace-data continues on the audio as it is now"
             )
+        raise UserError(
+            f"{self} was trained on other audio ({self.data}): choose another --out, or give the same data; "
+            "--replace-data continues it on this audio"
+        )
 
     @contextmanager
     def lock(self) -> Iterator[None]:

@@ -305,7 +305,7 @@ def open_folder(job: Job, corpus: str, run: Run) -> None:
             changed += [("data", folder.data, job.data), ("corpus", folder.facts.get("corpus"), corpus)]
             messages.append(f"From step {step:,} on, the audio is {job.data}; before, it was {folder.data}")
         else:
-            folder.check_corpus(corpus)
+            folder.check_corpus(corpus, job.data)
     if step >= job.phases[-1].end:
         return
     extended = bool(differences(past, config))
