@@ -25,6 +25,7 @@ from sjepa.cli import dispatch
 from sjepa.config import Config
 from sjepa.evaluate.upstream import load_upstream
 from sjepa.export import graphs
+from sjepa.export.destination import new_folder
 from sjepa.export.hugging_face import write_hugging_face
 from sjepa.export.int8 import relative_error
 from sjepa.export.plain import PlainEncoder
@@ -307,6 +308,30 @@ def test_what_exists_is_refused_and_force_leaves_other_files(finished_run: Path,
     assert sorted(path.name for path in tmp_path.iterdir()) == ["export"]
     (tmp_path / "file").touch()
     refused("is a file", finished_run, "--to", "hf", tmp_path / "file")
+
+
+def test_force_leaves_no_file_of_another_encoder(tmp_path: Path) -> None:
+    folder = tmp_path / "export"
+    export("english-compact", folder, "--to", "release")
+    (folder / "encoder.onnx").touch()
+    (folder / "notes.txt").touch()
+    other = Encoder(EncoderConfig(hidden_size=32, layers=1, heads=2))
+    other.save_pretrained(tmp_path / "other")
+    export(tmp_path / "other", folder, "--to", "hf", "--force")
+    weights = {"config.json", "model.safetensors", "preprocessor_config.json"}
+    assert {path.name for path in folder.iterdir()} == weights | {"card.json", "README.md", "notes.txt"}
+    assert fingerprint(Encoder.from_pretrained(folder)) == fingerprint(other)
+
+
+def test_an_encoder_that_is_exported_into_its_own_folder_keeps_its_files(tmp_path: Path) -> None:
+    Encoder(EncoderConfig(hidden_size=32, layers=1, heads=2)).save_pretrained(tmp_path)
+    (tmp_path / "SHA256SUMS").touch()
+    for source in (tmp_path, tmp_path / "model.safetensors"):
+        with new_folder(tmp_path, True, source) as partial:
+            (partial / "encoder.onnx").touch()
+        assert Encoder.from_pretrained(tmp_path).config.layers == 1
+        assert (tmp_path / "encoder.onnx").exists()
+        assert not (tmp_path / "SHA256SUMS").exists()
 
 
 def test_a_run_that_lacks_a_file_is_refused_with_the_command_that_writes_it(finished_run: Path, tmp_path: Path) -> None:

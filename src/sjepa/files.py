@@ -6,7 +6,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -58,11 +58,14 @@ def atomic_file(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def atomic_folder(folder: Path, existing: Literal["refuse", "replace", "merge"] = "refuse") -> Iterator[Path]:
+def atomic_folder(
+    folder: Path, existing: Literal["refuse", "replace", "merge"] = "refuse", outdated: Iterable[str] = ()
+) -> Iterator[Path]:
     """Yield a temporary folder to write into. It becomes `folder` when the block ends; an error removes it.
 
     `existing` says what to do with an existing folder: `refuse` accepts only an empty one, `replace` removes it, and
-    `merge` replaces files of the same name and keeps the others. Hold a lock if other processes may write the folder.
+    `merge` replaces files of the same name, deletes `outdated` files and keeps the others. Hold a lock if other
+    processes may write the folder.
     """
     folder = folder.absolute()
     for path in folder.parent.iterdir() if folder.parent.is_dir() else ():
@@ -76,6 +79,9 @@ def atomic_folder(folder: Path, existing: Literal["refuse", "replace", "merge"] 
             if path.is_file():
                 flush(path)
         if existing == "merge" and folder.exists():
+            for name in outdated:
+                if not (partial / name).exists():
+                    (folder / name).unlink(missing_ok=True)
             for path in sorted(partial.iterdir()):
                 os.replace(path, folder / path.name)
         else:

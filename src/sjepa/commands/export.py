@@ -52,7 +52,7 @@ class Export:
     int8: bool = False
     """With `--to onnx`: store 8-bit weights, at a quarter of the size. The outputs differ slightly."""
     force: bool = False
-    """Replace files in an existing folder."""
+    """Replace an earlier export in an existing folder. Its other files stay."""
 
 
 def run(arguments: list[str]) -> None:
@@ -74,7 +74,7 @@ def run(arguments: list[str]) -> None:
 
     source = resolve_encoder(command.source) if str(command.source) in encoder_names() else command.source
     facts = read_facts(source)
-    with new_folder(command.folder, command.force) as partial:
+    with new_folder(command.folder, command.force, source) as partial:
         encoder = load_encoder(source, command.step, command.ema)
         if facts is not None and encoder.held_clusters:
             facts = facts.until(encoder.clusters.info.phase, encoder.clusters.info.step)
