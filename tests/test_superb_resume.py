@@ -67,8 +67,37 @@ def test_the_same_seed_gives_the_same_numbers_and_a_stop_changes_nothing(tmp_pat
     results = json.loads((tmp_path / "stopped" / "results.json").read_text())
     results["encoder"]["fingerprint"] = "of another step"
     (tmp_path / "stopped" / "results.json").write_text(json.dumps(results))
-    with pytest.raises(UserError, match="other weights of logmel, such as an earlier state of the run: choose another"):
+    with pytest.raises(
+        UserError, match=r"other weights of logmel, such as an earlier state of the run: choose .*--replace"
+    ):
         run(task, tmp_path / "stopped", 1e-3)
+
+
+def test_an_evaluation_of_other_weights_is_replaced_on_request(tmp_path: Path) -> None:
+    task = shortened(make_task("sid", corpora.voxceleb(tmp_path / "data", speakers=3), lite=True), 4)
+    config = EncoderConfig(16, 2, 2, 32, conv_channels=16, position_kernel=8, position_groups=2)
+    encoder, out = str(tmp_path / "encoder"), tmp_path / "out"
+
+    def save_encoder(seed: int) -> None:
+        torch.manual_seed(seed)
+        Encoder(config).save_pretrained(encoder)
+
+    save_encoder(0)
+    old = run(task, out, 1e-3, encoder)
+    save_encoder(1)
+    fresh = run(task, tmp_path / "fresh", 1e-3, encoder)
+    (out / "predictions-board.txt").touch()
+    (out / "notes.txt").touch()
+    with pytest.raises(UserError, match=r"differs in encoder fingerprint .* seed"):
+        run(task, out, 1e-3, encoder, seed=1, replace=True)
+    assert json.loads((out / "results.json").read_text())["folds"] == old["folds"]
+    assert run(task, out, 1e-3, encoder, replace=True)["folds"] == fresh["folds"]
+    assert {path.name for path in out.iterdir()} == {"notes.txt", "predictions.txt", "results.json", "training"}
+    (out / "results.json").unlink()  # an evaluation that was stopped after training
+    save_encoder(2)
+    with pytest.raises(UserError, match="of other weights"):
+        run(task, out, 1e-3, encoder)
+    assert run(task, out, 1e-3, encoder, replace=True)["encoder"] != fresh["encoder"]
 
 
 def test_ctrl_c_ends_after_the_step_and_loses_none(tmp_path: Path) -> None:

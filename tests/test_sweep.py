@@ -175,6 +175,16 @@ def test_a_sweep_trains_measures_compares_and_continues(
     assert RunFolder(out / "hard-long-0").step == 8
 
 
+def test_a_superb_evaluation_of_an_earlier_state_is_replaced(file: Path) -> None:
+    superb = '[evaluate.asr]\ncommand = "superb asr --encoder {encoder} --data a --out {folder}/results/asr"\n'
+    file.write_text(file.read_text() + superb + 'makes = "results/asr/results.json"\n')
+    sweep = read(file)
+    item, evaluation = sweep.runs[0], sweep.evaluations[-1]
+    assert "--replace" not in evaluation.arguments(item)
+    evaluation.result(item).parent.mkdir(parents=True)  # an evaluation that has begun
+    assert evaluation.arguments(item)[-1] == "--replace"
+
+
 def test_one_task_trains_the_phases_that_its_run_needs(
     file: Path, calls: list[list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -72,6 +72,9 @@ class Superb:
     language_model: Path | None = None
     """For asr, an ARPA or KenLM binary file. The test set is also decoded with it, with the settings
     of the paper and of the SUPERB leaderboard."""
+    replace: bool = False
+    """Replace an evaluation in the folder that is of other weights of the encoder. Without it, such a folder is
+    refused."""
     device: Device = "auto"
     """Where to run; auto uses a GPU if there is one."""
     precision: Literal["fp32", "bf16"] = "fp32"
@@ -180,7 +183,7 @@ def prepare(command: Superb, entry: "Entry", upstream: "Upstream", data: Path, p
     files = None
     if command.feature_cache is not None:
         files = FeatureFiles(command.feature_cache, int(command.feature_cache_gb * 2**30), upstream)
-    return entry.search(task, upstream, out, command.seed, decoders, command.cache_gb, files)
+    return entry.search(task, upstream, out, command.seed, decoders, command.cache_gb, files, command.replace)
 
 
 def name_protocol(command: Superb, task: "Task") -> str:

@@ -80,7 +80,12 @@ class EvaluationCommand:
 
     def arguments(self, item: SweepEntry) -> list[str]:
         values = {"encoder": item.encoder, "run": str(item.folder), "folder": str(item.folder)}
-        return [re.sub(r"\{(\w+)\}", lambda found: values[found[1]], word) for word in self.words]
+        words = [re.sub(r"\{(\w+)\}", lambda found: values[found[1]], word) for word in self.words]
+        return [*words, *(["--replace"] if self.must_replace(item) and "--replace" not in words else [])]
+
+    def must_replace(self, item: SweepEntry) -> bool:
+        """Whether the command would refuse its folder, which may have an evaluation of an earlier state of the run."""
+        return self.words[0] == "superb" and self.result(item).parent.is_dir()
 
     def result(self, item: SweepEntry) -> Path:
         return item.folder / self.makes

@@ -85,10 +85,12 @@ class LearningRateSearch(Search):
             state = self.open(index, chosen).state
             state.finish()
             kept.add(state.file)
+        for file in set(self.state_files()) - kept:
+            file.unlink()
+
+    def state_files(self) -> list[Path]:
         heads = re.compile(HEAD_FILE.format(r"\d+", r"[\d.]+(e[+-]\d+)?"))
-        for file in set((self.out / "training").iterdir()) - kept:
-            if heads.fullmatch(file.name):
-                file.unlink()
+        return [file for file in (self.out / "training").glob("*") if heads.fullmatch(file.name)]
 
     def open(self, index: int, rate: float) -> HeadTraining:
         """Open the training of a fold at a learning rate: new, or from its saved state."""

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import platform
+import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -22,7 +23,7 @@ from sjepa.evaluate.superb.feature_files import FeatureFiles
 from sjepa.evaluate.superb.features import FeatureStore
 from sjepa.evaluate.superb.records import Fold, Utterance, measure_recordings
 from sjepa.evaluate.superb.sound import Sound
-from sjepa.evaluate.superb.state import check_identity
+from sjepa.evaluate.superb.state import check_identity, is_of_other_weights, read_identity
 from sjepa.evaluate.superb.task import Task
 from sjepa.evaluate.upstream import Upstream, check_unchanged, describe_encoder
 from sjepa.fields import NUMBER, TABLE, require, table_of
@@ -47,6 +48,8 @@ class Search(ABC):
     cache_gb: float | None = None
     feature_files: FeatureFiles | None = None
     """Storage for features that do not fit in memory."""
+    replace: bool = False
+    """Replace an evaluation in the folder that is of other weights of the encoder."""
 
     def __post_init__(self) -> None:
         self.store = FeatureStore(self.upstream, self.cache_gb, self.feature_files)
@@ -68,6 +71,10 @@ class Search(ABC):
     def protocol(self) -> dict[str, Any]:
         """Return the settings of the protocol for `results.json`."""
 
+    def state_files(self) -> list[Path]:
+        """Return the stored states of training. None for a task without training."""
+        return []
+
     @abstractmethod
     def clean_up(self, chosen: float) -> None:
         """Delete files that are not needed after the test."""
@@ -81,6 +88,8 @@ class Search(ABC):
         self.out.mkdir(parents=True, exist_ok=True)
         distributed.run_on_all_ranks(self.measure)
         self.identity = self.describe()
+        if self.replace:
+            distributed.run_on_main_rank(self.delete_other_weights)
         past = distributed.run_on_all_ranks(lambda: self.find_results(candidates))
         if past is not None and not self.decoders:
             say(f"{self.out} already has the results of this evaluation: nothing to do; delete it to evaluate again")
@@ -129,6 +138,27 @@ class Search(ABC):
         if steps := self.training_steps(candidates):
             work += f", {steps:,} head steps to train"
         say(f"This runs on a CPU: {work}. Large tasks take hours or days here: use a GPU for them", aside=True)
+
+    def delete_other_weights(self) -> None:
+        """Delete stored states and results that differ only in the weights of the encoder.
+
+        The results are deleted last, so that a repeated command completes a deletion that was killed.
+        """
+        for file in self.state_files():
+            if is_of_other_weights(read_identity(file), self.identity):
+                file.unlink()
+        results = self.out / RESULTS
+        if results.is_file() and is_of_other_weights(read_json(results), self.identity):
+            self.delete_predictions()
+            results.unlink()
+
+    def delete_predictions(self) -> None:
+        places = () if self.task.submission is None else self.task.submission.places
+        for path in (*self.out.glob("predictions*.txt"), *(self.out / place for place in places)):
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
 
     def find_results(self, candidates: Sequence[float]) -> dict[str, Any] | None:
         """Return existing results of these candidates. Raise UserError if they belong to another evaluation."""

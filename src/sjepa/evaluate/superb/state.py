@@ -2,6 +2,8 @@
 
 import json
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -74,11 +76,8 @@ class TrainingState:
 
     def load(self) -> None:
         """Load the file. Raise UserError if it is damaged or belongs to another evaluation."""
-        try:
+        with explain_damage(self.file):
             self.restore()
-        except (safetensors.SafetensorError, RuntimeError, *SURPRISES) as error:
-            reason = shorten(str(error))
-            raise UserError(f"{self.file} cannot be read ({reason}): delete it to train this head again") from error
 
     def restore(self) -> None:
         with safetensors.safe_open(self.file, "pt") as file:
@@ -98,16 +97,42 @@ class TrainingState:
         self.optimizer.load_state_dict(self.optimizer.state_dict() | {"state": adam})
 
 
+@contextmanager
+def explain_damage(file: Path) -> Iterator[None]:
+    """Raise UserError for the errors of a damaged file."""
+    try:
+        yield
+    except (safetensors.SafetensorError, RuntimeError, *SURPRISES) as error:
+        reason = shorten(str(error))
+        raise UserError(f"{file} cannot be read ({reason}): delete it to train this head again") from error
+
+
+def read_identity(file: Path) -> dict[str, Any]:
+    """Return the identity of the evaluation that a stored head belongs to."""
+    with explain_damage(file), safetensors.safe_open(file, "pt") as opened:
+        return dict(json.loads(opened.metadata()["about"])["identity"])
+
+
+def find_differences(old: dict[str, Any], new: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Return the fields in which two evaluations differ, with both values. `old` may have further fields."""
+    now = flatten_settings(json.loads(json.dumps(new)))
+    before = flatten_settings({key: old[key] for key in new if key in old})
+    names = [name for name in before | now if before.get(name) != now.get(name)]
+    return {name: (before.get(name), now.get(name)) for name in names}
+
+
+def is_of_other_weights(old: dict[str, Any], new: dict[str, Any]) -> bool:
+    """Return whether two evaluations differ only in the weights of the encoder."""
+    return list(find_differences(old, new)) == [WEIGHTS]
+
+
 def check_identity(folder: Path, old: dict[str, Any], new: dict[str, Any]) -> None:
     """Raise UserError if a folder contains another evaluation, or one of other weights with the same name."""
-    now = flatten_settings(json.loads(json.dumps(new)))
-    before = flatten_settings({key: old[key] for key in new if key in old})  # results have further fields
-    differing = [name for name in before | now if before.get(name) != now.get(name)]
-    if differing == [WEIGHTS]:
+    if is_of_other_weights(old, new):
         raise UserError(
             f"{folder} contains an evaluation of other weights of {new['encoder']['name']}, such as an earlier state "
-            "of the run: choose another --out, or delete that folder"
+            "of the run: choose another --out, or replace it with --replace"
         )
-    if differing:
-        changes = [f"{name} ({shorten(before.get(name))}, now {shorten(now.get(name))})" for name in differing]
+    if differing := find_differences(old, new):
+        changes = [f"{name} ({shorten(before)}, now {shorten(now)})" for name, (before, now) in differing.items()]
         raise UserError(f"{folder} contains an evaluation that differs in {', '.join(changes)}: choose another --out")
