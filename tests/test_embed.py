@@ -178,6 +178,24 @@ def test_what_was_stopped_is_continued_and_other_settings_are_refused(
     )
 
 
+@pytest.mark.parametrize("kind", ["npz", "safetensors", "parquet"])
+def test_the_output_of_another_recording_with_the_same_name_is_refused(
+    kind: str, finished_run: Path, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, other = sorted(corpus.glob("*.wav"))[:2]
+    for folder, source in (("a", one), ("b", other), ("moved", one)):
+        (tmp_path / folder).mkdir()
+        shutil.copy(source, tmp_path / folder / "x.wav")
+    common = ("--encoder", finished_run, "--out", tmp_path / "out", "--format", kind)
+    run_embed(tmp_path / "a", *common)
+    refused(r"x\.wav\.\w+ has the output of another recording than .*x\.wav.*--force", tmp_path / "b", *common)
+    run_embed(tmp_path / "moved", *common)
+    assert "Nothing to do" in capsys.readouterr().out
+    run_embed(tmp_path / "b", *common, "--force")
+    run_embed(tmp_path / "b", *common)
+    assert "Nothing to do" in capsys.readouterr().out
+
+
 def test_an_encoder_is_the_same_however_its_path_is_spelled(
     finished_run: Path,
     corpus: Path,

@@ -92,7 +92,7 @@ def run_files(command: Embed) -> None:
     from sjepa import distributed
     from sjepa.data.corpus import describe_refused
     from sjepa.embed.live import STDIN
-    from sjepa.embed.recordings import Embedding, Outcome, Recording, embed, find_recordings
+    from sjepa.embed.recordings import Embedding, Outcome, Recording, check_sources, embed, find_recordings
     from sjepa.locks import lock_folder
 
     if command.out == STDIN:
@@ -104,6 +104,8 @@ def run_files(command: Embed) -> None:
         holding.enter_context(lock_folder(command.out))
         check_folder(command.out, settings, command.force)
         found = find_recordings(command.files)
+        if not command.force:
+            check_sources(found[0], command.out, command.format)
         remove_other_output(command.out, settings)
         write_settings(command.out, settings)
         return found

@@ -1,5 +1,6 @@
 """Find the recordings to embed, and encode them in batches or windows."""
 
+import hashlib
 import os
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,7 +20,7 @@ from sjepa.data.corpus import LOOKED_FOR, audio_files, check_header, describe_re
 from sjepa.data.index_folder import IndexFolder
 from sjepa.embed.network import Network
 from sjepa.embed.readout import NotFiniteError, Readout
-from sjepa.embed.tables import Format, write_table
+from sjepa.embed.tables import Format, read_metadata, write_table
 from sjepa.embed.window_config import WindowConfig
 from sjepa.embed.windows import cut_windows, join_windows
 from sjepa.errors import UserError
@@ -28,6 +29,8 @@ from sjepa.model.moments import measure_moments
 from sjepa.progress import Bar, bar, track
 
 T = TypeVar("T")
+SOURCE = "source"  # in the metadata of an output file: the hash of the recording
+HASHED = 1 << 16  # bytes of a recording that are hashed at each of three places
 AHEAD = 2  # batches that are decoded while one is encoded
 Decoding = tuple[list["Recording"], list[Future[np.ndarray]]]
 """A batch, and the audio of each recording."""
@@ -56,7 +59,7 @@ class Embedding:
 
     def file(self, out: Path, recording: "Recording") -> Path:
         """The file for a recording."""
-        return out / f"{recording.name}.{self.kind}"
+        return output_file(out, recording, self.kind)
 
 
 @dataclass
@@ -115,6 +118,38 @@ def find_recordings(given: Sequence[Path]) -> tuple[list[Recording], list[str]]:
             else f"no audio in {' and '.join(map(show_path, given))}: {LOOKED_FOR}"
         )
     return recordings, refused
+
+
+def hash_source(path: str) -> str:
+    """Return a hash of a file's size, start, middle and end: it tells recordings apart, wherever they are stored."""
+    size = os.path.getsize(path)
+    digest = hashlib.sha256(str(size).encode())
+    with open(path, "rb") as file:
+        for place in (0, size // 2, max(0, size - HASHED)):
+            file.seek(place)
+            digest.update(file.read(HASHED))
+    return digest.hexdigest()[:16]
+
+
+def check_sources(recordings: Sequence[Recording], out: Path, kind: Format) -> None:
+    """Raise UserError if an existing file has the output of another recording. Older files do not name their source."""
+
+    def is_own(recording: Recording) -> bool:
+        source = read_metadata(output_file(out, recording, kind), kind).get(SOURCE)
+        return source is None or source == hash_source(recording.path)
+
+    with ThreadPoolExecutor() as pool:
+        for recording, own in zip(recordings, pool.map(is_own, recordings), strict=True):
+            if not own:
+                file = show_path(output_file(out, recording, kind))
+                raise UserError(
+                    f"{file} has the output of another recording than {show_path(recording.path)}: choose another "
+                    "--out, or replace it with --force"
+                )
+
+
+def output_file(out: Path, recording: Recording, kind: Format) -> Path:
+    return out / f"{recording.name}.{kind}"
 
 
 def embed(recordings: Sequence[Recording], out: Path, plan: Embedding, skip: bool) -> Outcome:
@@ -189,8 +224,8 @@ def write_features(
     recording: Recording, pieces: Iterable[Tensor], out: Path, plan: Embedding, progress: Bar
 ) -> Outcome:
     """Write the file of a recording, given its features in pieces."""
-    about = plan.about | {"file": show_path(recording.name)}
     try:
+        about = plan.about | {"file": show_path(recording.name), SOURCE: hash_source(recording.path)}
         rows = write_table(plan.file(out, recording), plan.kind, plan.readout(plan.network, pieces), about)
     except NotFiniteError as error:
         return refuse(f"{show_path(recording.path)}: {error}", progress)
