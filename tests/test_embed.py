@@ -216,6 +216,21 @@ def test_an_encoder_is_the_same_however_its_path_is_spelled(
     refused("fingerprint was", *files, "--encoder", "enc", "--out", out, "--layer", 0)
 
 
+def test_units_of_other_clusters_are_refused(finished_run: Path, corpus: Path, tmp_path: Path) -> None:
+    shutil.copytree(finished_run / "encoder", tmp_path / "enc")
+    file, out = min(corpus.glob("*.wav")), tmp_path / "out"
+    common = (file, "--encoder", tmp_path / "enc", "--out", out, "--what", "units")
+    run_embed(*common)
+    clusters = Encoder.from_pretrained(tmp_path / "enc").clusters
+    clusters.head.output.bias.data[0] += 1
+    clusters.save(tmp_path / "enc" / "clusters.safetensors", encoder=clusters.info.encoder)
+    refused(r"made with other settings \(clusters was \w+, now \w+\): .*--force", *common)
+    settings = json.loads((out / "_embed.json").read_text())
+    del settings["clusters"]
+    (out / "_embed.json").write_text(json.dumps(settings))
+    run_embed(*common)  # output of an earlier version counts as done
+
+
 def test_the_output_of_a_stream_is_not_taken_for_that_of_recordings(
     finished_run: Path, corpus: Path, tmp_path: Path
 ) -> None:

@@ -26,6 +26,7 @@ SETTINGS, REFUSED = "_embed.json", "_refused.txt"  # readers of Parquet folders 
 METADATA = ("encoder", "fingerprint", "what", "layer")  # settings that every output file carries
 # The path of the encoder can be spelled in several ways. The fingerprint of the weights tells encoders apart.
 INCIDENTAL = ("encoder",)
+CLUSTERS = "clusters"  # a setting of posteriors and units, which output of earlier versions lacks
 LIVE = "stream"  # a setting of streams, in place of the window
 
 
@@ -175,7 +176,8 @@ def describe_settings(command: Embed, network: "Network") -> dict[str, Any]:
         chosen["what"] = f"units from {command.source}" if command.source != "head" else "units"
     encoder = str(command.encoder) + ("" if command.step is None else f" at step {command.step}")
     weights = network.encoder.loaded_fingerprint or fingerprint(network.encoder)
-    return {"encoder": encoder, "fingerprint": weights} | chosen
+    clusters = {} if command.what == "features" else {CLUSTERS: fingerprint(network.encoder.clusters)}
+    return {"encoder": encoder, "fingerprint": weights} | chosen | clusters
 
 
 def describe_output(settings: dict[str, Any]) -> dict[str, str]:
@@ -215,7 +217,8 @@ def write_settings(out: Path, settings: dict[str, Any]) -> None:
 
 def find_changes(before: dict[str, Any], settings: dict[str, Any]) -> list[str]:
     """Return the names of the settings in which output differs from earlier output."""
-    return [name for name in settings if name not in INCIDENTAL and before.get(name) != settings[name]]
+    compared = [name for name in settings if name not in INCIDENTAL and (name in before or name != CLUSTERS)]
+    return [name for name in compared if before.get(name) != settings[name]]
 
 
 def remove_other_output(out: Path, settings: dict[str, Any]) -> None:
