@@ -1,6 +1,7 @@
 """The evaluation commands as a user calls them, on a run that was just trained."""
 
 import json
+import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -164,8 +165,11 @@ def test_another_measurement_has_another_folder() -> None:
     assert results_folder(usual, "units", "untrained e") == Path("runs/units/untrained-e")
     other = replace(usual, units="kmeans", layer="2", abx=True, device="cpu")
     assert results_folder(other, "units", "e") == Path("runs/units/e-units-kmeans-layer-2-abx")
-    learned = replace(usual, units="kmeans", codebook=Path("/speech/train"))
-    assert results_folder(learned, "units", "e") == Path("runs/units/e-units-kmeans-codebook-train")
+    books = [Path("/speech/train"), Path("/speech/../speech/train"), Path("/other/train")]
+    learned = [replace(usual, units="kmeans", codebook=book) for book in books]
+    one, same, another = (results_folder(command, "units", "e") for command in learned)
+    assert re.fullmatch(r"e-units-kmeans-codebook-train-\w{7}", one.name)
+    assert same == one != another
     assert results_folder(usual, "units", "e", "my corpus") == Path("runs/units/e-my-corpus")
     assert results_folder(replace(usual, out=Path("x")), "units", "e") == Path("x")
     labelled = replace(usual, alignments=Path("/labels/mfa"))

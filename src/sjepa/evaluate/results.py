@@ -1,6 +1,8 @@
 """Files of evaluation results: where they go, how they are written, read and checked."""
 
+import hashlib
 import json
+import os
 from collections.abc import Iterable
 from dataclasses import fields
 from pathlib import Path
@@ -20,6 +22,7 @@ EARLIER = " (earlier)"  # after the name of an encoder that its run has trained 
 OUTSIDE_RUNS = Path("runs")  # results of encoders that do not belong to a run
 # Options that are already part of the path, or do not change the result.
 IGNORED_OPTIONS = ("encoder", "data", "out", "device", "items", "step", "repeats")
+CODEBOOK = "codebook"  # the option with the audio of a k-means codebook
 # Fields of `results.json`: those that each command must write, and the values that each may have.
 REQUIRED = {"probe": {"layers", "corpus"}, "units": {"units", "metrics", "corpus"}}
 REQUIRED_OF_TASKS = {"protocol", "metrics", "decoded"}
@@ -71,6 +74,8 @@ def results_folder(
         value = getattr(command, option.name)
         if option.name not in IGNORED_OPTIONS and value != option.default:
             shown = value.name if isinstance(value, Path) else value  # a path would make nested folders
+            if option.name == CODEBOOK:
+                shown = f"{shown}-{hash_path(value)}"
             parts.append(option.name.replace("_", "-") + ("" if value is True else f"-{shown}"))
     root = results_root(command.encoder)
     folder: Path = command.out or separate_labels(root / kind / "-".join(parts), labels)
@@ -80,6 +85,11 @@ def results_folder(
         if known.get("fingerprint") != fingerprint:
             raise UserError(f"{folder} has results of another encoder named {encoder}: choose a folder with --out")
     return folder
+
+
+def hash_path(path: Path) -> str:
+    """Return a short hash that tells folders with the same name apart."""
+    return hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:7]
 
 
 def separate_labels(folder: Path, labels: str) -> Path:
