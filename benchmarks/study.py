@@ -132,14 +132,18 @@ def collect(study: Study, out: Path) -> None:
 
 
 def keep_stored(path: Path, found: Found) -> Found:
-    """Add what is stored and was not measured again. Leave it out if it belongs to an encoder with other weights."""
+    """Add what is stored and was not measured again. Leave out results of an encoder with other weights."""
     stored = read_json(path) if path.is_file() else {"results": {}}
-    weights = [{result["encoder"]["fingerprint"] for result in each["results"].values()} for each in (stored, found)]
-    if weights[0].isdisjoint(weights[1]):
-        if lost := sorted(stored["results"].keys() - found["results"].keys()):
-            print(f"{found['name']}: not the stored weights, so these results are left out: {', '.join(lost)}")
-        return found
-    return stored | found | {"results": stored["results"] | found["results"]}
+    weights = {fingerprint(result) for result in found["results"].values()}
+    kept = {name: result for name, result in stored["results"].items() if fingerprint(result) in weights}
+    if lost := sorted(stored["results"].keys() - kept.keys() - found["results"].keys()):
+        print(f"{found['name']}: not the stored weights, so these results are left out: {', '.join(lost)}")
+    return (stored if kept else {}) | found | {"results": kept | found["results"]}
+
+
+def fingerprint(result: Found) -> str:
+    """Return the hash of the weights of the encoder that a result belongs to."""
+    return str(result["encoder"]["fingerprint"])
 
 
 def check_same_audio(study: Study, out: Path) -> None:

@@ -21,7 +21,7 @@ def test_tables_of_a_page_match_the_collected_results(page: str, monkeypatch: py
 
 
 def test_collected_results_stay_with_the_weights_that_they_belong_to(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     import study
@@ -35,6 +35,11 @@ def test_collected_results_stay_with_the_weights_that_they_belong_to(
     again = {"name": "run-0", "results": {"units": result("a", 4)}}
     merged = study.keep_stored(path, again)
     assert merged == stored | {"results": {"units": result("a", 4), "units-4": result("a", 2)}}
+    mixed = {"name": "run-0", "results": {"units": result("a", 1), "asr": result("b", 2)}}
+    path.write_text(json.dumps(mixed))
+    assert study.keep_stored(path, again) == again
+    assert "these results are left out: asr" in capsys.readouterr().out
     other = {"name": "run-0", "results": {"units": result("b", 5)}}
+    path.write_text(json.dumps(stored))
     assert study.keep_stored(path, other) == other
     assert study.keep_stored(tmp_path / "new.json", again) == again
