@@ -24,6 +24,7 @@ from sjepa.audio.mfcc import MfccConfig, add_context, mfcc
 from sjepa.evaluate.agreement import measure_agreement
 from sjepa.evaluate.labelled import read_labelled
 from sjepa.evaluate.upstream import load_upstream
+from sjepa.files import write_whole
 from sjepa.progress import track
 from sjepa.targets.fit import GmmConfig, find_clusters, fit_kmeans, fit_mixture
 from sjepa.targets.projection import Projection
@@ -75,7 +76,7 @@ def main() -> None:
             name = f"{Path(encoder).name}, layer {state - 1}, centred"
             record(found, f"{name}, K = 500", fit_mixture(frames, 500, GmmConfig(), seed=0)[0], frames, phones)
             record_directions(found, name, frames, DIRECTIONS, 500, phones)
-    kept.write_text(json.dumps(found, indent=1) + "\n")
+    write_whole(kept, json.dumps(found, indent=1) + "\n")
 
 
 def record_directions(

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sjepa.files import read_json
+from sjepa.files import read_json, write_whole
 
 
 def to_markdown(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -17,7 +17,7 @@ def to_markdown(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def write_entries(path: Path, entries: Mapping[str, Any]) -> None:
     """Write a JSON object with one line per entry, so that changes are easy to see."""
     lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in entries.items())
-    path.write_text(f"{{{lines}}}\n")
+    write_whole(path, f"{{{lines}}}\n")
 
 
 def merge_entries(path: Path, entries: Mapping[str, Any]) -> None:

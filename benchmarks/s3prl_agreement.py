@@ -32,6 +32,7 @@ from s3prl_sides import Side, replace_catalyst, replace_torchaudio
 
 from sjepa.evaluate.superb.protocol import LearningRateSearch
 from sjepa.evaluate.upstream import Upstream, load_upstream
+from sjepa.files import write_whole
 from sjepa.model.encoder_config import EncoderConfig
 from sjepa.runs.encoder import Encoder
 
@@ -145,7 +146,7 @@ def save_results(found: dict[str, Any], keep: bool) -> None:
         "versions": {name: version(name) for name in ("s3prl", "sjepa", "torch", "numpy", "dtw-python")},
         "tasks": past | found,
     }
-    RESULTS.write_text(json.dumps(about, indent=1) + "\n")
+    write_whole(RESULTS, json.dumps(about, indent=1) + "\n")
 
 
 def main() -> None:

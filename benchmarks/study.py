@@ -21,7 +21,7 @@ from output import to_markdown, write_entries
 
 from sjepa.config import flatten
 from sjepa.evaluate.probe_names import ProbeName
-from sjepa.files import read_json
+from sjepa.files import read_json, read_text, write_whole
 from sjepa.runs.events import audio_seconds, select_events
 from sjepa.runs.folder import RunFolder
 from sjepa.settings_file import load_preset
@@ -356,7 +356,7 @@ if __name__ == "__main__":
             collect(STUDIES[name], Path(out))
         case ["tables"]:
             for page in sorted(DOCS.glob("study*.md")):
-                page.write_text(fill_tables(page.stem, page.read_text()))
+                write_whole(page, fill_tables(page.stem, read_text(page)))
                 print(f"{page}: updated its tables")
         case _:
             raise SystemExit(__doc__)

@@ -1,5 +1,6 @@
 """`sjepa figures`: the figures that the available results allow, and the commands for the others."""
 
+import errno
 import json
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from sjepa.errors import UserError
 from sjepa.evaluate import reported
 
 pytest.importorskip("matplotlib")
+from matplotlib.figure import Figure
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +52,21 @@ def test_everything_at_hand_is_drawn_and_what_is_missing_has_its_command(
     assert f"sjepa analyze progress {whole} --data LABELLED" in listed
     assert "sjepa superb" not in listed
     assert style.FORMATS == ["svg", "png"]  # as before
+
+
+def test_a_figure_that_cannot_be_written_leaves_the_earlier_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fill_the_disk(drawn: Figure, path: str | Path, **options: object) -> None:
+        Path(path).write_text("half")
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr(Figure, "savefig", fill_the_disk)
+    (tmp_path / "erank.svg").write_text("whole")
+    with pytest.raises(OSError, match="erank"), style.figure(1, 1, tmp_path / "erank"):
+        pass
+    assert (tmp_path / "erank.svg").read_text() == "whole"
+    assert [path.name for path in tmp_path.iterdir()] == ["erank.svg"]
 
 
 def test_a_bare_run_has_reported_systems_alone_and_a_list_of_commands(tmp_path: Path) -> None:

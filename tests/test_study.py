@@ -1,6 +1,7 @@
 """The tables of the study pages match the collected results."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -43,3 +44,14 @@ def test_collected_results_stay_with_the_weights_that_they_belong_to(
     path.write_text(json.dumps(stored))
     assert study.keep_stored(path, other) == other
     assert study.keep_stored(tmp_path / "new.json", again) == again
+
+
+def test_entries_that_cannot_be_written_leave_the_earlier_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import output
+
+    output.write_entries(tmp_path / "run.json", {"a": 1})
+    monkeypatch.setattr(os, "replace", lambda *paths: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        output.write_entries(tmp_path / "run.json", {"a": 2})
+    assert json.loads((tmp_path / "run.json").read_text()) == {"a": 1}

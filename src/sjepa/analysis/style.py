@@ -11,7 +11,7 @@ from typing import Any
 
 from sjepa.errors import UserError
 from sjepa.fields import refuse_surprises
-from sjepa.files import dump_json, read_json, write_whole
+from sjepa.files import atomic_file, dump_json, read_json, write_whole
 from sjepa.progress import say
 
 Findings = dict[str, Any]
@@ -98,7 +98,8 @@ def figure(width: float, height: float, stem: Path) -> Iterator[Any]:
         stem.parent.mkdir(parents=True, exist_ok=True)
         for kind in FORMATS:  # without a date, so that equal figures are equal files
             metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
-            drawn.savefig(f"{stem}.{kind}", dpi=200, metadata=metadata)
+            with atomic_file(Path(f"{stem}.{kind}")) as partial:
+                drawn.savefig(partial, format=kind, dpi=200, metadata=metadata)
 
 
 UTTERANCE = "utterance-"  # files of utterances start with it
