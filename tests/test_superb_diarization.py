@@ -139,6 +139,17 @@ def test_outputs_of_another_rate_fit_the_labels() -> None:
     assert resample_outputs(outputs, 12)[0, :, 0].tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
 
 
+@pytest.mark.parametrize("rate", [1, 2])
+def test_chunks_of_another_frame_rate_are_joined_at_that_of_the_labels(rate: int) -> None:
+    turns = [Turn("a", 0.2, 1.4), Turn("b", 1.0, 1.8)]
+    chunks = [make_activity(turns, ["a", "b"], first, first + 50) for first in (0, 50)]
+    task, made = made_task(chunks)
+    task, made = replace(task, turns={"x": turns}), [replace(chunk, name="x") for chunk in made]
+    perfect = [chunk.repeat(rate, axis=0).astype(np.float32) for chunk in chunks]
+    assert task.join_chunks(perfect, made)["x"].tolist() == np.concatenate(chunks).tolist()
+    assert task.score_part(perfect, made)["der"] == pytest.approx(0, abs=0.01)
+
+
 @pytest.fixture(scope="module")
 def mixtures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("espeakng_loader")

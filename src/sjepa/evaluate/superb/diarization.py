@@ -87,11 +87,14 @@ class DiarizationTask(Task):
 
     def match_speakers(self, prediction: np.ndarray, label: Label) -> tuple[np.ndarray, np.ndarray]:
         """Return the decisions for a chunk, and its label with the best permutation of the speakers."""
-        active = self.active[label]
-        probabilities = resample_outputs(torch.from_numpy(prediction)[None], len(active))[0]
+        active, probabilities = self.active[label], self.fit_to_label(prediction, label)
         orders = [active[:, list(order)] for order in itertools.permutations(range(SPEAKERS))]
         losses = [float(F.binary_cross_entropy(probabilities, order)) for order in orders]
         return (probabilities > 0.5).numpy(), orders[int(np.argmin(losses))].numpy() > 0.5
+
+    def fit_to_label(self, prediction: np.ndarray, label: Label) -> Tensor:
+        """Return the probabilities of a chunk at the frames of its label."""
+        return resample_outputs(torch.from_numpy(prediction)[None], len(self.active[label]))[0]
 
     def score_part(self, predictions: Sequence[np.ndarray], utterances: Sequence[Utterance]) -> dict[str, float]:
         """Return frame-level scores averaged over chunks, and for test recordings also the error of dscore."""
@@ -105,10 +108,10 @@ class DiarizationTask(Task):
         return {"der": diarization_error_rate(joined, references, STRIDE / SAMPLE_RATE)} | scores
 
     def join_chunks(self, predictions: Sequence[np.ndarray], utterances: Sequence[Utterance]) -> dict[str, np.ndarray]:
-        """Concatenate the probabilities of the chunks of each recording."""
+        """Concatenate the probabilities of the chunks of each recording, at the frame rate of the labels."""
         chunks: dict[str, list[np.ndarray]] = {}
         for prediction, utterance in zip(predictions, utterances, strict=True):
-            chunks.setdefault(utterance.name, []).append(prediction)
+            chunks.setdefault(utterance.name, []).append(self.fit_to_label(prediction, utterance.label).numpy())
         return {name: np.concatenate(parts) for name, parts in chunks.items()}
 
     def as_text(self, prediction: Any) -> str:
