@@ -141,7 +141,7 @@ def test_progress_is_drawn_from_every_checkpoint(
     capsys.readouterr()
     task = ["superb", "asr", "--encoder", str(run), "--data", str(labelled), "--lite", "--steps", "1", "--step", "8"]
     dispatch(task)
-    assert (run / "results" / "superb" / "mine-step-8" / "asr-lite" / "results.json").is_file()
+    assert (run / "results" / "superb" / "mine-step-8" / f"asr-{labelled.name}-lite" / "results.json").is_file()
     dispatch([*empty, "--data", str(labelled), "--frames", "200"])
     assert "Step 4 was probed before" in capsys.readouterr().out
     found = json.loads((run / "analysis" / "progress.json").read_text())

@@ -122,7 +122,7 @@ def test_a_folder_of_speakers_is_read_once_its_own_name_is_the_subset(
         assert read(Path(), subset="my-audio") == found
 
 
-def test_lite_recognition_takes_any_subset_and_any_list(superb_data: dict[str, Path], tmp_path: Path) -> None:
+def test_lite_recognition_takes_any_subset(superb_data: dict[str, Path]) -> None:
     (fold,) = make_task("asr", superb_data["libri"], lite=True, subset="train-clean-100").folds
     assert fold.name == "LibriSpeech train-clean-100 split by speaker"
     assert {u.path.parts[-4] for u in fold.train + fold.dev + fold.test} == {"train-clean-100"}
@@ -135,17 +135,19 @@ def test_lite_recognition_takes_any_subset_and_any_list(superb_data: dict[str, P
     with pytest.raises(UserError, match=r"LibriSpeech/dev-other; it holds \S+-clean\S*: choose it with --subset$"):
         make_task("pr", superb_data["libri"] / "LibriSpeech", lite=True, subset="dev-other")
 
+
+def test_lite_recognition_reads_a_labels_list_as_any_other_list(superb_data: dict[str, Path], tmp_path: Path) -> None:
     source = next((superb_data["libri"]).rglob("*.flac"))
     rows = []
-    for speaker in ("ann", "bob", "cid", "dee"):
+    for speaker, split in (("ann", "train"), ("bob", "train"), ("cid", "test"), ("dée", "dev")):
         shutil.copy(source, tmp_path / f"{speaker}.flac")
-        rows.append({"path": f"{speaker}.flac", "text": f"It's {speaker}, hello!", "speaker": speaker})
+        row = {"path": f"{speaker}.flac", "text": f"It's {speaker}, hello!", "speaker": speaker, "split": split}
+        rows.append(row | {"offset": 0.25, "duration": 0.5})
     rows.append({"path": "ann.flac", "text": "...", "speaker": "ann"})  # nothing to spell
     (tmp_path / "labels.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (fold,) = make_task("asr", tmp_path, lite=True).folds
-    parts = [speakers(part) for part in (fold.train, fold.dev, fold.test)]
-    assert sum(map(len, parts)) == len(set.union(*parts)) == 4
-    assert {u.label for u in fold.train + fold.dev + fold.test} == {
-        f"IT'S {s.upper()} HELLO" for s in set.union(*parts)
-    }
-    assert fold.name == f"labelled speech ({tmp_path.name}) split by speaker"
+    task = make_task("asr", tmp_path, lite=True)
+    (fold,) = task.folds
+    assert [speakers(part) for part in (fold.train, fold.dev, fold.test)] == [{"ann", "bob"}, {"dée"}, {"cid"}]
+    assert [u.label for u in fold.utterances] == [f"it's {name} hello" for name in ("ann", "bob", "dée", "cid")]
+    assert {(u.start, u.samples) for u in fold.utterances} == {(4_000, 8_000)}
+    assert task.name == f"asr-{tmp_path.name}"

@@ -1,6 +1,6 @@
 """Utterances with speaker, gender, chapter and phone labels, for probes and units."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from sjepa.evaluate.alignments import (
     read_alignments,
 )
 from sjepa.evaluate.superb import librispeech
-from sjepa.evaluate.superb.records import Fold, Utterance, read_json_lines, require_audio, split_by_speaker
+from sjepa.evaluate.superb.records import Utterance, read_json_lines, require_audio
 from sjepa.evaluate.superb.user_corpus import (
     USER_LAYOUTS,
     corpus_label,
@@ -218,15 +218,6 @@ def read_labels_file(data: Path) -> list[LabelledUtterance]:
         rows.append(row)
     require_audio([data / row["path"] for row in rows], str(file))
     return [read_row(data, row) for row in rows]
-
-
-def read_labelled_fold(data: Path, spell: Callable[[LabelledUtterance], str]) -> Fold:
-    """Split a corpus with `labels.jsonl` by speaker. `spell` returns the label of an utterance."""
-    spelled = [replace(item.utterance, label=spell(item)) for item in read_labels_file(data)]
-    utterances = [utterance for utterance in spelled if utterance.label]
-    if not utterances:
-        raise UserError(f"{data / LABELS_FILE} has no text that can be spelled in letters")
-    return split_by_speaker(utterances, corpus_name(data, ""), str(data / LABELS_FILE))
 
 
 def read_row(data: Path, row: dict[str, Any]) -> LabelledUtterance:

@@ -3,13 +3,11 @@
 from sjepa.data.layouts import detect_layout
 from sjepa.data.layouts.manifest import LABELS_FILE
 from sjepa.errors import UserError
-from sjepa.evaluate.labelled import LabelledUtterance, read_labelled_fold
 from sjepa.evaluate.metric import SectionKind
 from sjepa.evaluate.superb import librispeech
 from sjepa.evaluate.superb.alphabet import Alphabet, spell
 from sjepa.evaluate.superb.entry import CorpusLocation, Entry, Request
 from sjepa.evaluate.superb.metrics import CER, WER
-from sjepa.evaluate.superb.records import Fold
 from sjepa.evaluate.superb.sequences import LITE_WIDTH, WIDTH, SequenceTask
 from sjepa.evaluate.superb.specaugment import SpecAugment
 from sjepa.evaluate.superb.submission import Submission, format_transcript
@@ -21,12 +19,13 @@ UNTRANSCRIBED = ("librilight", "folder")  # layouts without transcripts
 
 
 def build(entry: Entry, request: Request) -> SequenceTask:
-    listed = request.lite and (request.data / LABELS_FILE).is_file()
-    if not listed and is_user_corpus(request.data, request.subset, *librispeech.STANDARD, "LibriSpeech"):
+    if is_user_corpus(request.data, request.subset, *librispeech.STANDARD, "LibriSpeech"):
         return build_user_task(entry.rename_for_corpus(request.data), request)
-    if not listed:
-        refuse_untranscribed(request)
-    fold = read_lite_fold(request) if request.lite else librispeech.read_standard_fold(request.data)
+    refuse_untranscribed(request)
+    if request.lite:
+        fold = librispeech.read_subset_fold(request.data, request.subset)
+    else:
+        fold = librispeech.read_standard_fold(request.data)
     width = LITE_WIDTH if request.lite else WIDTH
     return entry.task(SequenceTask, request, [fold], symbols=Characters(), recurrent=width, augment=SpecAugment())
 
@@ -50,13 +49,6 @@ def build_user_task(entry: Entry, request: Request) -> SequenceTask:
     symbols = Alphabet.from_texts(str(u.label) for u in fold.train)
     width = LITE_WIDTH if request.lite else WIDTH
     return entry.task(SequenceTask, request, [fold], symbols=symbols, recurrent=width, augment=SpecAugment())
-
-
-def read_lite_fold(request: Request) -> Fold:
-    """Read a subset of LibriSpeech, or a corpus with `labels.jsonl`, split by speaker."""
-    if not (request.data / LABELS_FILE).is_file():
-        return librispeech.read_subset_fold(request.data, request.subset)
-    return read_labelled_fold(request.data, LabelledUtterance.transcript)
 
 
 ENTRY = Entry(
