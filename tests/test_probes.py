@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import soundfile
 import superb_corpora
 import torch
 from sklearn.linear_model import LogisticRegression
@@ -165,6 +166,20 @@ def test_a_broken_line_of_labels_is_named(tmp_path: Path) -> None:
     (tmp_path / "labels.jsonl").write_text('{"id"\n')
     with pytest.raises(UserError, match=r"labels\.jsonl line 1: not valid JSON"):
         read_labelled(tmp_path)
+
+
+def test_a_line_of_labels_may_be_a_stretch_of_a_recording(tmp_path: Path) -> None:
+    samples = np.random.default_rng(0).uniform(-0.5, 0.5, 32_000).astype(np.float32)
+    soundfile.write(tmp_path / "a.wav", samples, 16_000, subtype="FLOAT")
+    rows = [{"path": "a.wav", "offset": offset, "duration": 0.5} for offset in (0, 1.25)]
+    (tmp_path / "labels.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    first, second = (item.utterance for item in read_labelled(tmp_path, phones=False))
+    assert (first.name, second.name) == ("a", "a@1.25")
+    assert np.array_equal(first.read(), samples[:8_000])
+    assert np.array_equal(second.read(), samples[20_000:28_000])
+    (tmp_path / "labels.jsonl").write_text(json.dumps(rows[0] | {"duration": -1}) + "\n")
+    with pytest.raises(UserError, match=r"labels\.jsonl line 1: offset 0\.0 s, duration -1\.0 s: the offset must not"):
+        read_labelled(tmp_path, phones=False)
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,8 @@ from sjepa.audio.io import SAMPLE_RATE
 from sjepa.data.corpus import list_audio
 from sjepa.data.layouts import Item
 from sjepa.data.layouts.fields import text_field
-from sjepa.data.layouts.manifest import LABELS_FILE
+from sjepa.data.layouts.manifest import LABELS_FILE, read_stretch
+from sjepa.data.storage import ByteRange
 from sjepa.errors import UserError
 from sjepa.evaluate.alignments import (
     Alignment,
@@ -208,26 +209,33 @@ def align(corpus: Sequence[LabelledUtterance], place: Path) -> list[LabelledUtte
 
 
 def read_labels_file(data: Path) -> list[LabelledUtterance]:
-    """Read `labels.jsonl`: `path`, and optionally `id`, `text`, `speaker`, `gender`, `phones` and `words`."""
+    """Read `labels.jsonl`: `path`, and optionally a stretch of the recording and labels.
+
+    The stretch is `offset` and `duration`. The labels are `id`, `text`, `speaker`, `gender`, `phones` and `words`.
+    """
     file = data / LABELS_FILE
-    rows = []
+    found = []
     for number, row in read_json_lines(file):
         if not isinstance(row.get("path"), str) or "\0" in row["path"]:
             raise UserError(f"{file} line {number}: there is no path")
         check_fields(row, {"phones": SEGMENTS, "words": SEGMENTS}, f"{file} line {number}")
-        rows.append(row)
-    require_audio([data / row["path"] for row in rows], str(file))
-    return [read_row(data, row) for row in rows]
+        stretch = read_stretch(row)
+        if isinstance(stretch, str):
+            raise UserError(f"{file} line {number}: {stretch}")
+        found.append(read_row(data, row, *stretch))
+    require_audio([item.utterance.path for item in found], str(file))
+    return found
 
 
-def read_row(data: Path, row: dict[str, Any]) -> LabelledUtterance:
-    """Convert a line of `labels.jsonl`. The name is the id, or the path if there is none."""
-    name = text_field(row, "id") or Path(row["path"]).with_suffix("").as_posix()
+def read_row(data: Path, row: dict[str, Any], offset: float, duration: float | None) -> LabelledUtterance:
+    """Convert a line of `labels.jsonl`. The name is the id, or the path and offset if there is none."""
+    path = Path(row["path"]).with_suffix("").as_posix()
+    name = text_field(row, "id") or (f"{path}@{offset:g}" if offset else path)
     text, speaker, gender = (text_field(row, key) for key in ("text", "speaker", "sex"))
     segments, words = ([tuple(part) for part in row.get(key) or ()] for key in ("phones", "words"))
     own = complete_alignment(Alignment(segments, words), name)
-    utterance = Utterance(name, data / row["path"], text, speaker)
-    return LabelledUtterance(utterance, gender, segments=own.phones, words=own.words)
+    item = Item(ByteRange(str(data / row["path"])), name, offset, duration, speaker=speaker)
+    return LabelledUtterance(make_utterance(item, text), gender, segments=own.phones, words=own.words)
 
 
 def read_librispeech(data: Path, subset: str) -> list[LabelledUtterance]:

@@ -128,20 +128,29 @@ def make_item(line: dict[str, Any], source: str, number: int) -> Item | str:
     path = field(line, "path")
     if not isinstance(path, str):
         return f"{where}: no audio is named ({', '.join(NAMES['path'][:3])})"
-    try:
-        offset = float(field(line, "offset") or 0.0)
-        duration = None if field(line, "duration") is None else float(field(line, "duration"))
-    except (TypeError, ValueError, OverflowError):
-        return f"{where}: offset or duration is not a number"
-    if not is_possible(offset, duration):
-        rule = "the offset must not be negative, and the duration must be above 0"
-        return f"{where}: offset {offset} s, duration {duration} s: {rule}"
+    stretch = read_stretch(line)
+    if isinstance(stretch, str):
+        return f"{where}: {stretch}"
+    offset, duration = stretch
     place = tar_place(line["shard_id"], path, source) if "shard_id" in line else local_place(path, source)
     if isinstance(place, str):
         return f"{where}: {place}"
     default = f"{os.path.splitext(path)[0]}@{offset:g}" if offset else os.path.splitext(path)[0]
     name = text_field(line, "id") or escape_text(default)
     return add_labels(Item(place, name, offset, duration), line)
+
+
+def read_stretch(line: dict[str, Any]) -> tuple[float, float | None] | str:
+    """The offset and duration of a line in seconds, or why they are refused."""
+    try:
+        offset = float(field(line, "offset") or 0.0)
+        duration = None if field(line, "duration") is None else float(field(line, "duration"))
+    except (TypeError, ValueError, OverflowError):
+        return "offset or duration is not a number"
+    if not is_possible(offset, duration):
+        rule = "the offset must not be negative, and the duration must be above 0"
+        return f"offset {offset} s, duration {duration} s: {rule}"
+    return offset, duration
 
 
 def local_place(path: str, source: str) -> ByteRange:
