@@ -17,8 +17,9 @@ from sjepa.errors import UserError
 from sjepa.evaluate.superb.alphabet import Alphabet, spell
 from sjepa.evaluate.superb.metrics import character_error_rate
 from sjepa.evaluate.superb.protocol import LearningRateSearch
-from sjepa.evaluate.superb.records import Utterance, measure_lengths
+from sjepa.evaluate.superb.records import Fold, Utterance, measure_lengths
 from sjepa.evaluate.superb.tasks import asr, classify, make_task
+from sjepa.evaluate.superb.tasks.tag import find_slot_names, remove_marks
 from sjepa.evaluate.superb.text import SlotCharacters
 from sjepa.evaluate.superb.user_corpus import limit_training, make_utterance, read_items
 from sjepa.evaluate.table import build_sections
@@ -164,6 +165,14 @@ def test_tags_are_recognised_with_their_words(tmp_path: Path) -> None:
     (tmp_path / "manifest.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     with pytest.raises(UserError, match="3 has 2 words and 1 tags in tags: each word needs one"):
         make_task("tag", tmp_path, lite=True)
+
+
+def test_hyphens_of_words_are_no_marks_of_slots() -> None:
+    labels = ["B-ort ONE-WAY E-ort", "AN E-MAIL ABOUT A B-MOVIE"]
+    said = [Utterance(label, Path(), label) for label in labels]
+    slots = find_slot_names(Fold("it", said, said, said))
+    assert slots == ("ort",)
+    assert [remove_marks(label, slots) for label in labels] == ["ONE-WAY", "AN E-MAIL ABOUT A B-MOVIE"]
 
 
 def test_a_part_of_the_training_speech_is_drawn_by_the_seed(tmp_path: Path) -> None:

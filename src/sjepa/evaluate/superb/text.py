@@ -1,5 +1,6 @@
 """Symbols of the sequence tasks: text to numbers and back. Number 0 is the CTC blank."""
 
+import itertools
 import string
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -95,7 +96,7 @@ class SlotCharacters(Spelling):
     def transcribe(self, numbers: Sequence[int]) -> str:
         symbols, text = self.symbols, ""
         for symbol in (symbols[n] for n in numbers if n > 1):
-            text += {"B-": f"{symbol} ", "E-": f" {symbol}"}.get(symbol[:2], symbol)
+            text += {"B-": f" {symbol} ", "E-": f" {symbol}"}.get(symbol[:2], symbol)
         return " ".join(text.split())
 
 
@@ -114,16 +115,15 @@ def encode_pieces(symbols: Sequence[str], pieces: Sequence[str], text: str) -> l
 def mark_slots(words: Sequence[str], tags: Sequence[str]) -> str:
     """Convert words and slot tags (plain or IOB) to a sentence with marks, without punctuation and with AND for `&`."""
     kinds = [tag.removeprefix("B-").removeprefix("I-") for tag in tags]
+    before = ["", *kinds[:-1]]
+    begins = (tag.startswith("B-") or kind != last for tag, kind, last in zip(tags, kinds, before, strict=True))
+    slots = itertools.accumulate(begins)  # each slot has a number, and so do the words between two slots
+    numbered = zip(slots, kinds, words, strict=True)
+    spoken = [(slot, kind, word) for slot, kind, word in numbered if word not in "?!.,;-"]
     pieces: list[str] = []
-    for index, (word, kind) in enumerate(zip(words, kinds, strict=True)):
-        if word in "?!.,;-":
-            continue
-        inside = kind != "O"
-        begins = index == 0 or kinds[index - 1] != kind or tags[index].startswith("B-")
-        ends = index + 1 == len(words) or kinds[index + 1] != kind or tags[index + 1].startswith("B-")
-        pieces += [f"B-{kind}"] if inside and begins else []
-        pieces.append("AND" if word == "&" else word.upper())
-        pieces += [f"E-{kind}"] if inside and ends else []
+    for (_, kind), group in itertools.groupby(spoken, key=lambda part: part[:2]):
+        value = ["AND" if word == "&" else word.upper() for _, _, word in group]
+        pieces += value if kind == "O" else [f"B-{kind}", *value, f"E-{kind}"]
     return " ".join(pieces)
 
 

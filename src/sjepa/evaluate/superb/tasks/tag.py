@@ -1,6 +1,6 @@
 """Tagging of words in any transcribed corpus, recognised together with the words."""
 
-import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from sjepa.data.layouts import Item
@@ -8,15 +8,13 @@ from sjepa.errors import UserError
 from sjepa.evaluate.metric import SectionKind
 from sjepa.evaluate.superb.alphabet import collect_letters
 from sjepa.evaluate.superb.entry import Entry, LabelColumns, Request
-from sjepa.evaluate.superb.metrics import SLOT_TYPE_F1, SLOT_VALUE_CER
+from sjepa.evaluate.superb.metrics import SLOT_TYPE_F1, SLOT_VALUE_CER, parse_slots
 from sjepa.evaluate.superb.records import Fold
 from sjepa.evaluate.superb.sequences import LITE_WIDTH, WIDTH, SequenceTask
 from sjepa.evaluate.superb.specaugment import SpecAugment
 from sjepa.evaluate.superb.task import Recipe
 from sjepa.evaluate.superb.text import SlotCharacters, mark_slots
 from sjepa.evaluate.superb.user_corpus import column_value, label_items, read_items, split_corpus
-
-MARK = re.compile(r"[BE]-(\S+)")
 
 
 def build(entry: Entry, request: Request) -> SequenceTask:
@@ -29,7 +27,8 @@ def build(entry: Entry, request: Request) -> SequenceTask:
         "; choose a column of tags with --label COLUMN",
     )
     fold = split_corpus(request.data, labelled)
-    symbols = SlotCharacters(find_slot_names(fold), collect_letters(remove_marks(str(u.label)) for u in fold.train))
+    slots = find_slot_names(fold)
+    symbols = SlotCharacters(slots, collect_letters(remove_marks(str(u.label), slots) for u in fold.train))
     width = LITE_WIDTH if request.lite else WIDTH
     augment = SpecAugment()
     renamed = entry.rename_for_corpus(request.data, (column,))
@@ -50,14 +49,15 @@ def make_tagged_sentence(data: Path, item: Item, column: str) -> str | None:
 
 
 def find_slot_names(fold: Fold) -> tuple[str, ...]:
-    names = sorted({name for u in fold.utterances for name in MARK.findall(str(u.label))})
+    names = sorted({name for u in fold.utterances for name in parse_slots(str(u.label))})
     if not names:
         raise UserError(f"{fold.name}: every tag is O, so there is nothing to recognise")
     return tuple(names)
 
 
-def remove_marks(sentence: str) -> str:
-    return " ".join(piece for piece in sentence.split() if not MARK.fullmatch(piece))
+def remove_marks(sentence: str, slots: Sequence[str]) -> str:
+    marks = {mark + slot for slot in slots for mark in ("B-", "E-")}
+    return " ".join(piece for piece in sentence.split() if piece not in marks)
 
 
 ENTRY = Entry(
