@@ -55,6 +55,16 @@ def test_a_date_is_a_seed_and_a_second_call_reports_the_same(
     assert json.loads((out / "results.json").read_text())["seed"] == 20240101
 
 
+def test_each_choice_of_learning_rates_has_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    data = corpora.voxceleb(tmp_path / "vox", speakers=2)
+    command = ["superb", "sid", "--encoder", "mfcc", "--data", str(data), "--lite", "--steps", "1", "--device", "cpu"]
+    for rates in ([], ["--lr", "2e-3"], ["--sweep"]):
+        dispatch([*command, *rates])
+    folders = {file.parent.name for file in tmp_path.glob("runs/superb/mfcc/*/results.json")}
+    assert folders == {"sid-lite", "sid-lite-lr-0.002", "sid-lite-sweep"}
+
+
 def test_several_lexicons_are_given_one_by_one() -> None:
     import tyro
 

@@ -213,10 +213,10 @@ def test_what_is_done_is_not_done_again_and_only_the_tested_head_stays(
     assert decoded["dev"] == results["dev"]
     assert decoded["decoded"]["shout"]["per"] > 0
 
-    other = LearningRateSearch(task, upstream, tmp_path)
-    stop_at(other, 1)
-    with pytest.raises(StopError):
-        other.run([1e-3])  # another rate is trained
+    message = r"contains results of the learning rates 0\.01, 0\.0001, not 0\.001: choose another --out"
+    with pytest.raises(UserError, match=message):
+        LearningRateSearch(task, upstream, tmp_path).run([1e-3])
+    assert head.is_file()
     head.unlink()  # then it is trained again
     decoded = LearningRateSearch(task, upstream, tmp_path, decoders=shouting).run([1e-2, 1e-4])
     assert decoded["folds"][0]["dev_curve"] == results["folds"][0]["dev_curve"]

@@ -43,8 +43,8 @@ class Superb:
     """The corpus of the task in its own layout; for `all`, the folder with the corpora. asr, classify and tag accept
     any corpus that `sjepa index` reads, or an index."""
     out: Path | None = None
-    """Folder for the results. Default: superb/ENCODER/TASK, or TASK-lite, below RUN/results or runs. For `all`, the
-    folder that holds the folders of the tasks."""
+    """Folder for the results. Default: superb/ENCODER/TASK, or TASK-lite, below RUN/results or runs; with --lr or
+    --sweep, its name ends in -lr-RATE or -sweep. For `all`, the folder that holds the folders of the tasks."""
     lite: bool = False
     """Use the reduced protocol for small machines and small data: fewer steps, less data, a narrower recurrent head."""
     steps: Annotated[int | None, COUNT] = None
@@ -172,7 +172,8 @@ def prepare(command: Superb, entry: "Entry", upstream: "Upstream", data: Path, p
     if hours is not None:
         task = limit_training(task, hours, command.seed)
     protocol = name_protocol(command, task)
-    out = command.out if command.out is not None and command.task != ALL else place / protocol
+    own = command.out if command.task != ALL else None
+    out = own or place / (protocol + (name_rates(command) if entry.search.trains else ""))
     if command.language_model is not None and entry.language_model and getattr(task, "symbols", None) != Characters():
         raise UserError("--language-model only supports LibriSpeech's characters: leave it out for other corpora")
     decoders = {}
@@ -188,6 +189,13 @@ def prepare(command: Superb, entry: "Entry", upstream: "Upstream", data: Path, p
 
 def name_protocol(command: Superb, task: "Task") -> str:
     return f"{task.name}-lite" if command.lite else task.name
+
+
+def name_rates(command: Superb) -> str:
+    """Return the end of a folder's name for learning rates other than the task's."""
+    if command.sweep:
+        return "-sweep"
+    return "" if command.lr is None else f"-lr-{command.lr:g}"
 
 
 def report(text: str) -> None:

@@ -87,6 +87,7 @@ class LayerSearch(Search):
     """Evaluate every hidden state on dev and test the best."""
 
     candidate_key = "layer"
+    trains = False
 
     def candidates(self, lr: float | None, sweep: bool) -> Sequence[float]:
         return range(self.upstream.states)

@@ -17,6 +17,7 @@ from sjepa import distributed
 from sjepa.audio.io import SAMPLE_RATE
 from sjepa.counts import format_count
 from sjepa.durations import AUDIO, format_duration
+from sjepa.errors import UserError
 from sjepa.evaluate.results import RESULTS, write_results
 from sjepa.evaluate.superb.decode import BeamDecoder
 from sjepa.evaluate.superb.feature_files import FeatureFiles
@@ -38,6 +39,8 @@ class Search(ABC):
 
     candidate_key: ClassVar[str]
     """Name of the candidates in `results.json`."""
+    trains: ClassVar[bool] = True
+    """Whether heads are trained, at one or several learning rates."""
 
     task: Task
     upstream: Upstream
@@ -161,7 +164,7 @@ class Search(ABC):
                 path.unlink(missing_ok=True)
 
     def find_results(self, candidates: Sequence[float]) -> dict[str, Any] | None:
-        """Return existing results of these candidates. Raise UserError if they belong to another evaluation."""
+        """Return existing results of these candidates. Raise UserError for those of others or another evaluation."""
         file = self.out / RESULTS
         if not file.is_file():
             return None
@@ -173,8 +176,14 @@ class Search(ABC):
             require(results, name, table_of(NUMBER), str(file))
         require(results, "decoded", table_of(table_of(NUMBER)), str(file))
         chosen = require(results, self.candidate_key, NUMBER, str(file))
-        same = tried.keys() == {f"{candidate:g}" for candidate in candidates}
-        return results if same and chosen in candidates else None
+        wanted = {f"{candidate:g}": candidate for candidate in candidates}
+        if tried.keys() != wanted.keys():
+            name = self.candidate_key.replace("_", " ")
+            raise UserError(
+                f"{self.out} contains results of the {name}s {', '.join(tried)}, not {', '.join(wanted)}: choose "
+                "another --out"
+            )
+        return results if chosen in candidates else None
 
     def describe(self) -> dict[str, Any]:
         """Return everything that identifies an evaluation."""
