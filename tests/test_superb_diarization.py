@@ -263,6 +263,8 @@ def test_lite_scores_every_recording_whole(tmp_path: Path) -> None:
         ("reco2dur", "", "reco2dur does not have mix-train-0"),
         ("wav.scp", "mix-train-0 sph2pipe x.sph |\n", "commands are not supported"),
         ("wav.scp", "mix-train-0 nowhere.wav\n", "wav.scp does not have mix-train-1"),
+        ("wav.scp", "../../mine x.wav\n", r"wav\.scp: '\.\./\.\./mine' is not a plain file name"),
+        ("wav.scp", ".. x.wav\n", r"wav\.scp: '\.\.' is not a plain file name"),
         ("segments", "x y\n", "line 1: 'x y' does not have 4 columns"),
         ("reco2dur", "mix-train-0 long\n", "'long' is not a time in seconds"),
     ],

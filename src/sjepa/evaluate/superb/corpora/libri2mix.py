@@ -1,7 +1,8 @@
 """Libri2Mix as Kaldi data directories: mixtures of two speakers, with the turns of each."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 
 import numpy as np
 
@@ -43,6 +44,7 @@ def read_part(folder: Path) -> tuple[list[Utterance], dict[str, list[Turn]]]:
     recordings = read_table(folder / "wav.scp", 2)
     speakers = read_table(folder / "utt2spk", 2)
     durations = read_table(folder / "reco2dur", 2)
+    check_file_names(recordings, folder / "wav.scp")
     turns: dict[str, list[Turn]] = {name: [] for name in recordings}
     for name, (recording, start, end) in read_table(folder / "segments", 4).items():
         if name not in speakers:
@@ -67,6 +69,13 @@ def read_part(folder: Path) -> tuple[list[Utterance], dict[str, list[Turn]]]:
             label = write_activity(make_activity(turns[name], voices, first, last))
             utterances.append(Utterance(name, path, label, start=first * STRIDE, samples=(last - first) * STRIDE))
     return utterances, turns
+
+
+def check_file_names(names: Iterable[str], file: Path) -> None:
+    """Raise UserError if a recording's name cannot name the file that is submitted for it."""
+    for name in names:
+        if name in (".", "..") or "\0" in name or PureWindowsPath(name).name != name:
+            raise UserError(f"{file}: {name!r} is not a plain file name, which the name of a recording must be")
 
 
 def read_table(file: Path, columns: int) -> dict[str, list[str]]:
