@@ -214,6 +214,8 @@ def test_results_with_fewer_transcripts_have_a_folder_of_their_own(
     ("options", "message"),
     [
         (["asr", "--hours", "1", "--minutes", "5"], "--hours or --minutes, not both"),
+        (["qbe", "--hours", "1"], "qbe has no training part: leave --hours and --minutes out"),
+        (["qbe", "--minutes", "5", "--lite"], "qbe has no training part: leave --hours and --minutes out"),
         (["asr", "--minutes", "0"], "--minutes 0: it should be greater than 0"),
         (["asr", "--label", "mood"], "--label is for classify and tag; asr has its own labels"),
         (["tag", "--label", "a", "--label", "b"], "--label: tag takes one column of tags"),

@@ -57,7 +57,7 @@ class Superb:
     """For classify, the column with the classes; repeat it for several columns that must all be right. For tag, the
     column with one tag per word."""
     hours: Annotated[float | None, AMOUNT] = None
-    """Train on this many hours, drawn at random by the seed; dev and test stay whole."""
+    """Train on this many hours, drawn at random by the seed; dev and test stay whole. Not for qbe."""
     minutes: Annotated[float | None, AMOUNT] = None
     """Train on this many minutes instead."""
     sweep: bool = False
@@ -103,6 +103,9 @@ def run(arguments: list[str]) -> None:
         refuse_file(command.out)
     if command.language_model is not None and command.task != ALL and not find_entry(command.task).language_model:
         raise UserError(f"--language-model is for {', '.join(e.name for e in all_entries() if e.language_model)}")
+    limited = command.hours is not None or command.minutes is not None
+    if limited and command.task != ALL and not find_entry(command.task).search.trains:
+        raise UserError(f"{command.task} has no training part: leave --hours and --minutes out")
     if command.task == ALL:
         require_folder(command.data)
     distributed.setup(command.device)
@@ -169,7 +172,7 @@ def prepare(command: Superb, entry: "Entry", upstream: "Upstream", data: Path, p
         columns=command.label,
     )
     task = entry.build(entry, request)
-    if hours is not None:
+    if hours is not None and entry.search.trains:
         task = limit_training(task, hours, command.seed)
     protocol = name_protocol(command, task)
     own = command.out if command.task != ALL else None
