@@ -17,11 +17,11 @@ from sjepa.errors import UserError
 from sjepa.evaluate.superb.alphabet import Alphabet, spell
 from sjepa.evaluate.superb.metrics import character_error_rate
 from sjepa.evaluate.superb.protocol import LearningRateSearch
-from sjepa.evaluate.superb.records import Fold, Utterance, measure_lengths
+from sjepa.evaluate.superb.records import SHARES, Fold, Utterance, measure_lengths
 from sjepa.evaluate.superb.tasks import asr, classify, make_task
 from sjepa.evaluate.superb.tasks.tag import find_slot_names, remove_marks
 from sjepa.evaluate.superb.text import SlotCharacters
-from sjepa.evaluate.superb.user_corpus import limit_training, make_utterance, read_items
+from sjepa.evaluate.superb.user_corpus import draw_parts, limit_training, make_utterance, read_items
 from sjepa.evaluate.table import build_sections
 from sjepa.evaluate.upstream import load_upstream
 
@@ -260,6 +260,15 @@ def test_a_corpus_without_speakers_is_split_by_utterance(tmp_path: Path, capsys:
     few = write_calls(tmp_path / "b", ",intent,speaker", [",pay,one", ",ask,two", ",pay,", ",ask,"])
     with pytest.raises(UserError, match=r"has 2 speakers and no splits"):
         make_task("classify", few, columns=("intent",))
+
+
+@pytest.mark.parametrize("sizes", [SHARES, (0.9, 0.1)])
+def test_no_part_of_a_split_by_utterance_is_empty(sizes: tuple[float, ...]) -> None:
+    for count in range(3, 61):
+        utterances = [Utterance(str(number), Path(), "") for number in range(count)]
+        parts = draw_parts(utterances, sizes, "it", by_speaker=False)
+        assert sorted(u.name for part in parts for u in part) == sorted(u.name for u in utterances)
+        assert all(1 <= len(part) <= 1 + max(1, size * count) for part, size in zip(parts, sizes, strict=True)), count
 
 
 def test_a_test_part_with_one_class_is_mentioned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -222,9 +222,14 @@ def split_speakers(
             f"{what} has {format_count(len(speakers), 'speaker')}; a split by speaker needs at least {len(shares)}"
         )
     order = np.random.default_rng(seed).permutation(speakers)
-    cuts = np.round(np.cumsum(shares)[:-1] * len(speakers)).astype(int)
-    places = np.arange(1, len(shares))
-    cuts = places + np.maximum.accumulate(cuts - places)  # every part has a speaker
-    cuts = np.clip(cuts, places, len(speakers) - places[::-1])
-    part = {speaker: number for number, group in enumerate(np.split(order, cuts)) for speaker in group}
+    groups = np.split(order, cut_places(shares, len(speakers)))
+    part = {speaker: number for number, group in enumerate(groups) for speaker in group}
     return [[u for u in known if part[u.speaker] == number] for number in range(len(shares))]
+
+
+def cut_places(shares: Sequence[float], count: int) -> np.ndarray:
+    """Return where to cut `count` things into parts of these shares. Every part has at least one."""
+    cuts = np.round(np.cumsum(shares)[:-1] * count).astype(int)
+    places = np.arange(1, len(shares))
+    cuts = places + np.maximum.accumulate(cuts - places)
+    return np.clip(cuts, places, count - places[::-1])

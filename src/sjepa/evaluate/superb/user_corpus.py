@@ -18,7 +18,7 @@ from sjepa.data.splits import PREFIXES, find_split_part
 from sjepa.data.storage import is_url
 from sjepa.errors import UserError
 from sjepa.evaluate.metric import SectionKind
-from sjepa.evaluate.superb.records import SHARES, Fold, Label, Utterance, measure_lengths, split_speakers
+from sjepa.evaluate.superb.records import SHARES, Fold, Label, Utterance, cut_places, measure_lengths, split_speakers
 from sjepa.progress import say
 
 if TYPE_CHECKING:  # it needs torch, and labels are read without
@@ -174,15 +174,13 @@ def split_by_shares(data: Path, utterances: Sequence[Utterance], by_speaker: boo
 def draw_parts(
     utterances: Sequence[Utterance], sizes: Sequence[float], what: str, by_speaker: bool
 ) -> list[list[Utterance]]:
-    """Split into parts of relative `sizes`, by speaker or by utterance, with a fixed seed."""
+    """Split into parts of relative `sizes`, by speaker or by utterance, with a fixed seed. No part is empty."""
     if by_speaker:
         return split_speakers(utterances, sizes, seed=0, what=what)
     if len(utterances) < len(sizes):
         raise UserError(f"{what} has {len(utterances)} utterances; a split needs at least {len(sizes)}")
     order = np.random.default_rng(0).permutation(len(utterances))
-    places = np.arange(1, len(sizes))
-    cuts = np.clip(np.round(np.cumsum(sizes)[:-1] * len(order)).astype(int), places, len(order) - places[::-1])
-    return [[utterances[i] for i in sorted(part)] for part in np.split(order, cuts)]
+    return [[utterances[i] for i in sorted(part)] for part in np.split(order, cut_places(sizes, len(order)))]
 
 
 def limit_training(task: AnyTask, hours: float, seed: int) -> AnyTask:
