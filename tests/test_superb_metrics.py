@@ -183,14 +183,6 @@ def test_a_slot_keeps_its_marks_next_to_punctuation() -> None:
     assert mark_slots(["a", ",", "b"], ["artist"] * 3) == "B-artist A B E-artist"
 
 
-def test_marks_are_whole_words() -> None:
-    assert metrics.parse_slots("B-item SUB-ZERO GEAR E-item") == {"item": ["SUB-ZERO GEAR"]}
-    assert metrics.parse_slots("SUB-item ONE-WAY E-item") == {}
-    symbols = SlotCharacters(("artist",))
-    spoken = [symbols.symbols.index(piece) for piece in ("A", "B-artist", "U", "E-artist")]  # without a space
-    assert metrics.parse_slots(symbols.transcribe(spoken)) == {"artist": ["U"]}
-
-
 def test_specaugment_masks_the_configured_amount_and_is_seeded() -> None:
     x, frames = torch.ones(3, 200, 768), torch.tensor([200, 120, 8])
     augment = SpecAugment()

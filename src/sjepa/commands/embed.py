@@ -215,6 +215,14 @@ def write_settings(out: Path, settings: dict[str, Any]) -> None:
     write_whole(out / SETTINGS, json.dumps(settings, indent=1) + "\n")
 
 
+def describe_change(before: dict[str, Any], settings: dict[str, Any], name: str) -> str:
+    """Describe a setting that differs. An encoder is named, with the start of its fingerprint."""
+    if name != "fingerprint":
+        return f"{name} was {before.get(name)}, now {settings[name]}"
+    was, now = (f"{each.get('encoder')} ({str(each.get(name))[:8]})" for each in (before, settings))
+    return f"encoder was {was}, now {now}"
+
+
 def find_changes(before: dict[str, Any], settings: dict[str, Any]) -> list[str]:
     """Return the names of the settings in which output differs from earlier output."""
     compared = [name for name in settings if name not in INCIDENTAL and (name in before or name != CLUSTERS)]
@@ -250,5 +258,5 @@ def check_folder(out: Path, settings: dict[str, Any], force: bool) -> None:
         raise UserError(f"{out} has the output of --live: choose another --out, or replace it with --force")
     changed = find_changes(before, settings)
     if changed:
-        was = ", ".join(f"{name} was {before.get(name)}, now {settings[name]}" for name in changed)
+        was = ", ".join(describe_change(before, settings, name) for name in changed)
         raise UserError(f"{out} was made with other settings ({was}): choose another --out, or replace it with --force")

@@ -62,10 +62,13 @@ def slot_f1(hypotheses: Sequence[Sequence[str]], references: Sequence[Sequence[s
 
 
 def parse_slots(sentence: str) -> dict[str, list[str]]:
-    """Return the values of each slot type in a sentence with `B-slot value E-slot` marks, without inner marks."""
+    """Return the values of each slot type in a sentence with `B-slot value E-slot` marks, without inner marks.
+
+    As in s3prl, `B-` inside a word counts as a mark too.
+    """
     found: dict[str, list[str]] = {}
-    for kind, value in re.findall(r"(?<!\S)B-(\S+) (.+?) E-\1", re.sub(" +", " ", sentence)):
-        value = re.sub(r" E-\S+", "", re.sub(r"(?<!\S)B-\S+ ", "", value))
+    for kind, value in re.findall(r"B-(\S+) (.+?) E-\1", re.sub(" +", " ", sentence)):
+        value = re.sub(r" E-\S+", "", re.sub(r"B-\S+ ", "", value))
         found.setdefault(kind, []).append(value)
     return found
 

@@ -96,7 +96,7 @@ class SlotCharacters(Spelling):
     def transcribe(self, numbers: Sequence[int]) -> str:
         symbols, text = self.symbols, ""
         for symbol in (symbols[n] for n in numbers if n > 1):
-            text += {"B-": f" {symbol} ", "E-": f" {symbol}"}.get(symbol[:2], symbol)
+            text += {"B-": f"{symbol} ", "E-": f" {symbol}"}.get(symbol[:2], symbol)
         return " ".join(text.split())
 
 
