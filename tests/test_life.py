@@ -45,6 +45,12 @@ def longer(micro: Make, steps: int = 10, **changes: object) -> Config:
     return micro(phase2={"steps": steps, **changes})
 
 
+def test_a_run_that_lost_its_settings_says_so(copied: Path, corpus: Path) -> None:
+    (copied / "config.toml").unlink()
+    with pytest.raises(UserError, match=r"run has checkpoints but no config\.toml.*: restore that file"):
+        dispatch(["pretrain", "--preset", "tiny", "--data", str(corpus), "--out", str(copied)])
+
+
 def test_audio_that_has_changed_since_is_refused_with_what_to_do(corpus: Path, tmp_path: Path, micro: Make) -> None:
     audio, run = shutil.copytree(corpus, tmp_path / "audio"), tmp_path / "run"
     assert pretrain(micro(), audio, run, show=False, last_phase=1)

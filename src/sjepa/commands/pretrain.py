@@ -58,6 +58,11 @@ def run(arguments: list[str]) -> None:
         known = RunFolder(command.branch_from)
         if not known.exists:
             raise UserError(f"--branch-from {command.branch_from}: this is not a run")
+    if folder.checkpoint_steps and not folder.exists:
+        raise UserError(
+            f"{folder} has checkpoints but no {folder.config_file.name}, so it cannot be continued: restore that file, "
+            "or choose another --out"
+        )
     if not command.preset and not known.exists:
         presets = " | ".join(preset_names())
         raise UserError(f"there is no run in {command.out}; to start one, choose a preset: --preset {presets}")

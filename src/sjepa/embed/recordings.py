@@ -18,6 +18,7 @@ from sjepa.audio.io import SAMPLE_RATE, BadAudioError, read_audio, show_path
 from sjepa.audio.stream import stream_audio
 from sjepa.data.corpus import LOOKED_FOR, audio_files, check_header, describe_refused
 from sjepa.data.index_folder import IndexFolder
+from sjepa.data.layouts import SCANNED, detect_layout
 from sjepa.embed.network import Network
 from sjepa.embed.readout import NotFiniteError, Readout
 from sjepa.embed.tables import Format, read_metadata, write_table
@@ -98,8 +99,8 @@ def find_recordings(given: Sequence[Path]) -> tuple[list[Recording], list[str]]:
         if not place.exists():
             raise UserError(f"there is no file or folder {show_path(place)}")
         found = list(audio_files(place, refused)) if place.is_dir() else [str(place)]
-        if not found and IndexFolder(place).exists:
-            raise UserError(f"{show_path(place)} is an index: embed takes audio files, or folders of them")
+        if not found and (IndexFolder(place).exists or detect_layout(str(place)) not in SCANNED):
+            raise UserError(f"{show_path(place)} lists audio elsewhere: embed takes audio files, or folders of them")
         for path in found:
             name = os.path.relpath(path, place) if place.is_dir() else place.name
             if paths.setdefault(name, path) != path:
