@@ -81,15 +81,25 @@ def test_the_features_on_disk_may_be_deleted_during_a_run(tmp_path: Path) -> Non
     assert len(list((tmp_path / "cache").rglob("*.npy"))) == 4
 
 
-def test_a_function_without_weights_has_no_features_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_function_has_no_features_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its code may change between two runs, and the features of the old code would be used."""
     (tmp_path / "coded.py").write_text("def make():\n    return lambda x: x.unfold(1, 400, 320)\n")
     monkeypatch.chdir(tmp_path)
     coded = load_upstream("coded:make")
-    with pytest.raises(UserError, match="--feature-cache: coded-make has no weights"):
+    with pytest.raises(UserError, match="--feature-cache: a change of the code of coded-make would not be"):
         FeatureFiles(tmp_path / "cache", 2**20, coded)
     assert not (tmp_path / "cache").exists()
-    FeatureFiles(tmp_path / "cache", 2**20, replace(coded, network=torch.nn.Linear(1, 1)))
+
+
+def test_features_on_disk_are_those_of_the_same_settings(finished_run: Path, tmp_path: Path) -> None:
+    other = shutil.copytree(finished_run / "encoder", tmp_path / "encoder")
+    (other / "preprocessor_config.json").write_text('{"do_normalize": true}')
+    made, found = noises(tmp_path / "audio", 1), []
+    for source in (finished_run / "encoder", other):
+        upstream = replace(load_upstream(str(source)), name="same")
+        assert upstream.fingerprint == load_upstream(str(other)).fingerprint
+        found += features(FeatureStore(upstream, 0.0, FeatureFiles(tmp_path / "cache", 2**20, upstream)), made)
+    assert not found[0].equal(found[1])
 
 
 def test_features_on_disk_are_bounded(tmp_path: Path) -> None:

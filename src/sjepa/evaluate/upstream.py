@@ -48,7 +48,6 @@ from sjepa.runs.locate import find_encoder_folder, find_run, name_encoder, sugge
 from sjepa.runs.steps import load_encoder_at
 
 WHISPER = "whisper"
-NO_WEIGHTS = hashlib.sha256().hexdigest()[:16]  # fingerprint of no weights
 
 Precision = Literal["fp32", "bf16"]
 """Precision of the network and of its features."""
@@ -76,6 +75,8 @@ class Upstream:
     """Step of the checkpoint, if one was requested."""
     loaded_fingerprint: str = ""
     """Hash of the weights, if it was computed when they were loaded here."""
+    settings: str | None = ""
+    """What determines the features besides the weights, as text. None if that is code of the user's."""
 
     @cached_property
     def fingerprint(self) -> str:
@@ -110,7 +111,7 @@ class Upstream:
 
 def hash_weights(network: nn.Module | None) -> str:
     """Return a hash of all weights, to verify that they do not change."""
-    return NO_WEIGHTS if network is None else fingerprint(network)
+    return hashlib.sha256().hexdigest()[:16] if network is None else fingerprint(network)
 
 
 def describe_encoder(upstream: Upstream) -> dict[str, Any]:
@@ -234,7 +235,8 @@ def wrap_encoder(name: str, encoder: Encoder, device: torch.device, precision: P
 
     states, width = encoder.config.layers + 1, encoder.config.hidden_size
     known = encoder.loaded_fingerprint
-    return Upstream(name, states, width, device, run, encoder, precision, loaded_fingerprint=known)
+    settings = f"{encoder.config} {encoder.feature_extractor.normalizes_waveforms}"
+    return Upstream(name, states, width, device, run, encoder, precision, loaded_fingerprint=known, settings=settings)
 
 
 def load_hugging_face(
@@ -286,6 +288,7 @@ def load_hugging_face(
         precision,
         stride=stride,
         centre=field / 2,
+        settings=f"{config.to_json_string()} {normalize}",
     )
 
 
@@ -329,6 +332,7 @@ def wrap_network(adapted: AdaptedNetwork, device: torch.device) -> Upstream:
         adapted.network,
         stride=adapted.stride,
         centre=adapted.centre,
+        settings=None if is_function(adapted.source) else "",
     )
 
 

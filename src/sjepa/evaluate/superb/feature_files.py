@@ -10,9 +10,8 @@ from torch import Tensor
 
 from sjepa import distributed
 from sjepa.errors import UserError
-from sjepa.evaluate.baselines import BASELINES
 from sjepa.evaluate.superb.records import Utterance
-from sjepa.evaluate.upstream import NO_WEIGHTS, Upstream
+from sjepa.evaluate.upstream import Upstream
 from sjepa.files import atomic_file, refuse_file
 from sjepa.progress import say
 
@@ -23,18 +22,20 @@ class FeatureFiles:
     """A folder of features of at most `most` bytes.
 
     Several encoders and evaluations may use the folder, one after another. Files can be deleted at any time and are
-    then computed again. A file depends on the encoder's weights, the precision, and the path, size and
+    then computed again. A file depends on the encoder's weights and settings, the precision, and the path, size and
     modification time of the audio file. Features of changed audio are therefore never used.
     """
 
     def __init__(self, folder: Path, most: int, upstream: Upstream):
         refuse_file(folder)
-        if upstream.fingerprint == NO_WEIGHTS and upstream.name not in BASELINES:
+        if upstream.settings is None:
             raise UserError(
-                f"--feature-cache: {upstream.name} has no weights, so a change of its code would not be noticed; leave "
-                "out --feature-cache"
+                f"--feature-cache: a change of the code of {upstream.name} would not be noticed; leave out "
+                "--feature-cache"
             )
-        self.folder = folder / f"{upstream.name.replace(' ', '-')}-{upstream.fingerprint}-{upstream.precision}"
+        settings = hashlib.sha256(upstream.settings.encode()).hexdigest()[:8]
+        name = upstream.name.replace(" ", "-")
+        self.folder = folder / f"{name}-{upstream.fingerprint}-{settings}-{upstream.precision}"
         self.folder.mkdir(parents=True, exist_ok=True)
         used = sum(file.stat().st_size for file in folder.rglob(f"*{SUFFIX}"))
         self.room = (most - used) // distributed.world_size()
