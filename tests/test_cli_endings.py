@@ -143,7 +143,7 @@ cli.main([sys.argv[1]])
 
 
 LEAVING = """
-import sys, time
+import sys
 import torch.distributed as dist
 from sjepa import cli, distributed
 from sjepa.errors import UserError

@@ -68,6 +68,8 @@ LEFT_OUT = {
 def test_the_settings_of_a_run_keep_their_number_of_phases() -> None:
     one = dataclasses.replace(Config(), phases=Config().phases[:1])
     assert from_complete_toml(to_toml(one), "config.toml") == one
+    with pytest.raises(UserError, match=r"^config\.toml: there are no phases"):
+        from_complete_toml("seed = 3\n", "config.toml")
 
 
 def test_the_paper_preset_states_every_value_of_the_papers_table() -> None:

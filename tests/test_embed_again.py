@@ -76,16 +76,8 @@ def test_an_encoder_is_the_same_however_its_path_is_spelled(
     assert len(list(out.glob("*.npz"))) == 1  # the others were of the last layer
     other = Encoder(Encoder.from_pretrained(encoder).config)
     save_folder(encoder, other.state_dict(), to_hugging_face(other.config))
-    refused(
-        rf"encoder was ../{tmp_path.name}/enc \(\w{{8}}\), now enc \(\w{{8}}\)",
-        *files,
-        "--encoder",
-        "enc",
-        "--out",
-        out,
-        "--layer",
-        0,
-    )
+    words = rf"encoder was ../{tmp_path.name}/enc \(\w{{8}}\), now enc \(\w{{8}}\)"
+    refused(words, *files, "--encoder", "enc", "--out", out, "--layer", 0)
 
 
 def test_units_of_other_clusters_are_refused(finished_run: Path, corpus: Path, tmp_path: Path) -> None:

@@ -177,6 +177,8 @@ class Config(Settings):
 
 def check_phases(config: Config) -> None:
     """Raise UserError if phases cannot follow each other, or if their batches do not fit the model."""
+    if not config.phases:
+        raise UserError("there are no phases: a run needs at least phase1")
     check_first_targets(config)
     for number, phase in enumerate(config.phases, 1):
         name = phase_name(number)

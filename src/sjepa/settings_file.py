@@ -78,7 +78,8 @@ def from_complete_toml(text: str, source: str) -> Config:
     """Read a config that `to_toml` wrote. It has all phases, so it may have fewer than the default."""
     config = from_toml(text, source)
     phases = [key for key in tomllib.loads(text) if phase_number(key) is not None]
-    return dataclasses.replace(config, phases=config.phases[: len(phases)])
+    with naming(source):
+        return dataclasses.replace(config, phases=config.phases[: len(phases)])
 
 
 def extend_phases(phases: Sequence[PhaseConfig], numbers: Iterable[int], where: str) -> tuple[PhaseConfig, ...]:

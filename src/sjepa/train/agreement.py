@@ -7,8 +7,6 @@ import uuid
 import torch
 
 from sjepa import distributed
-from sjepa.data.corpus import Corpus
-from sjepa.data.corpus_mix import CorpusMix
 from sjepa.errors import UserError
 from sjepa.runs.folder import RunFolder
 from sjepa.stopping import StoppedError, StopRequest, is_asked_to_stop
@@ -18,11 +16,9 @@ LAG = 4  # steps after which the answer of a GPU is read: it is ready by then, s
 PATIENCE = 10.0  # seconds until a network disk shows a new file to other machines
 
 
-def check_same_audio(corpus: Corpus | CorpusMix) -> None:
+def check_same_audio(fingerprint: str) -> None:
     """Raise UserError if a rank has read other audio than the main rank. The ranks would cut batches differently."""
-    if distributed.world_size() == 1:
-        return
-    found = distributed.gather_objects((platform.node(), corpus.fingerprint()))
+    found = distributed.gather_objects((platform.node(), fingerprint))
     others = [f"{rank} on {node}" for rank, (node, audio) in enumerate(found) if audio != found[0][1]]
 
     def refuse() -> None:

@@ -150,14 +150,15 @@ def run_to_end(job: Job, request: StopRequest) -> None:
     alone = distributed.world_size() == 1  # several ranks stop together, once they have read the audio
     with nothing_unsaved() if alone else nullcontext():
         corpus = open_corpus(data, settings.max_seconds, settings.cache, settings.memory_gb, kept)
-        check_same_audio(corpus)
+        fingerprint = corpus.fingerprint()
+        check_same_audio(fingerprint)
         plans = plan_phases(job, run.step, corpus)
         check_components(config, plans)
         held_out = open_held_out(config, corpus)
     stop_if_asked()
     with ExitStack() as holding:
         distributed.run_on_main_rank(lambda: holding.enter_context(folder.lock()))
-        distributed.run_on_main_rank(lambda: open_folder(job, corpus.fingerprint(), run))
+        distributed.run_on_main_rank(lambda: open_folder(job, fingerprint, run))
         if run.step >= job.phases[-1].end:
             return
         if distributed.is_main():
