@@ -97,6 +97,7 @@ def test_bench_step_times_both_phases_every_part_and_a_peer(tmp_path: Path, caps
     step.run([*arguments, "--out", str(tmp_path / "step.json")])
     results = json.loads((tmp_path / "step.json").read_text())
     assert results["phase1"]["ms"] > 0
+    assert results["views"] == 1  # masks per utterance of the preset
     assert results["phase2"]["audio_per_second"] == pytest.approx(2e3 / results["phase2"]["ms"])
     named = {"front end", "position", "stack", "predictor and head", "targets", "optimizer", "moving average"}
     assert named <= set(results["parts_ms"])

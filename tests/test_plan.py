@@ -196,6 +196,23 @@ def test_rates_come_from_benchmark_files_and_nonsense_is_one_clear_line(
             run(["--hours", "10", *arguments])
 
 
+def test_a_rate_measured_with_the_masks_of_the_run_counts_them_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`half-hour` has four masks per utterance, and a benchmark of it measures steps with all four."""
+    facts: dict[str, Any] = {"batch": 6, "seconds": 6.0, "views": 4, "audio_per_second": 2000.0}
+    facts |= {"phase1": {"audio_per_second": 2500.0}, "phase2": {"audio_per_second": 2000.0}}
+    (tmp_path / "step.json").write_text(json.dumps(facts))
+    run(["--hours", "10", "--preset", "half-hour", "--throughput", str(tmp_path / "step.json"), "--gpus", "1"])
+    audio = 12_000 * 40, 60_000 * 40
+    seconds = audio[0] / 2500 + audio[1] / 2000
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("  time"))
+    assert float(line.split()[1]) == pytest.approx(seconds / 60, rel=0.02)
+    run(["--hours", "10", "--preset", "half-hour", "--throughput", "2000", "--gpus", "1"])
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("  time"))
+    assert float(line.split()[1]) == pytest.approx(sum(audio) / 2000 / 60, rel=0.02)
+
+
 def test_bench_data_measures_every_format_and_the_loader(corpus: Path) -> None:
     results = json.loads(json.dumps(measure(str(corpus), seconds=0.2, workers=1)))
     assert set(results["decode"]) == {"wav", "flac", "opus", "mp3"}

@@ -13,7 +13,17 @@ from sjepa.fields import TABLE, Kind, require
 from sjepa.files import read_json
 from sjepa.model.encoder_config import EncoderConfig
 from sjepa.subcommands import parse
-from sjepa.train.estimate import H200, LARGEST_ON_CPU, Machine, PhaseWork, StepTime, Work, describe_plan, useful_gpus
+from sjepa.train.estimate import (
+    H200,
+    LARGEST_ON_CPU,
+    Machine,
+    PhaseWork,
+    StepTime,
+    Work,
+    describe_plan,
+    useful_gpus,
+    view_cost,
+)
 
 if TYPE_CHECKING:
     from sjepa.config import Config
@@ -61,7 +71,10 @@ def run(arguments: list[str]) -> None:
     from sjepa.settings_file import load_preset
 
     config = load_preset(command.preset)
-    times = read_times(command.throughput) if command.throughput else scale_times(H200, config.encoder)
+    if command.throughput:
+        times = read_times(command.throughput, config.mask.views)
+    else:
+        times = scale_times(H200, config.encoder)
     decode_rate = read_rate(command.decode, "--decode", ("decode", "flac", "audio_per_second"))
     work = planned_work(config, command.hours)
     most = work.utterances_per_batch
@@ -120,22 +133,26 @@ def planned_work(config: "Config", hours: float) -> Work:
         4 * statistics,
         4 * (3 * parameters - matrices + encoder),  # weights, two moments (Muon: one), the target encoder
         config.train.checkpoint_every,
-        min(max(1, int(batch.seconds / max(batch.buckets))) for batch in batches),
+        min(batch.utterances for batch in batches),
     )
 
 
-def read_times(given: Sequence[str]) -> list[StepTime]:
-    """Read rates by the audio per step: one number, or files of `sjepa bench step`."""
+def read_times(given: Sequence[str], views: int = 1) -> list[StepTime]:
+    """Read rates by the audio per step: one number, or files of `sjepa bench step`.
+
+    A number is the rate with as many masks per utterance as planned; a file says with how many it was measured.
+    """
     found = []
     for each in given:
         rate = read_rate(each, "--throughput", ("audio_per_second",))
         facts = read_json(Path(each)) if Path(each).is_file() else {}
         audio, phases = ANY_SIZE, []
+        masks = require(facts | {"views": facts.get("views", 1)}, "views", MEASURED, each) if facts else views
         if {"batch", "seconds"} <= set(facts):
             audio = float(math.prod(require(facts, name, MEASURED, each) for name in ("batch", "seconds")))
         for name in ("phase1", "phase2"):
             measured = require(facts, name, TABLE, each) if name in facts else {"audio_per_second": rate}
-            phases.append(require(measured, "audio_per_second", MEASURED, f"{each}: {name}"))
+            phases.append(require(measured, "audio_per_second", MEASURED, f"{each}: {name}") * view_cost(masks))
         found.append(StepTime(audio, *phases))
     if len({time.audio for time in found}) < len(found):
         raise UserError(f"--throughput {' '.join(given)}: give one rate for each size of a step")

@@ -66,6 +66,11 @@ class BatchConfig:
     bad_share: Annotated[float, SHARE] = 0.05
     """Share of damaged utterances above which the run stops."""
 
+    @property
+    def utterances(self) -> int:
+        """Utterances in a global batch of the longest crops."""
+        return max(1, int(self.seconds / max(self.buckets)))
+
 
 @dataclass(frozen=True)
 class Batch:

@@ -34,6 +34,7 @@ from sjepa.train.compute import autocast
 from sjepa.train.run import Run
 from sjepa.train.step import train_step
 
+MOST_UTTERANCES = 24  # of the default batch: the share of one of eight GPUs with the preset `paper`
 KINDS = 16  # distinct LayerDrop patterns, all captured during the warm-up
 
 
@@ -44,9 +45,9 @@ class BenchStep:
     preset: str = ""
     """Model and batch. By default, paper on a GPU and tiny on a CPU."""
     batch: Annotated[int, SIZE_OR_DEFAULT] = 0
-    """Utterances per batch. By default, 24 on a GPU and 4 on a CPU."""
+    """Utterances per batch. By default, as many as in a batch of the preset and at most 24; on a CPU, 4."""
     seconds: Annotated[float, LENGTH_OR_DEFAULT] = 0.0
-    """Length of an utterance. By default, 15 on a GPU and 2 on a CPU."""
+    """Length of an utterance. By default, the longest crop of the preset; on a CPU, 2."""
     repeats: Annotated[int, SIZE] = 32
     """Timed steps."""
     against: str = ""
@@ -82,7 +83,9 @@ def measure(command: BenchStep) -> dict[str, Any]:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     gpu = device.type == "cuda"
     config = load_preset(command.preset or ("paper" if gpu else "tiny"))
-    batch, seconds = command.batch or (24 if gpu else 4), command.seconds or (15.0 if gpu else 2.0)
+    sizes = config.batches
+    batch = command.batch or (min(sizes.utterances, MOST_UTTERANCES) if gpu else 4)
+    seconds = command.seconds or (max(sizes.buckets) if gpu else 2.0)
     announce("Making batches and timing a large matrix product")
     batches = [random_batch(config, batch, round(seconds * SAMPLE_RATE), seed) for seed in range(4)]
     results: dict[str, Any] = describe_machine(device) | {
@@ -90,6 +93,7 @@ def measure(command: BenchStep) -> dict[str, Any]:
         "distributed": command.distributed,
         "batch": batch,
         "seconds": seconds,
+        "views": config.mask.views,
         "matrix_tflops": measure_matmul_rate(device) / 1e12,
     }
     for number in (1, 2):
