@@ -116,7 +116,7 @@ def make_runs_table() -> str:
         ]
         for row, run in ((row, kept[row]) for row in ROWS if row in kept)
     ]
-    columns = ["steps", "hours of audio", "right at masked frames", "at visible frames"]
+    columns = ["steps", "hours of audio", "accuracy, masked frames", "visible frames"]
     return to_markdown(["pre-trained on", *columns], rows)
 
 

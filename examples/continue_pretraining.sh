@@ -6,7 +6,7 @@
 # ENCODER is a run, an exported or Hugging Face HuBERT folder, a file of weights of fairseq or torchaudio, or the name of
 # an encoder that ships with sjepa. Its size must match the preset (`--encoder.layers 12` for a released HuBERT Base).
 # Phase 1 predicts clusters of a frozen copy of ENCODER. A trained encoder needs fewer steps than a new one: with
-# compact, `--phase1.steps 2000 --phase2.steps 10000` was enough for 7 hours of audio (docs/study.md).
+# compact, `--phase1.steps 2000 --phase2.steps 10000` was enough for 7 hours of audio (docs/study-iban.md).
 set -eu
 if [ $# -lt 3 ]; then
     echo 'usage: sh continue_pretraining.sh ENCODER AUDIO OUT [PRESET] [more options of `sjepa pretrain`]' >&2

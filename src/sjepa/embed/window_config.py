@@ -14,7 +14,7 @@ MARGIN = 75  # frames dropped at an inner edge; the position encoding of the pap
 class WindowConfig:
     """Windows of long recordings."""
 
-    # Units of 15 s windows hold more about phones than those of 30 s, at about the same speed: see docs/embed.md.
+    # With english-compact, units of 15 s windows agree better with phones than those of 30 s: see docs/embed.md.
     seconds: Annotated[float, LENGTH] = 15.0
     """Length of a window. Shorter recordings are encoded whole. Memory grows with it."""
     overlap: Annotated[float, LENGTH] = 5.0
