@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from calls import sjepa
@@ -18,6 +19,7 @@ from sjepa.errors import UserError
 from sjepa.files import LOCK, atomic_file, atomic_folder, contents
 from sjepa.locks import lock_folder, lock_new_folder
 from sjepa.runs.folder import RunFolder
+from sjepa.train import loop
 from sjepa.train.loop import pretrain
 
 
@@ -193,6 +195,29 @@ def test_a_kill_before_the_config_is_written_leaves_a_folder_that_the_same_comma
     (tmp_path / "other" / "notes.txt").write_text("mine")
     with pytest.raises(UserError, match="is not empty and is not a run"):
         pretrain(config, corpus, tmp_path / "other", show=False)
+
+
+@pytest.mark.parametrize("phases", [0, 1])
+def test_a_run_that_another_process_trains_while_audio_is_read_keeps_its_checkpoints(
+    phases: int, tmp_path: Path, corpus: Path, micro: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process takes the lock only after it has read the audio, and knows the run as it was before."""
+    run, config = tmp_path / "run", micro()
+    if phases:
+        assert pretrain(config, corpus, run, show=False, last_phase=phases)
+    read = loop.open_corpus
+
+    def train_meanwhile(*arguments: Any) -> Any:
+        monkeypatch.setattr(loop, "open_corpus", read)
+        assert pretrain(config, corpus, run, show=False)
+        return read(*arguments)
+
+    monkeypatch.setattr(loop, "open_corpus", train_meanwhile)
+    with pytest.raises(UserError, match=r"another process has trained .*run while this one was reading the audio"):
+        pretrain(config, corpus, run, show=False)
+    folder = RunFolder(run)
+    assert folder.is_complete
+    assert [line["step"] for line in folder.events() if line["event"] == "train"] == list(range(1, 13))
 
 
 @pytest.mark.parametrize("out", ["held", "/proc/run"])

@@ -127,6 +127,7 @@ def run_to_end(job: Job, request: StopRequest) -> None:
     if device.type == "cpu" and config.encoder.hidden_size > LARGEST_ON_CPU:
         say("There is no GPU: an encoder of this size trains very slowly on a CPU. --preset tiny is made for CPUs")
     run = Run.start(config, device)
+    known = folder.checkpoint_steps
     with checkpoint.refuse_unfit(folder):
         restored = run.restore(folder)
     done = restored and run.step >= job.phases[-1].end
@@ -158,6 +159,7 @@ def run_to_end(job: Job, request: StopRequest) -> None:
     stop_if_asked()
     with ExitStack() as holding:
         distributed.run_on_main_rank(lambda: holding.enter_context(folder.lock()))
+        distributed.run_on_main_rank(lambda: refuse_trained_meanwhile(folder, known))
         distributed.run_on_main_rank(lambda: open_folder(job, fingerprint, run))
         if run.step >= job.phases[-1].end:
             return
@@ -288,6 +290,14 @@ def prepare(folder: RunFolder, config: Config, branch_from: Path | None) -> None
         phases = branch(branch_from, folder.path, config)
         say(f"{folder} branches from {branch_from} at the end of {name_first_phases(phases)}")
     check_directory(folder, config)
+
+
+def refuse_trained_meanwhile(folder: RunFolder, known: list[int]) -> None:
+    """Raise UserError if another process has trained the run since this one restored it, without a lock until now."""
+    if folder.checkpoint_steps != known:
+        raise UserError(
+            f"another process has trained {folder} while this one was reading the audio: run the same command again"
+        )
 
 
 def open_folder(job: Job, corpus: str, run: Run) -> None:
