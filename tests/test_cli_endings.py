@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from test_cli import refused, sjepa
 
 from sjepa import cli
@@ -61,7 +62,7 @@ def ending(work: Callable[[list[str]], None], call: str, monkeypatch: pytest.Mon
     return end.value.code
 
 
-def test_an_option_before_the_command_does_not_hide_which_signals_it_handles(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_command_ends_in_good_order_after_sigterm(monkeypatch: pytest.MonkeyPatch) -> None:
     def terminated(_: list[str]) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
         pytest.fail("the signal is not handled")
@@ -69,9 +70,23 @@ def test_an_option_before_the_command_does_not_hide_which_signals_it_handles(mon
     monkeypatch.setenv(ALLOWED, "")
     before = signal.signal(signal.SIGTERM, lambda *_: None)
     try:
-        assert ending(terminated, "--allow-protocols gs index audio", monkeypatch) == 130
+        for call in ("--allow-protocols gs index audio", "probe"):
+            assert ending(terminated, call, monkeypatch) == 130
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def test_a_stopped_command_waits_for_its_work_on_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise, other programs that share the GPU may fail."""
+
+    def interrupted(_: list[str]) -> None:
+        raise KeyboardInterrupt
+
+    waits: list[str] = []
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: waits.append("waited"))
+    assert ending(interrupted, "embed a.wav", monkeypatch) == 130
+    assert waits == ["waited"]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import io
 import os
 import sys
 import traceback
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 from sjepa.commands import COMMANDS
@@ -12,7 +12,7 @@ from sjepa.cpu_load import start_measuring
 from sjepa.errors import OutageError, ReportedError, UserError, describe_file_error
 from sjepa.files import refuse_below_file, refuse_folder
 from sjepa.memory import keep_freed_memory
-from sjepa.stopping import INTERRUPTED, StoppedError, interrupt_on_term, stop_requests
+from sjepa.stopping import INTERRUPTED, StoppedError, interrupt_on_term, is_alone, stop_requests
 from sjepa.subcommands import call, option
 
 # Commands that save their progress when they are interrupted. The same call continues.
@@ -63,10 +63,8 @@ def check(arguments: list[str]) -> None:
 
 
 def handle_signals(command: str) -> AbstractContextManager[object]:
-    """Return a block in which signals stop a command in good order, if the same command continues."""
-    if command == "pretrain":
-        return stop_requests("before the next step", until_exit=True)
-    return interrupt_on_term() if command in CONTINUED else nullcontext()
+    """Return a block in which signals stop a command in good order."""
+    return stop_requests("before the next step", until_exit=True) if command == "pretrain" else interrupt_on_term()
 
 
 def suggest_continuing(command: str, arguments: list[str]) -> str:
@@ -100,6 +98,21 @@ def handle_torch_error(error: RuntimeError, command: str, arguments: list[str]) 
         print(f"sjepa: the GPU reported an error: {reason}{hint}", file=sys.stderr, flush=True)
         sys.stdout.flush()
         os._exit(TEMPORARY)  # an orderly exit frees memory of the GPU, and torch aborts the process if that fails
+
+
+def wait_for_gpu() -> None:
+    """Wait for the work of this process on the GPU.
+
+    If programs share a GPU by NVIDIA's MPS and one ends with work in progress, the others may fail or compute wrong
+    results. One of several ranks does not wait, because its work may need ranks that have ended.
+    """
+    if "torch" not in sys.modules or not is_alone():
+        return
+    import torch
+
+    if torch.cuda.is_initialized():
+        with suppress(RuntimeError):
+            torch.cuda.synchronize()
 
 
 def leave_ranks() -> None:
@@ -160,4 +173,5 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"sjepa: interrupted{suggest_continuing(command, arguments)}", file=sys.stderr)
         sys.exit(INTERRUPTED)
     finally:
+        wait_for_gpu()
         leave_ranks()
