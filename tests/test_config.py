@@ -156,6 +156,11 @@ def test_base_has_the_size_of_hubert_base_and_the_papers_recipe() -> None:
         ("[phase2]\ndimensions = 800", "phase2.dimensions = 800: the features have only 768"),
         ("[mfcc]\ncontext = 21", "mfcc.context = 21: it should lie between 0 and 20"),
         ("[mfcc]\ncepstra = 24", "mfcc.cepstra = 24: there are only 23 mel filters (mfcc.mels)"),
+        (
+            "[ema]\nschedule = 'cosine'\n[phase2]\nsteps = 1001\nema_switch_every = 10",
+            "phase2.ema_switch_every = 10: the decay of the target encoder may change at most 100 times per phase, so "
+            "give at least 11 steps",
+        ),
         ("[layer]\nchoice = 6", "the encoder has layers 0 to 5"),
         ("seed = -1", "seed = -1: a seed is not below 0"),
         ("[mask]\nlowest = 0.7", "mask.lowest = 0.7: it should lie between 0 and mask.ratio"),

@@ -85,6 +85,13 @@ def test_bad_steps_in_a_row_count_on_over_lines_and_end_with_a_good_step() -> No
     assert found == [(4, 2), (3, 3), (0, 0), (2, 2), (2, 3)]
 
 
+@pytest.mark.parametrize(("components", "right", "alarmed"), [(1, 1.0, False), (2, 0.98, False), (2, 0.6, True)])
+def test_few_components_are_learned_well_above_chance(components: int, right: float, alarmed: bool) -> None:
+    values = HEALTHY | {"target_perplexity": 0.97 * components, "accuracy_masked": right, "accuracy_visible": right}
+    codes = [alarm["code"] for alarm in find_alarms(values | {"target_entropy": 0.1}, components, 0.5)]
+    assert ("nothing-learned" in codes) == alarmed
+
+
 @pytest.mark.parametrize(
     ("change", "code", "words"),
     [

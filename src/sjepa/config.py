@@ -98,6 +98,8 @@ class Settings:
     train: TrainConfig = field(default_factory=TrainConfig)
 
 
+MOST_DECAYS = 100  # of the target encoder in a phase
+
 PAPERS_PHASES = (
     PhaseConfig(),
     PhaseConfig(targets="online-gmm", k=500, lr=2.5e-5, visible_loss_until=0.5, augment_until=0.5),
@@ -187,6 +189,8 @@ def check_phases(config: Config) -> None:
         kind = KINDS[config.phases[config.fitted_phase(number) - 1].targets]
         if phase.refit_every and not (kind.online and kind.reads_encoder):
             raise UserError(f"{name}.refit_every: only online-gmm targets can be fitted again; set it to 0")
+        if kind.online and config.ema.schedule != "switched":
+            check_decays(phase, name)
         batches = config.batches_in(phase)
         if not batches.buckets:
             raise UserError("batches.buckets: give at least one length in seconds, all above 0")
@@ -197,6 +201,17 @@ def check_phases(config: Config) -> None:
             raise UserError(
                 f"predictor.positions = {config.predictor.positions}: the longest bucket has {longest} frames"
             )
+
+
+def check_decays(phase: PhaseConfig, name: str) -> None:
+    """Raise UserError if the decay of the target encoder changes too often. Each decay needs CUDA graphs of its own."""
+    every = max(1, Phase(1, 0, phase).steps(phase.ema_switch_every))
+    if phase.steps > MOST_DECAYS * every:
+        least = -(-phase.steps // MOST_DECAYS)
+        raise UserError(
+            f"{name}.ema_switch_every = {phase.ema_switch_every}: the decay of the target encoder may change at most "
+            f"{MOST_DECAYS} times per phase, so give at least {least} steps"
+        )
 
 
 def check_features(config: Config, phase: PhaseConfig, name: str) -> None:

@@ -1,6 +1,5 @@
 """Replay a training step as one CUDA graph, so that the host launches one graph instead of a thousand kernels."""
 
-from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from contextlib import suppress
 
@@ -18,7 +17,8 @@ class StepGraphs:
     The first step of a new shape or a new `code` runs without a graph, which also compiles the network: a capture
     cannot compile. After that, the first step of each kind is captured, and later ones are replayed. All graphs share
     one memory pool, because only one runs at a time. A step without a graph needs as much memory again, so all graphs
-    are dropped first and captured again later.
+    are dropped first and captured again later. Beyond the largest number they are dropped together too: a graph that is
+    dropped alone may free what torch shares between graphs of a stream.
     """
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class StepGraphs:
 
     def clear(self) -> None:
         torch.cuda.synchronize()  # a graph that is dropped may still run
-        self.graphs: OrderedDict[Hashable, torch.cuda.CUDAGraph] = OrderedDict()
+        self.graphs: dict[Hashable, torch.cuda.CUDAGraph] = {}
         self.pool = torch.cuda.graph_pool_handle()
         torch.cuda.empty_cache()
 
@@ -49,10 +49,9 @@ class StepGraphs:
         for captured, new in zip(self.inputs[compiled], inputs, strict=True):
             captured.copy_(new)
         if kind not in self.graphs:
+            if len(self.graphs) == MOST_GRAPHS:
+                self.clear()
             self.graphs[kind] = self.capture(self.inputs[compiled], work)
-            if len(self.graphs) > MOST_GRAPHS:
-                self.graphs.popitem(last=False)
-        self.graphs.move_to_end(kind)
         self.graphs[kind].replay()
 
     def capture(self, inputs: list[Tensor], work: Callable[..., None]) -> torch.cuda.CUDAGraph:

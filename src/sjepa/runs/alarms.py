@@ -53,11 +53,11 @@ def find_alarms(
             "targets-uniform",
             "targets are uninformative: posteriors are nearly uniform; is the temperature too high?",
         )
-    if spread and progress > EARLY and max(masked, visible) < 2 / components:
+    chance = 1 / components
+    if spread and progress > EARLY and max(masked, visible) < min(2 * chance, (1 + chance) / 2):
         add(
             "nothing-learned",
-            f"nothing is learned: {max(masked, visible):.1%} of frames are predicted correctly; "
-            f"chance is {1 / components:.1%}",
+            f"nothing is learned: {max(masked, visible):.1%} of frames are predicted correctly; chance is {chance:.1%}",
         )
     if masked < best_masked / 2 and best_masked > max(FALLS_FROM, TIMES_CHANCE / components):
         add(
