@@ -57,7 +57,8 @@ class PhaseConfig:
     layer_check_every: Cadence = 0.025
     """Steps between checks of the effective rank."""
     ema_switch_every: Cadence = 0.05
-    """Steps between changes of the target encoder's decay."""
+    """Steps between changes of the target encoder's decay. With `ema.schedule` linear or cosine, at least a hundredth
+    of the phase."""
     refit_every: Cadence = 0
     """Steps between refits of online targets: directions and mixture are fitted again to an hour of audio,
     starting from the current posteriors, so that components keep their meaning (not in the paper). 0 never refits."""
