@@ -1,5 +1,6 @@
 """Other encoders: Whisper, more of Hugging Face, s3prl and a user's function, with frames at any spacing."""
 
+import importlib
 import json
 import re
 import shutil
@@ -15,9 +16,10 @@ from conftest import babble
 
 from sjepa.cli import dispatch
 from sjepa.errors import UserError
+from sjepa.evaluate.adapters import AdaptedNetwork
 from sjepa.evaluate.labelled import LabelledUtterance
 from sjepa.evaluate.superb.records import Utterance
-from sjepa.evaluate.upstream import frame_geometry, load_upstream
+from sjepa.evaluate.upstream import describe_encoder, frame_geometry, load_upstream
 
 transformers = pytest.importorskip("transformers")
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
@@ -179,7 +181,7 @@ def test_the_documented_adapter_runs(adapter: str, tmp_path: Path, capsys: pytes
 def test_functions_that_are_no_encoders_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code = "import torch\ndef number(): return 3\ndef flat(): return lambda waves: [waves]\n"
     code += "def broken(): return lambda waves: 1 / 0\n"
-    code += "def measured(): return lambda waves: [waves.unfold(1, 400, 640)]\n"
+    code += "def slow(): return lambda waves: [waves.unfold(1, 400, 40_000)]\n"
     (tmp_path / "odd_encoders.py").write_text(code)
     monkeypatch.syspath_prepend(str(tmp_path))
     for name, message in [
@@ -187,13 +189,40 @@ def test_functions_that_are_no_encoders_are_refused(tmp_path: Path, monkeypatch:
         ("flat", r"have the shapes \(1, 16000\); each should be \(1, frames, width\)"),
         ("broken", r"the network fails on 1 s of noise \(division by zero\)"),
         ("missing", "cannot be loaded"),
+        ("slow", "less than one frame per second; set its `stride`"),
     ]:
         with pytest.raises(UserError, match=message):
             load_upstream(f"odd_encoders:{name}")
     with pytest.raises(UserError, match=r"cannot be loaded .*No module named 'no_such_module'"):
         load_upstream("no_such_module:load")
-    measured = load_upstream("odd_encoders:measured")
-    assert (measured.stride, measured.centre, measured.parameters) == (640, 320, 0)
+
+
+@pytest.mark.parametrize("hop", [160, 200, 213, 320, 960, 1280])
+def test_the_frame_spacing_of_a_function_is_measured_exactly(hop: int) -> None:
+    measured = AdaptedNetwork("a:b", lambda waves: [waves.unfold(1, 400, hop)], None, None, None)
+    assert (measured.stride, measured.centre) == (hop, hop / 2)
+
+
+def test_a_change_of_a_functions_code_or_of_normalisation_is_another_encoder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finished_run: Path
+) -> None:
+    """Otherwise, an evaluation would show the results of the code or settings before."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    descriptions = []
+    for width in (400, 800):
+        Path("changing.py").write_text(f"def make():\n    return lambda x: [x.unfold(1, {width}, 320)[..., :9]]\n")
+        descriptions.append(describe_encoder(load_upstream("changing:make")))
+        del sys.modules["changing"]
+        importlib.invalidate_caches()
+    assert descriptions[0].keys() == descriptions[1].keys()
+    assert {k for k in descriptions[0] if descriptions[0][k] != descriptions[1][k]} == {"settings"}
+    copy = shutil.copytree(finished_run / "encoder", tmp_path / "encoder")
+    plain = describe_encoder(load_upstream(str(copy)))
+    settings = json.loads((copy / "preprocessor_config.json").read_text())
+    (copy / "preprocessor_config.json").write_text(json.dumps(settings | {"do_normalize": True}))
+    normalised = describe_encoder(load_upstream(str(copy)))
+    assert {k for k in plain if plain[k] != normalised[k]} == {"settings"}
 
 
 class FakeUpstream(torch.nn.Module):

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from analysed import findings, keep_findings
 from pages import HOSTILE, chromium, make_events, make_run, open_page, wait
 
 from sjepa.analysis.style import save_findings
+from sjepa.report.explorer import entry
 from sjepa.report.page import write_comparison, write_page
 
 pytest.importorskip("plotly")
@@ -201,3 +203,13 @@ def test_the_same_utterance_of_two_runs_is_compared_at_the_same_place(browser: A
     assert explorer.frame == "7"
     assert explorer.tab.troubles == []
     explorer.tab.close()
+
+
+def test_phones_of_clusters_are_shown_for_utterances_of_the_same_phase() -> None:
+    phones, utterance = findings()["clusters"]["phones"], first()
+    names = {}
+    for phase in (1, 2):
+        report: Any = SimpleNamespace(name="run", found={"clusters": {"phones": phones | {"phase": phase}}})
+        names[phase] = entry(report, utterance, name_run=False)["cluster_names"]
+    assert names.pop(utterance["run"]["phase"]) == phones["names"] != {}
+    assert list(names.values()) == [{}]

@@ -14,9 +14,9 @@ from sjepa.config import Config
 from sjepa.data.espeak import Voice
 from sjepa.data.synthetic import speak
 from sjepa.evaluate.upstream import load_upstream
+from sjepa.files import hash_file
 from sjepa.model import named
 from sjepa.model.formats import fingerprint
-from sjepa.runs.checkpoint import hash_file
 from sjepa.runs.locate import find_encoder
 from sjepa.settings_file import load_preset
 from sjepa.train.run import Run

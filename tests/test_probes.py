@@ -23,6 +23,7 @@ from sjepa.errors import UserError
 from sjepa.evaluate.abx import abx_errors, phone_tokens
 from sjepa.evaluate.agreement import measure_agreement
 from sjepa.evaluate.alignments import frame_labels
+from sjepa.evaluate.corpus_hash import hash_corpus
 from sjepa.evaluate.labelled import LabelledUtterance, corpus_name, read_labelled
 from sjepa.evaluate.logistic import fit_logistic
 from sjepa.evaluate.probe_names import ProbeName, state_name
@@ -36,6 +37,7 @@ from sjepa.evaluate.probes import (
     utterance_probe,
 )
 from sjepa.evaluate.probing import choose_properties, probe_encoder, select_states
+from sjepa.evaluate.superb.librispeech import read_aligned_phones
 from sjepa.evaluate.superb.records import Utterance
 from sjepa.evaluate.table import build_sections
 from sjepa.evaluate.units import KMEANS_PASSES, kmeans_units
@@ -395,6 +397,26 @@ def test_a_corpus_without_labels_gets_the_list_of_accepted_layouts(tmp_path: Pat
         read_labelled(notes.parent, phones=False)
     for layout in ("labels.jsonl", "an index", ".tsv", "Kaldi (wav.scp)", "lhotse", "Hugging Face", "metadata.csv"):
         assert layout in str(refusal.value)
+
+
+def test_a_corpus_is_known_by_its_labels_and_its_audio(labelled: Path, tmp_path: Path) -> None:
+    known = hash_corpus(read_labelled(labelled))
+    copy = shutil.copytree(labelled, tmp_path / "copy")
+    assert hash_corpus(read_labelled(copy)) == known
+    audio, rate = soundfile.read(copy / "03.wav", dtype="int16")
+    soundfile.write(copy / "03.wav", -audio, rate)
+    assert hash_corpus(read_labelled(copy)) != known
+
+
+def test_the_nearest_phone_labels_count(tmp_path: Path) -> None:
+    libri = tmp_path / "corpora" / "LibriSpeech"
+    libri.mkdir(parents=True)
+    for folder, phone in ((tmp_path, "C"), (libri.parent, "B"), (libri, "A")):
+        (folder / "phones-dev-clean.jsonl").write_text(json.dumps({"name": "u", "phones": [phone]}) + "\n")
+    found = [read_aligned_phones(root)["u"] for root in (libri, libri.parent)]
+    assert found == [["A"], ["B"]]
+    (libri.parent / "phones-dev-clean.jsonl").unlink()
+    assert read_aligned_phones(libri.parent)["u"] == ["A"]
 
 
 def test_speakers_are_probed_where_librispeech_has_no_phones(tmp_path: Path) -> None:

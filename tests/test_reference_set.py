@@ -19,7 +19,7 @@ from sjepa.data.corpus import decode, scan_folder
 from sjepa.data.loader import BatchReader
 from sjepa.data.masking import MaskConfig
 from sjepa.data.sampler import BatchPlan
-from sjepa.runs.checkpoint import hash_file
+from sjepa.files import hash_file
 from sjepa.runs.folder import RunFolder
 from sjepa.targets.layer import LayerChoice, LayerConfig
 from sjepa.train.loop import pretrain

@@ -246,10 +246,14 @@ def test_full_results_go_into_an_archive_for_the_board(
     pytest.importorskip("espeakng_loader")
     data = tmp_path / "corpora"
     corpora.quesst(data)
-    dispatch(["superb", "all", "--encoder", "mfcc", "--data", str(data), "--out", str(tmp_path / "out")])
+    command = ["superb", "all", "--encoder", "mfcc", "--data", str(data), "--out", str(tmp_path / "out")]
+    dispatch(command)
     assert "predict.zip (qbe_public)" in capsys.readouterr().out
     with zipfile.ZipFile(tmp_path / "out" / "predict.zip") as archive:
         assert archive.namelist() == ["predict/qbe_public/benchmark.stdlist.xml"]
+    (tmp_path / "out" / "predict.zip").write_text("the archive of the full protocols")
+    dispatch([*command, "--hours", "1"])  # for tasks that train
+    assert (tmp_path / "out" / "predict.zip").read_text() == "the archive of the full protocols"
 
 
 def test_every_task_of_superb_has_its_place_on_the_board() -> None:

@@ -3,17 +3,20 @@
 import itertools
 import json
 import os
+import shutil
 import signal
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import soundfile
 import superb_corpora as corpora
 import torch
 from safetensors.torch import load_file
 from superb_runs import noises, run, shortened
 
+from sjepa.cli import dispatch
 from sjepa.errors import UserError
 from sjepa.evaluate.superb import protocol, search
 from sjepa.evaluate.superb.classes import ClassTask
@@ -185,6 +188,9 @@ class Shouting:
 
     settings: BeamSettings = BOARD
 
+    def describe(self) -> dict[str, Any]:
+        return asdict(self.settings)
+
     def __call__(self, log_probabilities: torch.Tensor) -> str:
         assert log_probabilities.device.type == "cpu"
         return "AA"
@@ -237,3 +243,32 @@ def test_a_seed_may_be_any_number(tmp_path: Path) -> None:
     task = shortened(make_task("sid", corpora.voxceleb(tmp_path / "data", speakers=2), lite=True), 2)
     results = run(task, tmp_path / "out", 1e-3, seed=20240101 * 10**12)
     assert results["folds"] != run(task, tmp_path / "other", 1e-3, seed=20240101)["folds"]
+
+
+def test_results_belong_to_the_audio_wherever_it_lies(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A denoised or damaged copy with the same names and labels is another corpus."""
+    corpora.ravdess(tmp_path / "data", actors=5)
+    command = ["superb", "ravdess", "--lite", "--steps", "2", "--encoder", "logmel", "--out", str(tmp_path / "out")]
+    dispatch([*command, "--data", str(tmp_path / "data")])
+    shutil.copytree(tmp_path / "data", tmp_path / "moved")
+    capsys.readouterr()
+    dispatch([*command, "--data", str(tmp_path / "moved")])
+    assert "nothing to do" in capsys.readouterr().out
+    for file in (tmp_path / "moved").rglob("*.wav"):
+        audio, rate = soundfile.read(file, dtype="int16")
+        soundfile.write(file, audio // 2, rate)
+    with pytest.raises(UserError, match=r"an evaluation that differs in audio \("):
+        dispatch([*command, "--data", str(tmp_path / "moved")])
+
+
+def test_results_of_a_language_model_are_not_replaced_by_those_of_another(spoken_numbers: Path, tmp_path: Path) -> None:
+    task, upstream = shortened(make_task("pr", spoken_numbers, lite=True), 2), load_upstream("logmel")
+
+    def decode(beam: int) -> None:
+        decoders: Any = {"shout": Shouting(replace(BOARD, beam=beam))}
+        LearningRateSearch(task, upstream, tmp_path, decoders=decoders).run([1e-2])
+
+    decode(5)
+    decode(5)
+    with pytest.raises(UserError, match="was decoded with another language model or lexicon: choose another --out"):
+        decode(6)

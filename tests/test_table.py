@@ -112,7 +112,7 @@ def units(pnmi: float = 0.51, **kind: Any) -> dict[str, Any]:
         "task": "units",
         "corpus": "LibriSpeech dev-clean",
         "encoder": probe()["encoder"],
-        "units": {"kind": "kmeans", "clusters": 100, "layer": "last"} | kind,
+        "units": {"kind": "kmeans", "clusters": 100, "layer": "layer 5"} | kind,
         "metrics": {"pnmi": pnmi, "perplexity": 88.0},
     }
 
@@ -178,10 +178,19 @@ def test_only_seeds_are_averaged() -> None:
     results = [probe(), probe("layer 2", 70.0), probe(mean=98.5, seed=1)]
     (section,) = build_sections(results, with_reported=False)
     assert {row.name: row.scores["speaker"] for row in section.rows} == {"mine": [99.5, 98.5], "mine, layer 2": [70.0]}
-    (section,) = build_sections([units(0.1, layer="0"), units(0.6)])
+    other = units(0.3, layer="layer 2")
+    other["encoder"] = other["encoder"] | {"name": "other", "fingerprint": "other"}
+    (section,) = build_sections([units(0.1, layer="layer 0"), units(0.6), other])
     assert {row.name: row.value("kmeans 100 pnmi") for row in section.rows} == {
-        "mine (units layer 0)": 0.1,
-        "mine (units layer last)": 0.6,
+        "mine, layer 0": 0.1,
+        "mine": 0.6,
+        "other, layer 2": 0.3,
+    }
+    long = [units(0.5, codebook=f"train-clean-{hours}") | {"seed": hours, "precision": "fp32"} for hours in (100, 360)]
+    (section,) = build_sections(long)
+    assert {row.name: row.value("kmeans 100 pnmi") for row in section.rows} == {
+        "mine (units codebook train-clean-100)": 0.5,
+        "mine (units codebook train-clean-360)": 0.5,
     }
     protocol = {"name": "full", "steps": 200_000, "lr": 1e-4}
     fast, slow = (

@@ -1,6 +1,7 @@
 """Write files and folders atomically, escape names, read text and JSON, and check paths."""
 
 import errno
+import hashlib
 import json
 import os
 import re
@@ -151,6 +152,11 @@ def read_json(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:  # RecursionError: brackets nested thousands deep
         raise UserError(f"{path} is not JSON: {error}") from error
     return found if isinstance(found, dict) else {}
+
+
+def hash_file(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def save_tensors(path: Path, tensors: Mapping[str, "Tensor"], metadata: dict[str, str] | None = None) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from sjepa.analysis.style import GRID, MARKERS, MUTED, SHADE, Findings, figure, file_name, ramp
 from sjepa.device import Device
 from sjepa.errors import UserError
-from sjepa.evaluate.label_hash import hash_corpus
+from sjepa.evaluate.corpus_hash import hash_corpus
 from sjepa.evaluate.labelled import corpus_name, read_labelled, report_missing_phones
 from sjepa.evaluate.metric import Better
 from sjepa.evaluate.results import find_results, separate_labels, write_results

@@ -50,7 +50,7 @@ class Probe:
 
 def run(arguments: list[str]) -> None:
     command = parse(Probe, "sjepa probe", arguments)
-    from sjepa.evaluate.label_hash import hash_corpus
+    from sjepa.evaluate.corpus_hash import hash_corpus
     from sjepa.evaluate.labelled import corpus_name, corpus_suffix, read_labelled, report_missing_phones
     from sjepa.evaluate.probe_names import name_scores
     from sjepa.evaluate.probing import run_probes

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sjepa.evaluate.superb.task import Task
     from sjepa.evaluate.upstream import Upstream
 
-ARCHIVE = "predict.zip"
+ARCHIVE = "predict{}.zip"  # with the learning rates, as in the names of folders
 
 
 @dataclass(frozen=True)
@@ -236,10 +236,11 @@ def evaluate_all(command: Superb, upstream: "Upstream", out: Path) -> None:
             report(f"{entry.name} was not run: {error}")
     if folders:
         report("\n" + to_markdown(build_sections(find_results(folders.values()))).rstrip("\n"))
+    limited = command.lite or command.hours is not None or command.minutes is not None
     submitted = [(e.submission, folders[e.name]) for e in found if e.submission is not None and e.name in folders]
-    packed = pack(submitted, out / ARCHIVE) if distributed.is_main() else []
-    if packed:
-        report(f"archive for the SUPERB leaderboard: {out / ARCHIVE} ({', '.join(packed)})")
+    archive = out / ARCHIVE.format(name_rates(command))
+    if not limited and distributed.is_main() and (packed := pack(submitted, archive)):
+        report(f"archive for the SUPERB leaderboard: {archive} ({', '.join(packed)})")
     if failed:
         raise UserError(f"{len(failed)} of {len(found)} tasks were not run: {', '.join(failed)}")
 

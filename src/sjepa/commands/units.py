@@ -70,7 +70,7 @@ def run(arguments: list[str]) -> None:
         return
     check_unit_options(command)
     from sjepa.evaluate.abx import import_fastabx
-    from sjepa.evaluate.label_hash import hash_corpus
+    from sjepa.evaluate.corpus_hash import hash_corpus
     from sjepa.evaluate.labelled import corpus_suffix, read_labelled
     from sjepa.evaluate.results import results_folder, write_results
     from sjepa.evaluate.upstream import load_upstream
@@ -202,23 +202,23 @@ def run_items(command: Units) -> None:
     states = select_states(upstream, command.layer)
     if len(states) != 1:
         raise UserError("--layer all: ABX is measured on one layer")
-    with check_frozen(upstream) as encoder:
-        found = extract_features(upstream, corpus, states, 0, command.seed, only_framed=True)
-    features = {names[i]: x[0] for i, x in zip(found.framed, found.frames, strict=True)}
-    scores = item_errors(command.items, features, command.seed, SAMPLE_RATE / upstream.stride)
     layer = state_name(states[0], upstream.states)
-    results = {
-        "task": "units",
-        "corpus": f"ABX items {command.items.name}",
-        "encoder": encoder,
-        "precision": upstream.precision,
-        "units": {"kind": "features", "layer": layer, "clusters": None},
-        "metrics": scores,
-        "data": {"utterances": len(names), "of_utterances": len(names)},
-        "seed": command.seed,
-        "audio_seconds_per_second": round(found.speed, 1),
-    }
     with lock_folder(out):
+        with check_frozen(upstream) as encoder:
+            found = extract_features(upstream, corpus, states, 0, command.seed, only_framed=True)
+        features = {names[i]: x[0] for i, x in zip(found.framed, found.frames, strict=True)}
+        scores = item_errors(command.items, features, command.seed, SAMPLE_RATE / upstream.stride)
+        results = {
+            "task": "units",
+            "corpus": f"ABX items {command.items.name}",
+            "encoder": encoder,
+            "precision": upstream.precision,
+            "units": {"kind": "features", "layer": layer, "clusters": None},
+            "metrics": scores,
+            "data": {"utterances": len(names), "of_utterances": len(names)},
+            "seed": command.seed,
+            "audio_seconds_per_second": round(found.speed, 1),
+        }
         write_results(out, results)
     values = ", ".join(f"{name} {value:.2f}" for name, value in scores.items())
     files = f"{format_count(len(names), 'file')} of {command.items.name}"

@@ -1,6 +1,8 @@
 """External networks as encoders: upstreams of s3prl, or networks from a user's function."""
 
+import bisect
 import importlib
+import inspect
 import itertools
 import re
 import sys
@@ -25,26 +27,49 @@ Call = Callable[[Tensor], Sequence[Tensor]]
 class AdaptedNetwork:
     """A network with its number of states, width, frame stride and centre of the first frame."""
 
-    def __init__(self, source: str, call: Call, network: nn.Module | None, stride: float | None, centre: float | None):
-        self.source, self.call, self.network = source, call, network
-        short, long = (self.try_out(seconds) for seconds in (1, 2))
-        self.states, self.dimension = len(short), short[0].shape[-1]
-        added = long[0].shape[1] - short[0].shape[1]
-        if stride is None and added < 1:
-            raise UserError(f"{source}: two seconds of audio give no more frames than one second; set its `stride`")
-        # A measured stride is rounded to milliseconds, because a second need not be a whole number of frames.
-        self.stride = float(stride) if stride is not None else round(1000 / added) * SAMPLE_RATE / 1000
+    def __init__(
+        self,
+        source: str,
+        call: Call,
+        network: nn.Module | None,
+        stride: float | None,
+        centre: float | None,
+        code: str = "",
+    ):
+        self.source, self.call, self.network, self.code = source, call, network, code
+        states = self.try_out(SAMPLE_RATE)
+        self.states, self.dimension = len(states), states[0].shape[-1]
+        self.stride = float(stride) if stride is not None else self.measure_stride()
         self.centre = float(centre) if centre is not None else self.stride / 2
 
-    def try_out(self, seconds: int) -> list[Tensor]:
+    def count_frames(self, samples: int) -> int:
+        return self.try_out(samples)[0].shape[1]
+
+    def measure_stride(self) -> float:
+        """Return the samples between frames: how many more samples the same number of frames takes at two lengths."""
+        lengths = 2 * SAMPLE_RATE, 4 * SAMPLE_RATE
+        short, long = map(self.count_frames, lengths)
+        if long - short < 2:
+            raise UserError(f"{self.source}: it gives less than one frame per second; set its `stride`")
+        reach = 2 * (lengths[1] - lengths[0]) // (long - short)
+        first, last = (
+            n - reach + bisect.bisect_left(range(n - reach, n), frames, key=self.count_frames)
+            for n, frames in zip(lengths, (short, long), strict=True)
+        )
+        return (last - first) / (long - short)
+
+    def try_out(self, samples: int) -> list[Tensor]:
         """Return the hidden states of noise, after checking their shapes."""
         device = next(self.network.parameters(), torch.empty(0)).device if self.network is not None else "cpu"
-        noise = torch.randn(1, seconds * SAMPLE_RATE, generator=torch.Generator().manual_seed(0)) / 100
+        noise = torch.randn(1, samples, generator=torch.Generator().manual_seed(0)) / 100
         try:
             with torch.inference_mode():
                 states = list_states(self.call(noise.to(device)))
         except Exception as error:  # the user's code may raise anything
-            raise UserError(f"{self.source}: the network fails on {seconds} s of noise ({one_line(error)})") from error
+            seconds = samples / SAMPLE_RATE
+            raise UserError(
+                f"{self.source}: the network fails on {seconds:.3g} s of noise ({one_line(error)})"
+            ) from error
         shapes = {tuple(state.shape) for state in states}
         if len(shapes) != 1 or len(next(iter(shapes))) != 3 or next(iter(shapes))[0] != 1:
             found = ", ".join(map(str, sorted(shapes))) or "nothing"
@@ -89,7 +114,8 @@ def load_function(source: str, device: torch.device) -> AdaptedNetwork:
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
-        made = getattr(importlib.import_module(name), function)()
+        module = importlib.import_module(name)
+        made = getattr(module, function)()
     except (ImportError, AttributeError) as error:
         raise UserError(
             f"--encoder {source}: cannot be loaded ({one_line(error)}); expected MODULE:FUNCTION"
@@ -97,7 +123,11 @@ def load_function(source: str, device: torch.device) -> AdaptedNetwork:
     if not callable(made):
         raise UserError(f"--encoder {source}: the function returns {type(made).__name__}, which is not callable")
     network = freeze(made, device) if isinstance(made, nn.Module) else None
-    return AdaptedNetwork(source, made, network, getattr(made, "stride", None), getattr(made, "centre", None))
+    try:
+        code = inspect.getsource(module)
+    except OSError:  # a compiled module
+        code = ""
+    return AdaptedNetwork(source, made, network, getattr(made, "stride", None), getattr(made, "centre", None), code)
 
 
 def load_s3prl(source: str, device: torch.device) -> AdaptedNetwork:

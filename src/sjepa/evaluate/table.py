@@ -14,7 +14,7 @@ from sjepa.evaluate import agreement
 from sjepa.evaluate.cost_files import Costs
 from sjepa.evaluate.metric import Better, Metric, SectionKind, column_name
 from sjepa.evaluate.probe_names import state_name
-from sjepa.evaluate.results import REQUIRED, flatten_settings
+from sjepa.evaluate.results import EARLIER, REQUIRED, flatten_settings
 from sjepa.evaluate.section_key import DEV_CLEAN, DEV_CLEAN_UTTERANCES, SectionKey
 
 # Encoders are compared within size classes, as in the paper.
@@ -247,11 +247,12 @@ def deepest_layer(results: dict[str, Any]) -> str:
 
 
 def layer_suffix(results: dict[str, Any]) -> str:
-    """Return a comma and the probed layer, or an empty string if it is the last or the result is not of probes."""
-    states = results["encoder"].get("states")
-    if results["task"] != "probe" or states is None:
+    """Return a comma and the layer of probes, k-means units or ABX, or an empty string if it is the last."""
+    states, units = results["encoder"].get("states"), results.get("units", {})
+    probed = results["task"] == "probe"
+    if states is None or not (probed or units.get("kind") in ("kmeans", "features")):
         return ""
-    layer = deepest_layer(results)
+    layer: str = deepest_layer(results) if probed else units["layer"]
     return "" if layer == state_name(states - 1, states) else f", {layer}"
 
 
@@ -268,7 +269,7 @@ def describe_differences(results: Sequence[dict[str, Any]], section: SectionKey)
     settings = [find_settings(result, section) for result in results]
     names = dict.fromkeys(name for found in settings for name in found)
     differing = [name for name in names if len({repr(found.get(name)) for found in settings}) > 1]
-    return [", ".join(f"{name} {str(found.get(name))[:12]}" for name in differing[:3]) for found in settings]
+    return [", ".join(f"{name} {found.get(name)}" for name in differing) for found in settings]
 
 
 def build_sections(
@@ -303,7 +304,7 @@ def build_sections(
                 detail = layer_suffix(result) + (f" ({difference})" if difference else "")
                 new = Row(name, result["encoder"]["parameters"] / 1e6, False, detail)
                 row = rows.setdefault((name, detail, fingerprint), new)
-                row.cost = (costs or {}).get((name, fingerprint), {})
+                row.cost = (costs or {}).get((name.removesuffix(EARLIER), fingerprint), {})
                 mixed = any((key, score.column) in unlike for score in read_scores(result))
                 scores = read_scores(result, label_version(result) if mixed else "")
                 metrics |= {score.column: score.metric for score in scores}

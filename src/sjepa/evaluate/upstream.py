@@ -75,13 +75,19 @@ class Upstream:
     """Step of the checkpoint, if one was requested."""
     loaded_fingerprint: str = ""
     """Hash of the weights, if it was computed when they were loaded here."""
-    settings: str | None = ""
-    """What determines the features besides the weights, as text. None if that is code of the user's."""
+    settings: str = ""
+    """What determines the features besides the weights, as text. Of a user's function, the source of its module."""
+    is_code: bool = False
+    """Whether the features come from a user's function, so that `settings` may be incomplete."""
 
     @cached_property
     def fingerprint(self) -> str:
         """Hash of all weights before the evaluation. `check_unchanged` hashes them again."""
         return self.loaded_fingerprint or hash_weights(self.network)
+
+    @property
+    def settings_hash(self) -> str:
+        return hashlib.sha256(self.settings.encode()).hexdigest()[:8]
 
     @property
     def parameters(self) -> int:
@@ -121,6 +127,7 @@ def describe_encoder(upstream: Upstream) -> dict[str, Any]:
         "parameters": upstream.parameters,
         "states": upstream.states,
         "fingerprint": upstream.fingerprint,
+        "settings": upstream.settings_hash,
     }
     return known if upstream.step is None else known | {"step": upstream.step}
 
@@ -332,7 +339,8 @@ def wrap_network(adapted: AdaptedNetwork, device: torch.device) -> Upstream:
         adapted.network,
         stride=adapted.stride,
         centre=adapted.centre,
-        settings=None if is_function(adapted.source) else "",
+        settings=adapted.code,
+        is_code=is_function(adapted.source),
     )
 
 

@@ -8,8 +8,7 @@ import torch
 
 from sjepa.errors import UserError
 from sjepa.export.facts import TrainingFacts
-from sjepa.files import write_whole
-from sjepa.runs.checkpoint import hash_file
+from sjepa.files import hash_file, write_whole
 from sjepa.runs.encoder import Encoder
 
 SUMS_FILE = "SHA256SUMS"

@@ -48,6 +48,8 @@ def explorer(reports: Sequence[Report]) -> SectionBody | None:
 
 def entry(report: Report, utterance: dict[str, Any], name_run: bool) -> dict[str, Any]:
     names = report.found.get("clusters", {}).get("phones") or {}
+    if names.get("phase") != utterance["run"]["phase"]:  # clusters of other phases have other phones
+        names = {}
     about = {"run": report.name if name_run else "", "components": utterance["run"]["components"]}
     paths = {path: utterance[path] for path in PATHS}
     return {key: utterance[key] for key in KEPT} | paths | about | {"cluster_names": names.get("names", {})}

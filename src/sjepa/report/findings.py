@@ -140,7 +140,8 @@ def clusters(report: Report) -> SectionBody | None:
             "phones",
             "Which phones each cluster holds",
             findings_charts.phones(phones),
-            f"Posteriors of the target summed over {phones['frames']:,} labelled frames. Each column sums to one. "
+            f"Posteriors of the target at step {phones['step']:,}, in phase {phones['phase']}, summed over "
+            f"{phones['frames']:,} labelled frames. Each column sums to one. "
             f"Phone purity {scores['phone_purity']:.2f}, PNMI {scores['pnmi']:.2f}.",
         )
     about = "A healthy mixture uses nearly all of its components, and many of them correspond to one sound."

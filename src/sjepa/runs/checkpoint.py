@@ -4,7 +4,6 @@ All random numbers depend on (seed, step) or (seed, epoch, batch), so the random
 the loader.
 """
 
-import hashlib
 import json
 import shutil
 import threading
@@ -27,7 +26,7 @@ from sjepa.fields import (
     shorten,
     table_of,
 )
-from sjepa.files import atomic_folder, read_json, save_tensors
+from sjepa.files import atomic_folder, hash_file, read_json, save_tensors
 from sjepa.progress import say
 from sjepa.runs.folder import RunFolder
 
@@ -167,11 +166,6 @@ def prune(run: RunFolder, written: int, keep: int, always: set[int], every: int 
     kept = always | {step for step in earlier if every and step % every == 0}
     for step in later + [step for step in earlier[keep:] if step not in kept]:
         shutil.rmtree(run.checkpoint(step), ignore_errors=True)
-
-
-def hash_file(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 class Writer:

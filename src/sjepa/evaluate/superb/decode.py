@@ -3,15 +3,16 @@
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
 from sjepa.errors import UserError
 from sjepa.evaluate.metric import DecoderName
 from sjepa.evaluate.superb.text import WORD_END, Characters
-from sjepa.files import read_text
+from sjepa.files import hash_file, read_text
 
 BLANK = 0  # the number of the CTC blank
 
@@ -56,6 +57,7 @@ class LanguageModel:
             raise UserError(f"decoding with a language model needs {needs}") from error
         symbols = Characters()
         words = read_words(path, lexicons, symbols)
+        self.files = {file.name: hash_file(file)[:16] for file in (path, *lexicons)}
         # The decoder requires an entry for unknown words. A score of minus infinity excludes it.
         self.dictionary = create_word_dict({word: [list(word)] for word in [*words, "<unk>"]})
         try:
@@ -105,6 +107,10 @@ class BeamDecoder:
         self.decoder = LexiconDecoder(
             options, language.trie, language.model, language.silence, BLANK, unknown, [], False
         )
+
+    def describe(self) -> dict[str, Any]:
+        """Return settings and files, for results."""
+        return asdict(self.settings) | {"files": self.language.files}
 
     def __call__(self, log_probabilities: Tensor) -> str:
         """Return the best word sequence for one utterance's log-probabilities (T, V) on the CPU, or an empty string."""

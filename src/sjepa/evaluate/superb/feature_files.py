@@ -28,14 +28,13 @@ class FeatureFiles:
 
     def __init__(self, folder: Path, most: int, upstream: Upstream):
         refuse_file(folder)
-        if upstream.settings is None:
+        if upstream.is_code:
             raise UserError(
                 f"--feature-cache: a change of the code of {upstream.name} would not be noticed; leave out "
                 "--feature-cache"
             )
-        settings = hashlib.sha256(upstream.settings.encode()).hexdigest()[:8]
         name = upstream.name.replace(" ", "-")
-        self.folder = folder / f"{name}-{upstream.fingerprint}-{settings}-{upstream.precision}"
+        self.folder = folder / f"{name}-{upstream.fingerprint}-{upstream.settings_hash}-{upstream.precision}"
         self.folder.mkdir(parents=True, exist_ok=True)
         used = sum(file.stat().st_size for file in folder.rglob(f"*{SUFFIX}"))
         self.room = (most - used) // distributed.world_size()
@@ -50,10 +49,9 @@ class FeatureFiles:
         """Map the features of a file. Pages are read on access and never written back."""
         return torch.from_numpy(np.load(file, mmap_mode="c")).view(self.dtype)
 
-    def save(self, utterance: Utterance, states: Tensor) -> None:
+    def save(self, file: Path, states: Tensor) -> None:
         """Save features if there is room. If the disk is full, report it once and save no more."""
         size = states.numel() * states.element_size()
-        file = self.file(utterance)
         if size > self.room or file.is_file():
             return
         self.room -= size

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -39,6 +40,7 @@ class FeatureStore:
         self.upstream, self.files = upstream, files
         self.room = cache_budget(upstream.device) if cache_gb is None else int(cache_gb * 2**30)
         self.cache: dict[str, Tensor] = {}
+        self.places: dict[str, Path] = {}  # of features on disk, from before the audio was read
         self.pool = ThreadPoolExecutor(min(8, os.cpu_count() or 1))
         self.audio_seconds = self.clock = 0.0
         self.timings: deque[tuple[float, torch.cuda.Event, torch.cuda.Event]] = deque()
@@ -57,8 +59,9 @@ class FeatureStore:
     def load(self, utterance: Utterance, seed: tuple[int, int]) -> np.ndarray | Tensor:
         """Return features from disk, or audio to compute them from."""
         if self.files is not None:
+            file = self.places[utterance.key] = self.files.file(utterance)
             with suppress(FileNotFoundError):  # not saved yet, or deleted
-                return self.files.load(self.files.file(utterance))
+                return self.files.load(file)
         return self.read(utterance, seed)
 
     def read(self, utterance: Utterance, seed: tuple[int, int]) -> np.ndarray:
@@ -97,7 +100,7 @@ class FeatureStore:
             self.cache[utterance.key] = states.clone()  # a copy, to free the padded batch
             self.room -= size
         elif self.files is not None:
-            self.files.save(utterance, states)
+            self.files.save(self.places[utterance.key], states)
 
     def extract(self, audio: list[np.ndarray]) -> list[Tensor]:
         """Return hidden states and record the time. On a GPU, events measure it without synchronising."""

@@ -86,9 +86,9 @@ def read_speaker_sexes(root: Path) -> dict[str, str]:
 
 
 def find_phone_files(root: Path) -> list[Path]:
-    """Find phone labels, `phones-SUBSET.jsonl` or `.jsonl.gz`, in a folder or its parent."""
-    patterns = ("phones-*.jsonl", "phones-*.jsonl.gz")
-    return [file for place in (root, root.parent) for pattern in patterns for file in sorted(place.glob(pattern))]
+    """Find phone labels, `phones-SUBSET.jsonl` or `.jsonl.gz`, in a folder, its folder LibriSpeech or its parent."""
+    patterns, places = ("phones-*.jsonl", "phones-*.jsonl.gz"), (root, root / "LibriSpeech", root.parent)
+    return [file for place in places for pattern in patterns for file in sorted(place.glob(pattern))]
 
 
 def describe_missing_phones(root: Path, subset: str) -> str:
@@ -101,13 +101,13 @@ def describe_missing_phones(root: Path, subset: str) -> str:
 
 
 def read_aligned_phones(root: Path) -> dict[str, list[str]]:
-    """Read phone labels by utterance, 100 per second."""
+    """Read phone labels by utterance, 100 per second. If several files label an utterance, the first one counts."""
     labels: dict[str, list[str]] = {}
     for file in find_phone_files(root):
         for number, row in read_json_lines(file):
             if not isinstance(row.get("name"), str) or not isinstance(row.get("phones"), list):
                 raise UserError(f"{file} line {number}: needs a name and a list of phones")
-            labels[row["name"]] = row["phones"]
+            labels.setdefault(row["name"], row["phones"])
     return labels
 
 

@@ -6,7 +6,7 @@ import platform
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,6 +18,7 @@ from sjepa.audio.io import SAMPLE_RATE
 from sjepa.counts import format_count
 from sjepa.durations import AUDIO, format_duration
 from sjepa.errors import UserError
+from sjepa.evaluate.audio_hash import hash_audio
 from sjepa.evaluate.results import RESULTS, write_results
 from sjepa.evaluate.superb.decode import BeamDecoder
 from sjepa.evaluate.superb.feature_files import FeatureFiles
@@ -109,7 +110,7 @@ class Search(ABC):
             "metrics": average([fold["metrics"] for fold in folds]),
             "chance": average([fold["chance"] for fold in folds]),
             "decoded": {name: average([fold["decoded"][name] for fold in folds]) for name in self.decoders},
-            "decoders": {name: asdict(decoder.settings) for name, decoder in self.decoders.items()},
+            "decoders": {name: decoder.describe() for name, decoder in self.decoders.items()},
             self.candidate_key: chosen,
             "dev": {
                 "metric": task.selection.name,
@@ -183,7 +184,15 @@ class Search(ABC):
                 f"{self.out} contains results of the {name}s {', '.join(tried)}, not {', '.join(wanted)}: choose "
                 "another --out"
             )
+        self.check_language_model(results)
         return results if chosen in candidates else None
+
+    def check_language_model(self, results: dict[str, Any]) -> None:
+        """Raise UserError if results were decoded with another language model."""
+        ours = {name: decoder.describe() for name, decoder in self.decoders.items()}
+        theirs = results.get("decoders", {})
+        if ours and theirs and theirs != ours:
+            raise UserError(f"{self.out} was decoded with another language model or lexicon: choose another --out")
 
     def describe(self) -> dict[str, Any]:
         """Return everything that identifies an evaluation."""
@@ -200,14 +209,17 @@ class Search(ABC):
             "protocol": self.protocol(),
             "data": data,
             "labels": hash_labels(task),
+            "audio": self.audio,
             "encoder": describe_encoder(self.upstream),
             "precision": self.upstream.precision,
             "seed": self.seed,
         }
 
     def measure(self) -> None:
-        """Read the length of every file from its header. Raise UserError for a file that is not audio."""
-        self.lengths = measure_recordings(u for fold in self.task.folds for u in fold.utterances)
+        """Read the length of every file from its header, and hash the audio. Raise UserError if a file is not audio."""
+        utterances = [u for fold in self.task.folds for u in fold.utterances]
+        self.lengths = measure_recordings(utterances)
+        self.audio = hash_audio(utterances)
         say(f"{format_count(len(self.lengths), 'file')}, {sum(self.lengths.values()) / SAMPLE_RATE / 3600:.2f} hours")
 
     def hours(self, utterances: Sequence[Utterance]) -> float:

@@ -190,7 +190,7 @@ def limit_training(task: AnyTask, hours: float, seed: int) -> AnyTask:
     """
     amount = f"{hours:g}h" if hours >= 1 else f"{60 * hours:g}min"
     folds = [limit_fold(fold, hours, seed, amount) for fold in task.folds]
-    return replace(task, name=f"{task.name}-{amount}", folds=folds, section=SectionKind.OTHER)
+    return replace(task, name=f"{task.name}-{amount}", folds=folds, section=SectionKind.OTHER, submission=None)
 
 
 def limit_fold(fold: Fold, hours: float, seed: int, amount: str) -> Fold:
