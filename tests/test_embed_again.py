@@ -8,10 +8,13 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 import safetensors.numpy
+import soundfile
 import torch
+from conftest import babble
 from test_embed import refused, run_embed
 
-from sjepa import Encoder
+from sjepa import Encoder, UserError
+from sjepa.embed import recordings
 from sjepa.model import formats
 from sjepa.model.formats import save_folder, to_hugging_face
 
@@ -108,6 +111,47 @@ def test_the_output_of_a_stream_is_not_taken_for_that_of_recordings(
     settings = (out / "_embed.json").read_text()
     run_embed(file, "--live", *common, "--force")
     assert (out / "_embed.json").read_text() == settings  # of the recordings in the folder
+    refused(f"{file.name}.npz has the output of another recording than", file, *common)
+    with pytest.raises(UserError, match="has output with other settings: choose another --out, or write to it with"):
+        run_embed(max(corpus.glob("*.wav")), "--live", *common)
+
+
+def test_a_change_of_normalisation_is_another_setting(finished_run: Path, corpus: Path, tmp_path: Path) -> None:
+    encoder = shutil.copytree(finished_run / "encoder", tmp_path / "encoder")
+    common = (min(corpus.glob("*.wav")), "--encoder", encoder, "--out", tmp_path / "out")
+    run_embed(*common)
+    settings = json.loads((encoder / "preprocessor_config.json").read_text())
+    (encoder / "preprocessor_config.json").write_text(json.dumps(settings | {"do_normalize": True}))
+    refused(r"was made with other settings \(do_normalize was False, now True\)", *common)
+
+
+def test_a_recording_that_is_replaced_while_it_is_read_is_not_taken_for_the_new_one(
+    finished_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "audio").mkdir()
+    for number in range(2):
+        soundfile.write(tmp_path / "audio" / f"{number}.wav", babble(1.0, number), 16_000)
+    read = recordings.read_audio
+
+    def replace_after_reading(path: str) -> np.ndarray:
+        samples = read(path)
+        soundfile.write(path, babble(1.0, 9), 16_000)
+        return samples
+
+    common = (tmp_path / "audio", "--encoder", finished_run, "--out", tmp_path / "out")
+    with monkeypatch.context() as patched:
+        patched.setattr(recordings, "read_audio", replace_after_reading)
+        run_embed(*common)
+    refused("has the output of another recording than", *common)
+
+
+def test_a_name_that_is_too_long_for_an_output_file_is_left_out(finished_run: Path, tmp_path: Path) -> None:
+    (tmp_path / "audio").mkdir()
+    for name in ("a", 251 * "b"):
+        soundfile.write(tmp_path / "audio" / f"{name}.wav", babble(1.0, 0), 16_000)
+    run_embed(tmp_path / "audio", "--encoder", finished_run, "--out", tmp_path / "out")
+    assert (tmp_path / "out" / "a.wav.npz").is_file()
+    assert "its name is too long for an output file" in (tmp_path / "out" / "_refused.txt").read_text()
 
 
 def test_the_weights_are_hashed_once(

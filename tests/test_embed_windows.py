@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from sjepa import Encoder, EncoderConfig, UserError
 from sjepa.audio.frames import frame_count, sample_count
-from sjepa.audio.io import read_audio
+from sjepa.audio.io import BadAudioError, read_audio
 from sjepa.audio.stream import stream_audio
 from sjepa.embed.network import Network
 from sjepa.embed.recordings import Recording, batches_by_length
@@ -26,6 +26,14 @@ from sjepa.model.moments import measure_moments
 
 ROOT = Path(__file__).parents[1]
 SHORT = WindowConfig(seconds=8.0, overlap=4.0)
+
+
+def test_streamed_audio_is_refused_if_its_channels_cancel(tmp_path: Path) -> None:
+    voice = babble(12.0, 0)
+    soundfile.write(tmp_path / "a.wav", np.stack([voice, -voice], 1), 16_000)
+    for read in (read_audio, lambda path: list(stream_audio(path))):
+        with pytest.raises(BadAudioError, match=r"a\.wav: its channels cancel each other"):
+            read(tmp_path / "a.wav")
 
 
 @pytest.mark.parametrize(("rate", "channels"), [(16_000, 1), (44_100, 2), (8_000, 1)])

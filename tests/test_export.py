@@ -3,6 +3,7 @@
 import json
 import logging
 import math
+import os
 import re
 import shutil
 import subprocess
@@ -321,6 +322,31 @@ def test_force_leaves_no_file_of_another_encoder(tmp_path: Path) -> None:
     weights = {"config.json", "model.safetensors", "preprocessor_config.json"}
     assert {path.name for path in folder.iterdir()} == weights | {"card.json", "README.md", "notes.txt"}
     assert fingerprint(Encoder.from_pretrained(folder)) == fingerprint(other)
+
+
+def test_an_export_that_is_interrupted_while_it_replaces_another_leaves_no_mixture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The old weights below the new licence would load without an error."""
+    folder, move = tmp_path / "export", os.replace
+    Encoder(EncoderConfig(hidden_size=32, layers=1, heads=2)).save_pretrained(tmp_path / "other")
+    for stop in range(1, 5):
+        export("english-compact", folder, "--to", "hf", "--force", "--licence", "mit")
+        moved = []
+
+        def interrupt(source: Path, target: Path, moved: list[Path] = moved, stop: int = stop) -> None:
+            if Path(target).parent == folder:
+                moved.append(target)
+                if len(moved) == stop:
+                    raise KeyboardInterrupt
+            move(source, target)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "replace", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                dispatch(["export", str(tmp_path / "other"), str(folder), "--to", "hf", "--force"])
+        with pytest.raises(UserError):
+            Encoder.from_pretrained(folder)
 
 
 def test_an_encoder_that_is_exported_into_its_own_folder_keeps_its_files(tmp_path: Path) -> None:

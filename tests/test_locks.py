@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from sjepa.errors import UserError
 from sjepa.files import LOCK, atomic_file, atomic_folder, contents
 from sjepa.locks import lock_folder, lock_new_folder
 from sjepa.runs.folder import RunFolder
+from sjepa.settings_file import to_toml
 from sjepa.train import loop
 from sjepa.train.loop import pretrain
 
@@ -45,6 +47,46 @@ with lock_folder(Path({str(out)!r})), atomic_file(Path({str(out / "a.txt")!r})) 
     assert len(list(out.iterdir())) == 3
     with lock_folder(out):
         assert [path.name for path in out.iterdir()] == [LOCK]
+
+
+def test_a_worker_that_outlives_a_killed_command_holds_no_lock(tmp_path: Path) -> None:
+    program = f"""
+import os, signal, sys, time
+from pathlib import Path
+from sjepa.locks import lock_folder
+with lock_folder(Path({str(tmp_path)!r})):
+    worker = os.fork()
+    if not worker:
+        time.sleep(60)
+        os._exit(0)
+    print(worker, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    with (tmp_path / "worker").open("w") as output:  # not a pipe, whose end the worker would hold too
+        subprocess.run([sys.executable, "-c", program], check=False, stdout=output)
+    worker = int((tmp_path / "worker").read_text())
+    try:
+        os.kill(worker, 0)  # it is alive
+        with lock_folder(tmp_path):
+            pass
+    finally:
+        os.kill(worker, signal.SIGKILL)
+
+
+def test_a_run_that_another_process_changes_while_audio_is_read_keeps_its_settings(
+    tmp_path: Path, corpus: Path, micro: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, read = tmp_path / "run", loop.open_corpus
+    assert pretrain(micro(), corpus, run, show=False, last_phase=1)
+
+    def lengthen_meanwhile(*arguments: Any) -> Any:
+        RunFolder(run).config_file.write_text(to_toml(micro(phase2={"steps": 60})))
+        return read(*arguments)
+
+    monkeypatch.setattr(loop, "open_corpus", lengthen_meanwhile)
+    with pytest.raises(UserError, match="is a run with other settings"):
+        pretrain(micro(), corpus, run, show=False)
+    assert RunFolder(run).config().phases[1].steps == 60
 
 
 def test_partial_files_of_two_writers_differ(tmp_path: Path) -> None:

@@ -60,13 +60,17 @@ def atomic_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def atomic_folder(
-    folder: Path, existing: Literal["refuse", "replace", "merge"] = "refuse", outdated: Iterable[str] = ()
+    folder: Path,
+    existing: Literal["refuse", "replace", "merge"] = "refuse",
+    outdated: Iterable[str] = (),
+    last: Iterable[str] = (),
 ) -> Iterator[Path]:
     """Yield a temporary folder to write into. It becomes `folder` when the block ends; an error removes it.
 
     `existing` says what to do with an existing folder: `refuse` accepts only an empty one, `replace` removes it, and
-    `merge` replaces files of the same name, deletes `outdated` files and keeps the others. Hold a lock if other
-    processes may write the folder.
+    `merge` replaces files of the same name, deletes `outdated` files and keeps the others. It deletes the files that
+    `last` names before all others and writes them after all others, so that a kill leaves no mixture that loads. Hold a
+    lock if other processes may write the folder.
     """
     folder = folder.absolute()
     for path in folder.parent.iterdir() if folder.parent.is_dir() else ():
@@ -80,10 +84,9 @@ def atomic_folder(
             if path.is_file():
                 flush(path)
         if existing == "merge" and folder.exists():
-            for name in outdated:
-                if not (partial / name).exists():
-                    (folder / name).unlink(missing_ok=True)
-            for path in sorted(partial.iterdir()):
+            for name in (*last, *(name for name in outdated if not (partial / name).exists())):
+                (folder / name).unlink(missing_ok=True)
+            for path in sorted(partial.iterdir(), key=lambda path: (path.name in last, path.name)):
                 os.replace(path, folder / path.name)
         else:
             if existing == "replace":

@@ -16,6 +16,17 @@ from sjepa.errors import UserError
 from sjepa.files import LOCK, final_name, is_partial, refuse_file
 
 URL = re.compile(r"\w{2,}:/")
+_held: set[int] = set()  # open lock files of this process
+
+
+def close_inherited() -> None:
+    """Close the lock files in a forked worker process. Otherwise a worker that outlives its parent keeps the locks."""
+    while _held:
+        os.close(_held.pop())
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=close_inherited)
 
 
 @contextmanager
@@ -92,12 +103,14 @@ def hold_lock(file: Path, busy: str, clean: bool = True, wait: bool = False) -> 
             if os.path.samestat(os.fstat(handle), os.stat(file)):
                 break
         os.close(handle)
+    _held.add(handle)
     try:
         if locked and clean:
             remove_leftovers(file.parent)
         yield
     finally:
         file.unlink(missing_ok=True)
+        _held.discard(handle)
         os.close(handle)
 
 

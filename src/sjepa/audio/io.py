@@ -169,9 +169,14 @@ def read_piece(file: Any, start: int, samples: int | None) -> np.ndarray:
 def mix_channels(audio: np.ndarray) -> np.ndarray:
     """Return the mean of the channels."""
     mono: np.ndarray = audio.mean(axis=1, dtype=np.float32)
-    if np.abs(mono).max(initial=0.0) < CANCELLED * np.abs(audio).max(initial=0.0):
-        raise BadAudioError("its channels cancel each other when they are averaged: convert one of them to mono")
+    refuse_cancelled(np.abs(mono).max(initial=0.0), np.abs(audio).max(initial=0.0))
     return mono
+
+
+def refuse_cancelled(mean: float, loudest: float) -> None:
+    """Raise BadAudioError if the mean of the channels is nearly silent. Both are largest absolute values."""
+    if mean < CANCELLED * loudest:
+        raise BadAudioError("its channels cancel each other when they are averaged: convert one of them to mono")
 
 
 def check_samples(samples: np.ndarray) -> None:

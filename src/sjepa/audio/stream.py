@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sjepa.audio.io import SAMPLE_RATE, check_samples, open_audio, refuse_cut_wav
+from sjepa.audio.io import SAMPLE_RATE, check_samples, open_audio, refuse_cancelled, refuse_cut_wav
 
 BLOCK_SECONDS = 10
 
@@ -14,7 +14,7 @@ def stream_audio(path: str | Path) -> Iterator[np.ndarray]:
     """Yield float32 samples at 16 kHz with the channels averaged, in blocks. `read_audio` returns the same samples."""
     with open_audio(path, "") as file:
         refuse_cut_wav(file, path)
-        rate, resampler = file.samplerate, None
+        rate, resampler, mean, loudest = file.samplerate, None, 0.0, 0.0
         if rate != SAMPLE_RATE:
             import soxr
 
@@ -23,10 +23,12 @@ def stream_audio(path: str | Path) -> Iterator[np.ndarray]:
             block = file.read(BLOCK_SECONDS * rate, dtype="float32", always_2d=True)
             mono = block[:, 0] if block.shape[1] == 1 else block.mean(axis=1, dtype=np.float32)
             check_samples(mono)
+            mean, loudest = max(mean, np.abs(mono).max(initial=0.0)), max(loudest, np.abs(block).max(initial=0.0))
             ended = len(block) < BLOCK_SECONDS * rate
             if resampler is not None:
                 mono = resampler.resample_chunk(np.ascontiguousarray(mono), last=ended)
             if len(mono):
                 yield np.ascontiguousarray(mono)
             if ended:
+                refuse_cancelled(mean, loudest)
                 return

@@ -142,6 +142,7 @@ def run_files(command: Embed) -> None:
 def run_live(command: Embed) -> None:
     """Embed one stream, to lines on the standard output or to one file."""
     from sjepa.embed.live import STDIN, embed_live, print_lines
+    from sjepa.embed.recordings import SOURCE
     from sjepa.embed.tables import write_table
     from sjepa.locks import lock_folder
 
@@ -156,13 +157,19 @@ def run_live(command: Embed) -> None:
     name = "stdin" if source == STDIN else source.name
     settings = describe_settings(command, network) | {LIVE: asdict(command.stream)}
     about = describe_output(settings) | {"file": escape_text(name)}
+    about[SOURCE] = LIVE  # so that it is not taken for the output of a recording with this name
     about |= {f"stream.{key}": str(value) for key, value in asdict(command.stream).items()}
     target = command.out / f"{name}.{command.format}"
-    if target.exists() and not command.force:
-        raise UserError(f"{target} exists: choose another --out, or replace it with --force")
     with lock_folder(command.out):
-        if read_settings(command.out) is None:
+        if target.exists() and not command.force:
+            raise UserError(f"{target} exists: choose another --out, or replace it with --force")
+        before = read_settings(command.out)
+        if before is None:
             write_settings(command.out, settings)
+        elif find_changes(before, settings) and not command.force:
+            raise UserError(
+                f"{command.out} has output with other settings: choose another --out, or write to it with --force"
+            )
         rows = write_table(target, command.format, pieces, about)
     print(f"Wrote {format_count(rows, 'row')} of {command.what} to {target}")
 
@@ -177,7 +184,8 @@ def describe_settings(command: Embed, network: "Network") -> dict[str, Any]:
     encoder = str(command.encoder) + ("" if command.step is None else f" at step {command.step}")
     weights = network.encoder.loaded_fingerprint or fingerprint(network.encoder)
     clusters = {} if command.what == "features" else {CLUSTERS: fingerprint(network.encoder.clusters)}
-    return {"encoder": encoder, "fingerprint": weights} | chosen | clusters
+    normalised = {"do_normalize": network.encoder.feature_extractor.normalizes_waveforms}
+    return {"encoder": encoder, "fingerprint": weights} | normalised | chosen | clusters
 
 
 def describe_output(settings: dict[str, Any]) -> dict[str, str]:

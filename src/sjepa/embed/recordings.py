@@ -33,8 +33,9 @@ T = TypeVar("T")
 SOURCE = "source"  # in the metadata of an output file: the hash of the recording
 HASHED = 1 << 16  # bytes of a recording that are hashed at each of three places
 AHEAD = 2  # batches that are decoded while one is encoded
-Decoding = tuple[list["Recording"], list[Future[np.ndarray]]]
-"""A batch, and the audio of each recording."""
+LONGEST_NAME = 255 - len(".safetensors")  # bytes
+Decoding = tuple[list["Recording"], list[Future[tuple[str, np.ndarray]]]]
+"""A batch, and the hash and the audio of each recording."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,11 @@ def find_recordings(given: Sequence[Path]) -> tuple[list[Recording], list[str]]:
             raise UserError(f"{show_path(place)} lists audio elsewhere: embed takes audio files, or folders of them")
         for path in found:
             name = os.path.relpath(path, place) if place.is_dir() else place.name
+            if len(os.fsencode(os.path.basename(name))) > LONGEST_NAME:
+                refused.append(
+                    f"{show_path(path)}: its name is too long for an output file: at most {LONGEST_NAME} bytes"
+                )
+                continue
             if paths.setdefault(name, path) != path:
                 both = f"{show_path(paths[name])} and {show_path(path)}"
                 raise UserError(f"{both} would be written to the same file: give the folder that holds both")
@@ -179,23 +185,36 @@ def embed(recordings: Sequence[Recording], out: Path, plan: Embedding, skip: boo
                 outcome += embed_batch(batch, audio, left, out, plan, progress)
                 clock.advance(sum(r.samples for r in batch if r.name in left))
         for recording in long:
-            outcome += write_features(recording, encode_long(recording, plan, clock), out, plan, progress)
+            try:
+                source = hash_source(recording.path)
+            except OSError as error:
+                outcome += refuse(f"{show_path(recording.path)}: {error.strerror}", progress)
+                continue
+            outcome += write_features(recording, source, encode_long(recording, plan, clock), out, plan, progress)
     return outcome
 
 
 def read_ahead(batches: Sequence[list[Recording]]) -> Generator[Decoding, None, None]:
     """Yield each batch, while threads decode the next ones."""
     pool = ThreadPoolExecutor(min(8, os.cpu_count() or 1), thread_name_prefix="decode")
-    started = ((batch, [pool.submit(read_audio, recording.path) for recording in batch]) for batch in batches)
+    started = ((batch, [pool.submit(read_recording, recording.path) for recording in batch]) for batch in batches)
     try:
         yield from look_ahead(started, AHEAD)
     finally:
         pool.shutdown(cancel_futures=True)
 
 
+def read_recording(path: str) -> tuple[str, np.ndarray]:
+    """Return the hash and the audio of a recording. The hash is from before, in case the file is being replaced."""
+    try:
+        return hash_source(path), read_audio(path)
+    except OSError as error:
+        raise BadAudioError(f"{show_path(path)}: {error.strerror}") from error
+
+
 def embed_batch(
     batch: list[Recording],
-    audio: list[Future[np.ndarray]],
+    audio: list[Future[tuple[str, np.ndarray]]],
     left: set[str],
     out: Path,
     plan: Embedding,
@@ -205,7 +224,7 @@ def embed_batch(
     outcome, waveforms, read = Outcome(), [], []
     for recording, decoded in zip(batch, audio, strict=True):
         try:
-            samples = decoded.result()
+            source, samples = decoded.result()
         except BadAudioError as error:
             if recording.name in left:
                 outcome += refuse(str(error), progress)
@@ -213,20 +232,20 @@ def embed_batch(
         if not samples.any():
             note_silence(recording, progress)
         waveforms.append(samples)
-        read.append(recording)
+        read.append((recording, source))
     features = plan.network.features(waveforms) if waveforms else []
-    for recording, x in zip(read, features, strict=True):
+    for (recording, source), x in zip(read, features, strict=True):
         if recording.name in left:
-            outcome += write_features(recording, [x], out, plan, progress)
+            outcome += write_features(recording, source, [x], out, plan, progress)
     return outcome
 
 
 def write_features(
-    recording: Recording, pieces: Iterable[Tensor], out: Path, plan: Embedding, progress: Bar
+    recording: Recording, source: str, pieces: Iterable[Tensor], out: Path, plan: Embedding, progress: Bar
 ) -> Outcome:
     """Write the file of a recording, given its features in pieces."""
     try:
-        about = plan.about | {"file": show_path(recording.name), SOURCE: hash_source(recording.path)}
+        about = plan.about | {"file": show_path(recording.name), SOURCE: source}
         rows = write_table(plan.file(out, recording), plan.kind, plan.readout(plan.network, pieces), about)
     except NotFiniteError as error:
         return refuse(f"{show_path(recording.path)}: {error}", progress)

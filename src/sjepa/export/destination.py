@@ -13,6 +13,8 @@ from sjepa.locks import lock_new_folder
 from sjepa.model.encoder_folder import EncoderFolder, find_encoder_files
 from sjepa.runs.locate import find_encoder_folder
 
+NETWORKS = ("model.safetensors", ONNX_FILE, TORCH_FILE)  # without them, a folder does not load
+
 
 @contextmanager
 def new_folder(folder: Path, force: bool, source: Path) -> Iterator[Path]:
@@ -21,13 +23,21 @@ def new_folder(folder: Path, force: bool, source: Path) -> Iterator[Path]:
     A folder that is not empty is refused. With `force`, an earlier export is replaced, and other files stay.
     """
     refuse_unreadable_weights(folder)
-    if is_used(folder) and not force:
-        raise UserError(f"{folder} exists and is not empty: choose another folder, or replace its files with --force")
+    refuse_used(folder, force)
     try:
-        with lock_new_folder(folder), atomic_folder(folder, "merge", outdated_files(folder, source)) as partial:
-            yield partial
+        with lock_new_folder(folder):
+            refuse_used(folder, force)  # again, because another process may have written it
+            outdated = outdated_files(folder, source)
+            last = [name for name in outdated if name in NETWORKS]
+            with atomic_folder(folder, "merge", outdated, last) as partial:
+                yield partial
     except OSError as error:
         raise UserError(f"{folder} cannot be written: {error}") from error
+
+
+def refuse_used(folder: Path, force: bool) -> None:
+    if is_used(folder) and not force:
+        raise UserError(f"{folder} exists and is not empty: choose another folder, or replace its files with --force")
 
 
 def outdated_files(folder: Path, source: Path) -> list[str]:

@@ -304,6 +304,7 @@ def open_folder(job: Job, corpus: str, run: Run) -> None:
     """Create the run folder, or change the run as requested. Check that it was trained on this audio."""
     config, folder, step = job.config, job.folder, run.step
     past, changed, facts, messages = config, [], {}, []
+    check_directory(folder, config)  # again, because another process may have changed the run since
     if not folder.exists:
         folder.create(config, job.data, corpus, find_licence(config.init_from) if config.init_from else "")
     else:
