@@ -103,13 +103,19 @@ def test_unusable_files_are_refused_with_their_reasons(tmp_path: Path) -> None:
     assert [row["id"] for row in labels(tmp_path / "index")] == ["good"]
 
 
-def test_ids_that_come_twice_are_refused_the_second_time(tmp_path: Path) -> None:
-    for folder in ("a", "b"):
-        write(tmp_path / folder / "same.wav", seed=len(folder))
-    write(tmp_path / "a" / "same.flac")
-    index(tmp_path / "a", tmp_path / "b", out=tmp_path / "index")
-    assert [row["id"] for row in labels(tmp_path / "index")] == ["a/same", "b/same"]
-    assert "a/same: an earlier utterance has the same id" in refused(tmp_path / "index")
+def test_utterances_with_the_same_id_are_renamed_and_the_same_audio_is_refused(tmp_path: Path) -> None:
+    for name in ("same.flac", "same.ogg", "same.wav", "same~2.wav"):
+        write(tmp_path / "a" / name)
+    facts = index(tmp_path / "a", tmp_path / "a", out=tmp_path / "index")  # same~2 is the id of a file already
+    opened = open_index(str(tmp_path / "index"))
+    assert {row["id"]: Path(opened.name(place)).name for place, row in enumerate(labels(tmp_path / "index"))} == {
+        "same": "same.flac",
+        "same~3": "same.ogg",
+        "same~4": "same.wav",
+        "same~2": "same~2.wav",
+    }
+    assert facts["refused"] == 4
+    assert "same: an earlier utterance has the same id and audio\n" in refused(tmp_path / "index")
 
 
 def test_names_that_are_not_utf8_are_read_and_printed(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import csv
 import gzip
+import io
 import json
 import tarfile
 from pathlib import Path
@@ -15,7 +16,7 @@ from small_indexes import index, labels, refused, write
 from sjepa import UserError
 from sjepa.audio.io import read_audio
 from sjepa.data.corpus import scan_folder
-from sjepa.data.index import open_index
+from sjepa.data.index import open_index, read_table
 from sjepa.data.opening import open_corpus
 
 
@@ -199,6 +200,54 @@ def test_a_folder_with_a_manifest_is_read_by_it_and_audio_that_it_does_not_name_
         index(folder / "audio", out=tmp_path / "none", layout="manifest")
 
 
+def test_a_manifest_behind_a_link_names_its_audio_by_absolute_paths(tmp_path: Path) -> None:
+    named, _ = [write(tmp_path / "real" / "wav" / f"{name}.wav") for name in ("a", "b")]
+    (tmp_path / "real" / "manifest.jsonl").write_text(json.dumps({"path": str(named)}))
+    (tmp_path / "link").symlink_to("real")
+    assert index(tmp_path / "link", out=tmp_path / "index")["utterances"] == 1
+    assert refused(tmp_path / "index") == f"{tmp_path}/link/wav/b.wav: manifest.jsonl does not name it\n"
+
+
+def test_a_list_behind_a_link_may_name_audio_in_the_folder_above_it(tmp_path: Path) -> None:
+    write(tmp_path / "store" / "audio" / "a.wav", 2.0)
+    write(tmp_path / "corpus" / "audio" / "a.wav", 3.0)  # its path without `list/..`
+    write(tmp_path / "corpus" / "other" / "b.wav", 4.0)
+    for folder, path in (("store/list", "../audio/a.wav"), ("corpus/other", "./b.wav")):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        (tmp_path / folder / "train.jsonl").write_text(json.dumps({"path": path}))
+    (tmp_path / "corpus" / "list").symlink_to(tmp_path / "store" / "list")
+    lists = [tmp_path / "corpus" / folder / "train.jsonl" for folder in ("list", "other")]
+    index(*lists, out=tmp_path / "index")
+    opened = open_index(str(tmp_path / "index"))
+    assert [Path(opened.name(place)).resolve() for place in range(2)] == [
+        tmp_path / "store" / "audio" / "a.wav",
+        tmp_path / "corpus" / "other" / "b.wav",
+    ]
+    assert [len(opened.read(place)) for place in range(2)] == [32_000, 64_000]
+    # Paths below the root stay relative, so a corpus can move.
+    assert not any(path.as_py().startswith(b"/") for path in read_table(tmp_path / "index" / "files.arrow")["path"])
+
+
+def test_lists_in_several_folders_may_name_their_audio_alike(tmp_path: Path) -> None:
+    for number, language in enumerate(("en", "de")):
+        write(tmp_path / language / "clips" / "0.wav", 1.5 + number)
+        (tmp_path / language / "manifest.jsonl").write_text(json.dumps({"path": "clips/0.wav", "text": language}))
+    index(tmp_path / "en", tmp_path / "de", out=tmp_path / "index")
+    assert [row["id"] for row in labels(tmp_path / "index")] == ["en/clips/0", "de/clips/0"]
+    assert open_index(str(tmp_path / "index")).length.tolist() == [24_000, 40_000]
+
+
+def test_an_audiofolder_may_have_a_list_per_split(tmp_path: Path) -> None:
+    for number, split in enumerate(("test", "train")):
+        write(tmp_path / "set" / split / "0.wav", seed=number)
+        (tmp_path / "set" / split / "metadata.csv").write_text("file_name,transcription\n0.wav,hello\n")
+    index(tmp_path / "set", out=tmp_path / "index")
+    assert [(row["id"], row["split"]) for row in labels(tmp_path / "index")] == [
+        ("test/0", "test"),
+        ("train/0", "train"),
+    ]
+
+
 def test_librispeech_with_a_manifest_in_it_is_read_as_librispeech(tmp_path: Path) -> None:
     folder = tmp_path / "LibriSpeech"
     write(folder / "dev-clean" / "7" / "8" / "7-8-0000.flac")
@@ -247,9 +296,17 @@ def test_tars_of_audio_are_indexed_and_names_that_lead_out_are_refused(tmp_path:
         link = tarfile.TarInfo("link.wav")
         link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
         tar.addfile(link)
+        link.type, link.name = tarfile.LNKTYPE, "hard.wav"
+        tar.addfile(link)
+        sparse = tarfile.TarInfo("sparse.wav")  # its bytes are a part of the file
+        sparse.type, sparse.size = tarfile.GNUTYPE_SPARSE, 512
+        tar.addfile(sparse, io.BytesIO(bytes(512)))
     index(tmp_path / "set.tar", out=tmp_path / "index")
     assert [(row["id"], row["text"]) for row in labels(tmp_path / "index")] == [("set/good", "hello")]
     reasons = refused(tmp_path / "index")
+    assert "member link.wav is a link to /etc/passwd" in reasons
+    assert "member hard.wav is a link to /etc/passwd" in reasons
+    assert "member sparse.wav is sparse" in reasons
     assert reasons.count("has a path outside the archive") == 3
     opened = open_index(str(tmp_path / "index"))
     assert np.array_equal(opened.read(0), scan_folder(tmp_path / "loose", 15.0).read(0))

@@ -1,7 +1,9 @@
 """Corpora in the layouts of other tools: what is read from them, and what is refused in one clear line."""
 
+import errno
 import gzip
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ from conftest import babble
 
 from sjepa.data.build import build_index
 from sjepa.data.index import open_index, read_labels
-from sjepa.data.layouts import LAYOUTS, Item, detect_layout, find_items, find_layout
+from sjepa.data.layouts import LAYOUTS, Item, detect_layout, find_items, find_layout, hugging_face
 from sjepa.data.opening import open_one
 from sjepa.data.shards import write_shards
 from sjepa.data.splits import find_split_part
@@ -334,6 +336,27 @@ def test_audio_inside_arrow_and_parquet_is_read(tmp_path: Path, save: Callable[[
         for index, row in enumerate(table):
             decoded, _ = soundfile.read(tmp_path / "made" / f"{row['text']}.wav", dtype="int16")
             assert np.array_equal(corpus.read(index), decoded)
+
+
+def test_a_full_disk_while_parquet_is_unpacked_ends_the_command_and_it_continues(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, out = as_parquet(tmp_path), tmp_path / "index"
+
+    def fill_disk(*_: object) -> Any:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def build() -> dict[str, Any]:
+        return build_index([str(folder)], out, layout="auto", max_seconds=15.0, cut_transcribed=False)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(hugging_face, "atomic_file", fill_disk)
+        with pytest.raises(UserError, match=r"^cannot write to .*unpacked \(No space left on device\)$"):
+            build()
+        with pytest.raises(UserError, match="No space left on device"):
+            open_one(str(folder), 15.0)
+    facts = build()
+    assert (facts["utterances"], facts["refused"]) == (5, 0)
 
 
 def test_training_without_an_index_cuts_transcribed_speech_too(tmp_path: Path) -> None:

@@ -55,10 +55,13 @@ import os, signal, sys, time
 from pathlib import Path
 from sjepa.locks import lock_folder
 with lock_folder(Path({str(tmp_path)!r})):
+    reading, writing = os.pipe()
     worker = os.fork()
     if not worker:
+        os.write(writing, b"started")
         time.sleep(60)
         os._exit(0)
+    os.read(reading, 7)
     print(worker, flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 """

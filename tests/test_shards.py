@@ -210,6 +210,40 @@ def test_shards_that_were_killed_at_once_leave_an_empty_folder_and_continue(inde
     assert shards(index, tmp_path)["utterances"] > 0
 
 
+def test_shards_of_audio_that_was_missing_are_made_when_it_is_back(tmp_path: Path) -> None:
+    soundfile.write(tmp_path / "a.wav", babble(2.0, 0), 16_000)
+    build_index([str(tmp_path)], tmp_path / "index", layout="auto", max_seconds=15.0, cut_transcribed=False)
+    (tmp_path / "a.wav").rename(tmp_path / "moved")
+    with pytest.raises(UserError, match="no usable audio"):
+        shards(tmp_path / "index", tmp_path / "shards")
+    assert not (tmp_path / "shards").exists()
+    (tmp_path / "moved").rename(tmp_path / "a.wav")
+    assert shards(tmp_path / "index", tmp_path / "shards")["utterances"] == 1
+
+
+def test_a_shard_without_usable_audio_has_no_tar_and_is_not_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sjepa.data import shards as module
+
+    for number in range(2):
+        soundfile.write(tmp_path / f"{number}.wav", babble(2.0, number), 16_000)
+    build_index([str(tmp_path)], tmp_path / "index", layout="auto", max_seconds=15.0, cut_transcribed=False)
+    (tmp_path / "0.wav").unlink()
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "merge_parts", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            shards(tmp_path / "index", tmp_path / "shards", hours=2 / 3600)
+    monkeypatch.setattr(module, "write_shard", interrupt)
+    facts = shards(tmp_path / "index", tmp_path / "shards", hours=2 / 3600)
+    assert (facts["utterances"], facts["files"], facts["refused"]) == (1, 1, 1)
+    assert len(list((tmp_path / "shards").glob("*.tar"))) == 1
+
+
+def interrupt(*_: Any) -> None:
+    raise KeyboardInterrupt
+
+
 def test_an_interruption_keeps_the_shards_that_are_done(
     index: Path, flac: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

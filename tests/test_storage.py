@@ -22,6 +22,7 @@ from test_shards import Handler, Serve, flac, index, reader_of, serve  # noqa: F
 
 from sjepa import UserError, cli
 from sjepa.audio.io import BadAudioError
+from sjepa.data import index as index_module
 from sjepa.data import prefetch, shard_cache, storage, waiting
 from sjepa.data.index import open_index, read_labels
 from sjepa.data.loader import load
@@ -150,6 +151,41 @@ def test_one_process_of_a_machine_fetches_the_index_and_no_labels(flac: Path, se
     fetched = [request.split()[0] for request in handler.requests if not request.startswith("index.json")]
     assert sorted(fetched) == ["audio.arrow", "files.arrow"]
     assert read_labels(url).equals(read_labels(str(flac)))
+
+
+def test_a_damaged_column_in_the_cache_is_downloaded_again(flac: Path, serve: Serve, tmp_path: Path) -> None:  # noqa: F811
+    url, handler = serve(flac)
+    open_index(url)
+    (column,) = (tmp_path / "cache").rglob("audio.arrow")
+    os.truncate(column, 100)
+    handler.requests.clear()
+    assert open_index(url).fingerprint() == open_index(str(flac)).fingerprint()
+    assert [request.split()[0] for request in handler.requests] == ["index.json", "audio.arrow"]
+    assert column.read_bytes() == (flac / "audio.arrow").read_bytes()
+
+
+def test_a_column_that_arrives_incomplete_is_not_cached(
+    flac: Path,  # noqa: F811
+    serve: Serve,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    url, _ = serve(flac)
+    monkeypatch.setattr(index_module, "download", lambda _, path, size: path.write_bytes(bytes(size - 1)))
+    with pytest.raises(UserError, match="changed its size while it was downloaded"):
+        open_index(url)
+    assert not list((tmp_path / "cache").rglob("*.arrow"))
+
+
+def test_a_damaged_column_on_the_server_is_not_cached(flac: Path, serve: Serve, tmp_path: Path) -> None:  # noqa: F811
+    served = shutil.copytree(flac, tmp_path / "served")
+    os.truncate(served / "audio.arrow", 100)
+    url, _ = serve(served)
+    with pytest.raises(UserError, match=r"/audio\.arrow is damaged: rebuild the index$"):
+        open_index(url)
+    assert not list((tmp_path / "cache").rglob("*.arrow"))
+    shutil.copy(flac / "audio.arrow", served)
+    assert len(open_index(url)) == 24
 
 
 def test_a_large_file_is_downloaded_in_parts(tmp_path: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
@@ -315,6 +351,25 @@ def test_a_full_disk_is_reported_once_and_shards_are_read_from_their_urls(
     assert reason in output
     assert not kept(folder)
     assert not list(folder.glob("*.partial"))
+
+
+@pytest.mark.usefixtures("no_pauses")
+def test_a_cache_that_cannot_be_written_is_reported_once(
+    wholes: tuple[list[str], type[Handler], Path], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    urls, _, folder = wholes
+    cache, open_file = ShardCache(folder, 10_000), os.open
+
+    def refuse(path: Any, *rest: Any, **options: Any) -> int:
+        if Path(path).parent == folder:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        return open_file(path, *rest, **options)
+
+    monkeypatch.setattr(os, "open", refuse)
+    for url in urls:
+        assert cache.find(url, "x") == url
+        wait_until(lambda: not cache.names)
+    assert capfd.readouterr().err.count("shards cannot be kept there (cannot write to") == 1
 
 
 def fail_with(code: int) -> Callable[..., None]:

@@ -23,6 +23,10 @@ class OutageError(UserError):
     """Storage did not answer for a long time. The command can continue once it does."""
 
 
+class BusyError(UserError):
+    """Another process holds a lock."""
+
+
 class ReportedError(UserError):
     """An error that another process reports, so that several ranks print one line."""
 

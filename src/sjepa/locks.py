@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from sjepa.errors import UserError
+from sjepa.errors import BusyError, UserError
 from sjepa.files import LOCK, final_name, is_partial, refuse_file
 
 URL = re.compile(r"\w{2,}:/")
@@ -94,7 +94,7 @@ def hold_lock(file: Path, busy: str, clean: bool = True, wait: bool = False) -> 
             if wait:
                 time.sleep(0.1)
                 continue
-            raise UserError(busy) from None
+            raise BusyError(busy) from None
         except OSError as error:
             warn(file, str(error.strerror))
             locked = False

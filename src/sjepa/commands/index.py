@@ -1,5 +1,6 @@
 """`sjepa index`: make an index of folders, known corpora and lists."""
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -58,4 +59,5 @@ def run(arguments: list[str]) -> None:
         with refused.open(encoding="utf-8") as file:
             for line, _ in zip(file, range(5), strict=False):
                 print(f"  {line.rstrip()}")
-    print(f"The index is in {command.out}: sjepa pretrain --data {command.out}, or sjepa shard {command.out}")
+    place = shlex.quote(str(command.out))
+    print(f"The index is in {command.out}: sjepa pretrain --data {place}, or sjepa shard {place}")

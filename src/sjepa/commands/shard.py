@@ -1,6 +1,7 @@
 """`sjepa shard`: pack an index into tar shards."""
 
 import os
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -52,4 +53,4 @@ def run(arguments: list[str]) -> None:
     print(f"{amount}, {format_count(facts['files'], 'shard')}, {size / 1e9:.2f} GB")
     if facts["refused"]:
         print(f"{facts['refused']:,} left out, listed in {IndexFolder(command.out).refused}")
-    print(f"The shards are in {command.out}: sjepa pretrain --data {command.out}")
+    print(f"The shards are in {command.out}: sjepa pretrain --data {shlex.quote(str(command.out))}")

@@ -6,7 +6,7 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,11 +14,12 @@ import numpy as np
 from sjepa.audio.io import SAMPLE_RATE, BadAudioError, one_line, show_path
 from sjepa.data.arrow import import_arrow
 from sjepa.data.corpus import Corpus
+from sjepa.data.distinct_ids import DistinctIds, hash_id
 from sjepa.data.index_folder import FORMAT, IndexFolder
 from sjepa.data.layouts import cache_folder
 from sjepa.data.storage import download, file_size, is_url
 from sjepa.errors import UserError
-from sjepa.files import atomic_file, escape_text, write_whole
+from sjepa.files import atomic_file, escape_text, flush, write_whole
 from sjepa.locks import hold_lock
 
 AUDIO = {"file": "int32", "byte_offset": "int64", "byte_size": "int64", "start": "int64", "length": "int32"}
@@ -76,11 +77,6 @@ def write_part(path: Path, rows: list[Row], refused: list[str]) -> None:
         writer.write_table(table)
 
 
-def hash_id(identifier: str) -> int:
-    """64 bits of an id: 25 million ids are compared in 200 MB, and two different ids do not collide in practice."""
-    return int.from_bytes(hashlib.blake2b(identifier.encode(), digest_size=8).digest(), "little")
-
-
 def read_table(path: Path) -> Any:
     """A memory-mapped table."""
     pa = import_ipc()
@@ -91,9 +87,10 @@ def read_table(path: Path) -> Any:
 
 
 def merge_parts(index: IndexFolder, parts: list[Path], facts: dict[str, Any]) -> dict[str, Any]:
-    """Merge the parts into an index and return the contents of index.json. A repeated id is refused.
+    """Merge the parts into an index and return the contents of index.json.
 
-    Parts are read one at a time, so only the labels of one part are in memory.
+    An utterance with a repeated id gets a new id, or is refused if its audio is the same too. Parts are read one at a
+    time, so only the labels of one part are in memory.
     """
     pa = import_ipc()
     keys, folders, refused, optional = survey_parts(parts)
@@ -101,12 +98,11 @@ def merge_parts(index: IndexFolder, parts: list[Path], facts: dict[str, Any]) ->
     if not len(keys):
         shutil.rmtree(index.parts)  # so that the next call reads repaired files again
         raise UserError(f"no usable audio: {refused[0] if refused else 'the sources hold none'}")
-    kept = np.zeros(len(keys), dtype=bool)
-    kept[np.unique(keys, return_index=True)[1]] = True
+    distinct = DistinctIds(keys)
     root = facts.get("root") or (os.path.commonpath(sorted(folders)) if folders else "/")
     digest = hashlib.sha256()
     numbers: dict[str, list[np.ndarray]] = {name: [] for name in AUDIO}
-    files = rows = 0
+    files = 0
     with (
         pa.OSFile(os.fsencode(index.labels), "wb") as labels_sink,
         pa.OSFile(os.fsencode(index.files), "wb") as files_sink,
@@ -114,10 +110,9 @@ def merge_parts(index: IndexFolder, parts: list[Path], facts: dict[str, Any]) ->
         pa.ipc.new_file(files_sink, pa.schema([("path", pa.binary())])) as paths,
     ):
         for table in map(read_table, parts):
-            keep = kept[rows : rows + len(table)]
-            rows += len(table)
-            again = table["id"].filter(pa.array(~keep)).to_pylist()
-            refused += [f"{identifier}: an earlier utterance has the same id" for identifier in again]
+            ids, keep = distinct.resolve(table)
+            again = [identifier for identifier, is_kept in zip(ids, keep, strict=True) if not is_kept]
+            refused += [f"{identifier}: an earlier utterance has the same id and audio" for identifier in again]
             if not len(table):
                 continue
             encoded = table["path"].combine_chunks()
@@ -128,6 +123,7 @@ def merge_parts(index: IndexFolder, parts: list[Path], facts: dict[str, Any]) ->
                 numbers[name].append(table[name].to_numpy()[keep])
             paths.write_batch(pa.record_batch({"path": pa.array(map(os.fsencode, names), pa.binary())}))
             files += len(names)
+            table = table.set_column(table.column_names.index("id"), "id", pa.array(ids, pa.string()))
             labels.write_table(table.select(named).filter(pa.array(keep)).replace_schema_metadata(None))
     columns = {name: np.concatenate(arrays) for name, arrays in numbers.items()}
     batch = pa.record_batch({name: pa.array(column, AUDIO[name]) for name, column in columns.items()})
@@ -160,8 +156,17 @@ def survey_parts(parts: list[Path]) -> tuple[np.ndarray, set[str], list[str], se
 
 
 def relative_path(root: str, path: str) -> str:
-    """Return an absolute path relative to the root; URLs and relative paths stay as they are."""
-    return path if is_url(path) or not os.path.isabs(path) else os.path.relpath(path, root)
+    """Return a path below the root relative to it; URLs and all other paths stay as they are.
+
+    `..` stays too: after a symbolic link, the path without it leads to another file.
+    """
+    if is_url(path):
+        return path
+    below = root.rstrip("/") + "/"
+    if path.startswith(below):
+        return path[len(below) :].lstrip("/")
+    pure = PurePath(path)  # without `.` and `//`, as in the root
+    return str(pure.relative_to(root)) if pure.is_relative_to(root) else path
 
 
 def summarise_lengths(length: np.ndarray, labels: Any) -> dict[str, Any]:
@@ -249,19 +254,37 @@ def read_labels(where: str) -> Any:
 
 
 def fetch_columns(url: str, fingerprint: str, names: Sequence[str]) -> IndexFolder:
-    """Download columns of an index behind a URL to the user's cache, by one process per machine."""
+    """Download columns of an index behind a URL to the user's cache, by one process per machine.
+
+    Damaged files in the cache are replaced.
+    """
     folder = cache_folder() / hashlib.sha256(f"{url} {fingerprint}".encode()).hexdigest()[:16]
     folder.mkdir(parents=True, exist_ok=True)
     for name in names:
-        if (folder / name).exists():
+        if is_table(folder / name):
             continue
         with hold_lock(folder / f"{name}.lock", "", clean=False, wait=True):
-            if (folder / name).exists():
+            if is_table(folder / name):
                 continue
             source = f"{url.rstrip('/')}/{name}"
             try:
                 with atomic_file(folder / name) as partial:
-                    download(source, partial, file_size(source))
+                    size = file_size(source)
+                    download(source, partial, size)
+                    if size is not None and partial.stat().st_size != size:
+                        raise UserError(f"{source} changed its size while it was downloaded: try again")
+                    if not is_table(partial):
+                        raise UserError(f"{source} is damaged: rebuild the index")
+                    flush(partial)
             except BadAudioError as error:
                 raise UserError(str(error)) from None
     return IndexFolder(folder)
+
+
+def is_table(path: Path) -> bool:
+    """Whether a file exists and opens as a table."""
+    try:
+        read_table(path)
+    except UserError:
+        return False
+    return True

@@ -18,7 +18,7 @@ from typing import Any
 
 from sjepa.audio.io import one_line
 from sjepa.data.storage import download, file_size
-from sjepa.errors import UserError
+from sjepa.errors import BusyError, UserError
 from sjepa.files import atomic_file, final_name, flush, is_partial
 from sjepa.locks import hold_lock
 
@@ -47,6 +47,7 @@ class ShardCache:
         except OSError as error:
             raise UserError(f"batches.shard_cache: cannot make {folder} ({error.strerror})") from error
         self.process = 0
+        self.reported = False
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ShardCache, (self.folder, self.limit)
@@ -106,6 +107,7 @@ class ShardCache:
                     raise UserError(f"{url} changed its size while it was downloaded")
                 flush(partial)
             (self.folder / REPORTED).unlink(missing_ok=True)
+            self.reported = False
 
     def take_slot(self, held: ExitStack) -> bool:
         return any(try_lock(held, self.folder / f"slot-{number}.lock") for number in range(SLOTS))
@@ -151,7 +153,10 @@ class ShardCache:
                         path.unlink(missing_ok=True)
 
     def report(self, reason: str) -> None:
-        """Report once per node that shards are not cached."""
+        """Report once per node that shards are not cached, or once per process if the folder cannot be written."""
+        if self.reported:
+            return
+        self.reported = True
         try:
             os.close(os.open(self.folder / REPORTED, os.O_CREAT | os.O_EXCL))
         except FileExistsError:
@@ -182,9 +187,11 @@ def lock_file(path: Path) -> Path:
 
 
 def try_lock(held: ExitStack, lock: Path) -> bool:
-    """Take a lock, unless another process has it."""
+    """Take a lock, unless another process has it. Raise NoRoomError if the lock file cannot be written."""
     try:
         held.enter_context(hold_lock(lock, "busy", clean=False))
-    except UserError:
+    except BusyError:
         return False
+    except UserError as error:
+        raise NoRoomError(str(error)) from error
     return True

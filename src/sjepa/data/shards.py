@@ -8,6 +8,7 @@ bucket and a batch reads contiguous bytes.
 import hashlib
 import io
 import json
+import shlex
 import signal
 import tarfile
 from concurrent.futures import ProcessPoolExecutor
@@ -44,7 +45,7 @@ def write_shards(
         if not Path(source).exists():
             raise UserError(f"there is no folder {source}")
         name = f"{Path(source).resolve().name}-index"
-        raise UserError(f"{source} is not an index: make one with `sjepa index {source} --out {name}`")
+        raise UserError(f"{source} is not an index: make one with `sjepa index {shlex.quote(source)} --out {name}`")
     settings = {"shards": encoding, "shard_hours": shard_hours, "seed": seed, "of": index.facts()["fingerprint"]}
     with lock_folder(out):
         return pack(source, out, settings, workers)
@@ -70,7 +71,7 @@ def pack(source: str, out: Path, settings: dict[str, Any], workers: int) -> dict
                 assign_shards(corpus.length, settings["shard_hours"], settings["seed"])
             ):
                 path, part = out / f"{number:06d}.tar", index.part(f"{key}-{number:06d}")
-                if path.exists() and part.exists():
+                if part.exists() and (path.exists() or not len(read_table(part))):
                     progress.skip(len(utterances))
                 else:
                     write_shard(path, part, utterances, corpus, labels, encoding, pool, progress)
@@ -97,7 +98,10 @@ def write_shard(
     pool: ProcessPoolExecutor,
     progress: Bar,
 ) -> None:
-    """Write one tar and its part of the index. Damaged utterances are left out and listed."""
+    """Write one tar and its part of the index. Damaged utterances are left out and listed.
+
+    Without any utterance there is no tar, so that a call without usable audio leaves nothing behind.
+    """
     rows: list[Row] = []
     refused: list[str] = []
     # For a WAV the index points at the samples, so that they are read without a decoder.
@@ -125,6 +129,8 @@ def write_shard(
                 rows.append(Row(path.name, offset + skipped, len(content) - skipped, 0, samples, **known))
     except BrokenProcessPool:
         raise UserError("an encoding process died, perhaps for lack of memory: try fewer --workers") from None
+    if not rows:
+        path.unlink()
     write_part(part, rows, refused)
 
 

@@ -49,10 +49,10 @@ def items(source: Source) -> Found:
             if isinstance(line, str):
                 yield f"{show_path(file)} line {number}: {line}"
                 continue
-            item = make_item(line, file, number)
+            item = make_item(line, file, number, source.root)
             if isinstance(item, Item):
                 path = os.path.normpath(item.place.path)
-                named.add(path)
+                named.add(item.place.path)
                 # A list at the top names files of all splits: train/a.wav.
                 inside = find_split(os.path.dirname(path), source.path)
                 item = item._replace(split=item.split or split or inside)

@@ -14,6 +14,7 @@ from typing import Any
 
 from sjepa.audio.io import one_line, show_path
 from sjepa.data.arrow import import_arrow
+from sjepa.data.index import report_write_errors
 from sjepa.data.layouts import Found, Item, Source, find_file, identifier
 from sjepa.data.layouts.fields import add_labels, text_field
 from sjepa.data.storage import ByteRange
@@ -178,16 +179,21 @@ def unpack(file: str, column: str, folder: Path) -> Path:
     key = hashlib.sha256(f"{os.path.abspath(file)} {status.st_size} {status.st_mtime_ns}".encode()).hexdigest()[:16]
     target = folder / f"{Path(file).stem}-{key}.audio"
     if not target.exists():
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_file(target) as partial, partial.open("wb") as out:
-            for content in audio_bytes(file, column):
-                out.write(content)
+        with report_write_errors(folder):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with atomic_file(target) as partial, partial.open("wb") as out:
+                for content in audio_bytes(file, column):
+                    out.write(content)
     return target
 
 
 def audio_bytes(file: str, column: str) -> Iterator[Any]:
-    table = import_arrow(file, "pyarrow.parquet").ParquetFile(file)
-    for batch in table.iter_batches(batch_size=64, columns=[column]):
-        for value in batch.column(column).field("bytes"):
-            if value.is_valid:
-                yield value.as_buffer()
+    """The bytes of all audio in a Parquet file. Errors of reading are ValueErrors, unlike those of writing."""
+    try:
+        table = import_arrow(file, "pyarrow.parquet").ParquetFile(file)
+        for batch in table.iter_batches(batch_size=64, columns=[column]):
+            for value in batch.column(column).field("bytes"):
+                if value.is_valid:
+                    yield value.as_buffer()
+    except OSError as error:
+        raise ValueError(one_line(error)) from error

@@ -14,7 +14,7 @@ from typing import IO, Any, cast
 from sjepa.audio.io import one_line, show_path
 from sjepa.data.arrow import import_arrow
 from sjepa.data.corpus import audio_files
-from sjepa.data.layouts import Found, Item, Source, is_possible
+from sjepa.data.layouts import Found, Item, Source, identifier, is_possible
 from sjepa.data.layouts.fields import NAMES, add_labels, field, text_field
 from sjepa.data.layouts.tars import members
 from sjepa.data.storage import ByteRange, is_url
@@ -36,13 +36,13 @@ def has_list(folder: str) -> bool:
 def items(source: Source) -> Found:
     """The items of a list. In a folder with a list, audio that the list does not name is refused."""
     if not has_list(source.path):
-        yield from (item for item, _ in read(source.path))
+        yield from (item for item, _ in read(source.path, source.root))
         return
     named: set[str] = set()
-    for item, line in read(os.path.join(source.path, NAME)):
+    for item, line in read(os.path.join(source.path, NAME), source.root):
         path = field(line, "path")
         if isinstance(path, str):
-            named.add(os.path.normpath(os.path.join(source.path, path)))
+            named.add(os.path.join(source.path, path))
         yield item
     yield from refuse_others(source.path, named, f"{NAME} does not name it")
 
@@ -50,19 +50,27 @@ def items(source: Source) -> Found:
 def refuse_others(folder: str, named: set[str], reason: str) -> Found:
     """Refuse the audio in a folder that its lists do not name."""
     refused: list[str] = []
-    for path in audio_files(Path(folder), refused):
-        if path not in named:
+    used = {os.path.normpath(path) for path in named}
+    others = [path for path in audio_files(Path(folder), refused) if path not in used]
+    if others:  # the lists may name them by other paths, for instance if the folder is a symbolic link
+        used = {os.path.realpath(path) for path in named}
+    for path in others:
+        if os.path.realpath(path) not in used:
             yield f"{show_path(path)}: {reason}"
     yield from refused
 
 
-def read(source: str) -> Iterator[tuple[Item | str, dict[str, Any]]]:
-    """The item of each line of a list, or why the line is refused, and the line itself."""
+def read(source: str, root: str = "") -> Iterator[tuple[Item | str, dict[str, Any]]]:
+    """The item of each line of a list, or why the line is refused, and the line itself.
+
+    Ids that the list does not give are paths below the root, or below the folder of the list.
+    """
+    root = root or os.path.dirname(os.path.abspath(source))
     for number, line in lines(source):
         if isinstance(line, str):
             yield f"{show_path(source)} line {number}: {line}", {}
         else:
-            yield make_item(line, source, number), line
+            yield make_item(line, source, number, root), line
 
 
 def lines(source: str) -> Iterator[tuple[int, dict[str, Any] | str]]:
@@ -123,7 +131,7 @@ def parquet_lines(source: str) -> Iterator[dict[str, Any]]:
         raise UserError(f"{source}: cannot be read as Parquet ({one_line(error)})") from None
 
 
-def make_item(line: dict[str, Any], source: str, number: int) -> Item | str:
+def make_item(line: dict[str, Any], source: str, number: int, root: str) -> Item | str:
     where = f"{show_path(source)} line {number}"
     path = field(line, "path")
     if not isinstance(path, str):
@@ -135,9 +143,18 @@ def make_item(line: dict[str, Any], source: str, number: int) -> Item | str:
     place = tar_place(line["shard_id"], path, source) if "shard_id" in line else local_place(path, source)
     if isinstance(place, str):
         return f"{where}: {place}"
-    default = f"{os.path.splitext(path)[0]}@{offset:g}" if offset else os.path.splitext(path)[0]
-    name = text_field(line, "id") or escape_text(default)
+    name = text_field(line, "id") or default_id(path, place, offset, root)
     return add_labels(Item(place, name, offset, duration), line)
+
+
+def default_id(path: str, place: ByteRange, offset: float, root: str) -> str:
+    """An id for a line without one: the path of its audio below the root of all sources."""
+    name = os.path.splitext(path)[0]
+    if place.size:  # a member of a tar
+        name = f"{identifier(place.path, root)}/{name}"
+    elif not is_url(path):
+        name = identifier(place.path, root)
+    return escape_text(f"{name}@{offset:g}" if offset else name)
 
 
 def read_stretch(line: dict[str, Any]) -> tuple[float, float | None] | str:

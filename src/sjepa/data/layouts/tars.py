@@ -63,9 +63,14 @@ def members(source: str) -> Iterator[tuple[str, ByteRange] | str]:
         with tarfile.open(source, "r:") as tar:
             for member in tar:
                 name = member.name.removeprefix("./")
-                if not member.isfile():
+                if member.issym() or member.islnk():
+                    target = show_path(member.linkname)
+                    yield f"{show_path(source)}: member {show_path(name)} is a link to {target}: store the file instead"
+                elif not member.isfile():
                     continue
-                if name.startswith(("/", "\\")) or ".." in name.replace("\\", "/").split("/"):
+                elif member.issparse():  # only parts of the file are in the tar
+                    yield f"{show_path(source)}: member {show_path(name)} is sparse: make the tar without -S"
+                elif name.startswith(("/", "\\")) or ".." in name.replace("\\", "/").split("/"):
                     yield f"{show_path(source)}: member {show_path(name)} has a path outside the archive"
                 elif member.size:
                     yield name, ByteRange(source, member.offset_data, member.size)
