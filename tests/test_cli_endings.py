@@ -62,18 +62,22 @@ def ending(work: Callable[[list[str]], None], call: str, monkeypatch: pytest.Mon
     return end.value.code
 
 
-def test_every_command_ends_in_good_order_after_sigterm(monkeypatch: pytest.MonkeyPatch) -> None:
-    def terminated(_: list[str]) -> None:
-        os.kill(os.getpid(), signal.SIGTERM)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+@pytest.mark.parametrize("call", ["--allow-protocols gs index audio", "probe", "sweep compare.toml --task 0"])
+def test_every_command_ends_in_good_order_after_a_signal(
+    call: str, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(_: list[str]) -> None:
+        os.kill(os.getpid(), number)
         pytest.fail("the signal is not handled")
 
     monkeypatch.setenv(ALLOWED, "")
-    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    before = {each: signal.signal(each, lambda *_: None) for each in (signal.SIGTERM, signal.SIGUSR1)}
     try:
-        for call in ("--allow-protocols gs index audio", "probe"):
-            assert ending(terminated, call, monkeypatch) == 130
+        assert ending(stopped, call, monkeypatch) == 130
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for each, handler in before.items():
+            signal.signal(each, handler)
 
 
 def test_a_stopped_command_waits_for_its_work_on_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

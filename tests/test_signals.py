@@ -21,7 +21,7 @@ from sjepa.data.corpus import Corpus
 from sjepa.data.layouts.manifest import parquet_lines
 from sjepa.data.storage import ByteRange, fetch
 from sjepa.runs.folder import RunFolder
-from sjepa.stopping import StoppedError, interrupt_on_term, nothing_unsaved, stop_requests
+from sjepa.stopping import StoppedError, interrupt_on_signals, nothing_unsaved, stop_requests
 from sjepa.train.loop import pretrain
 
 Make = Callable[..., Config]
@@ -105,17 +105,17 @@ def test_one_of_several_ranks_exits_so_that_the_launcher_ends_the_others(monkeyp
 
 def test_sigterm_interrupts_once_unless_other_ranks_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     before = signal.getsignal(signal.SIGTERM)
-    with interrupt_on_term():
+    with interrupt_on_signals():
         pass
     assert signal.getsignal(signal.SIGTERM) is before
     try:
-        with pytest.raises(KeyboardInterrupt), interrupt_on_term():
+        with pytest.raises(KeyboardInterrupt), interrupt_on_signals():
             signal.raise_signal(signal.SIGTERM)
         signal.raise_signal(signal.SIGTERM)  # the process is about to exit
     finally:
         signal.signal(signal.SIGTERM, before)
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with interrupt_on_term():
+    with interrupt_on_signals():
         assert signal.getsignal(signal.SIGTERM) is before
 
 

@@ -1,11 +1,16 @@
 """Streaming: chunks against a window-by-window computation in plain convolutions, and against the whole recording."""
 
+import fcntl
 import io
 import json
+import signal
 import subprocess
 import sys
+import termios
+import time
 from pathlib import Path
 from types import SimpleNamespace
+from typing import IO
 
 import numpy as np
 import pytest
@@ -193,7 +198,7 @@ def test_embed_live_takes_a_file_as_if_it_were_live(
         dispatch(call)
     for words, changed in (
         ("takes one file", ["embed", "b.wav", *call[1:]]),
-        ("there is no file", ["embed", "b.wav", *call[2:]]),
+        ("there is no file", ["embed", "b.wav", *call[2:], "--layer", "all"]),
     ):
         with pytest.raises(UserError, match=words):
             dispatch([*changed, "--force"])
@@ -229,3 +234,34 @@ def test_embed_live_answers_before_the_stream_ends(finished_run: Path, recording
         assert json.loads(process.stdout.readline())["time"] == pytest.approx(200 / 16_000)  # and the input is open
         process.stdin.close()
         assert len(process.stdout.readlines()) + 1 == frame_count(32_000)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_live_stream_and_keeps_its_output(
+    number: signal.Signals, finished_run: Path, recording: np.ndarray, tmp_path: Path
+) -> None:
+    call = [sys.executable, "-m", "sjepa", "embed", "-", "--live", "--encoder", str(finished_run), "--out", "o"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    sent = (32767 * recording).astype("<i2").tobytes()[: 2 * 320 * 150]  # whole blocks
+    with subprocess.Popen(call, cwd=tmp_path, **pipes) as process:
+        assert process.stdin is not None
+        assert process.stderr is not None
+        process.stdin.write(sent)
+        process.stdin.flush()
+        while b"Latency" not in process.stderr.readline():
+            pass
+        wait_until_read(process.stdin)
+        process.send_signal(number)  # and the input is open
+        printed = process.communicate(timeout=60)
+    rows = frame_count(320 * 150)
+    assert f"Wrote {rows} rows of features" in printed[0].decode()
+    assert f"sjepa: {number.name}: stopp" in printed[1].decode()
+    assert process.returncode == 0
+    assert len(np.load(tmp_path / "o" / "stdin.npz")["features"]) == rows
+
+
+def wait_until_read(pipe: IO[bytes]) -> None:
+    """Wait until the other end of a pipe has read everything, and a little longer."""
+    while int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder):
+        time.sleep(0.01)
+    time.sleep(0.2)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -17,6 +18,7 @@ from sjepa import UserError, __version__
 from sjepa.cli import dispatch
 from sjepa.commands import COMMANDS
 from sjepa.config import Config, flatten
+from sjepa.runs.audio import replace_audio
 from sjepa.runs.folder import RunFolder
 from sjepa.settings_file import load_preset, to_toml
 from sjepa.sweep import work
@@ -287,6 +289,82 @@ def test_an_evaluation_that_fails_does_not_hold_up_training_or_other_evaluations
     assert missing in capsys.readouterr().out
 
 
+def test_a_run_that_fails_again_after_progress_is_not_started_forever(
+    file: Path, calls: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launch = work.launch
+
+    def train_and_fail(arguments: Sequence[str], program: Sequence[str] = ()) -> int:
+        assert len(calls) < 3
+        out = RunFolder(arguments[arguments.index("--out") + 1])
+        if not out.exists:
+            launch([*arguments, "--stop-after-phase", "1"])
+        else:
+            calls.append(list(arguments))
+            out.checkpoint(3).mkdir()  # some progress
+        return 2
+
+    monkeypatch.setattr(work, "launch", train_and_fail)
+    with pytest.raises(UserError, match=r"soft-0 failed"):
+        dispatch(["sweep", str(file), "--only", "soft-0"])
+    assert len(calls) == 2
+
+
+def test_a_run_of_other_audio_is_refused_and_listed(
+    file: Path, corpus: Path, tmp_path: Path, calls: list[list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    dispatch(["sweep", str(file), "--only", "soft-0"])
+    sweep = ["sweep", str(file), "--only", "soft-0", "frozen-0"]
+    other = Path(shutil.copytree(corpus, tmp_path / "other"))  # its files may have the same names and lengths
+    calls.clear()
+    with pytest.raises(UserError, match=r"soft-0, frozen-0 failed"):
+        dispatch([*sweep, "--data", str(other)])
+    assert not calls  # it is neither measured nor branched from
+    soft = RunFolder(tmp_path / "out" / "soft-0")
+    reason = f"{soft} was trained on {corpus}, but the data of the sweep is {other}: give the same data"
+    assert f"soft-0: failed; continuing without it: {reason}" in capsys.readouterr().out
+    dispatch([*sweep, "--data", str(other), "--list"])
+    assert "refused: " in capsys.readouterr().out
+    # The newest audio of a run counts.
+    facts = replace_audio(soft.facts, str(other), "another fingerprint", 3)
+    soft.facts_file.write_text(json.dumps(soft.record | facts))
+    dispatch([*sweep, "--data", str(other), "--list"])
+    assert "refused: " not in capsys.readouterr().out
+
+
+def test_the_same_audio_may_be_spelled_differently_or_be_moved(
+    file: Path, corpus: Path, tmp_path: Path, calls: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweep = ["sweep", str(file), "--only", "soft-0"]
+    audio = Path(shutil.copytree(corpus, tmp_path / "audio"))
+    dispatch([*sweep, "--data", str(audio)])
+    monkeypatch.chdir(tmp_path)
+    calls.clear()
+    dispatch([*sweep, "--data", "audio"])
+    dispatch([*sweep, "--data", f"{audio}/"])
+    audio.rename("moved")
+    dispatch([*sweep, "--data", "moved"])
+    assert not calls
+    (tmp_path / "moved" / "00.wav").unlink()
+    with pytest.raises(UserError, match="soft-0 failed"):
+        dispatch([*sweep, "--data", str(tmp_path / "moved")])
+
+
+def test_a_damaged_run_does_not_hold_up_the_rest(
+    file: Path, tmp_path: Path, calls: list[list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    damaged = tmp_path / "out" / "soft-0" / "config.toml"
+    damaged.parent.mkdir(parents=True)
+    damaged.write_text("x = [")
+    dispatch(["sweep", str(file), "--list"])
+    assert "damaged: " in capsys.readouterr().out
+    with pytest.raises(UserError, match=r"soft-0, frozen-0 failed"):
+        dispatch(["sweep", str(file), "--only", "soft-0", "frozen-0", "hard-0"])
+    assert f"soft-0: failed; continuing without it: {damaged} is not valid TOML" in capsys.readouterr().out
+    assert RunFolder(tmp_path / "out" / "hard-0").is_complete
+    dispatch(["sweep", str(file), "--only", "hard-0"])  # all of these are finished
+
+
 HARD = "phase1.hard = true"
 
 
@@ -413,3 +491,12 @@ def test_the_study_is_a_sweep_whose_variants_share_the_first_phase(monkeypatch: 
             first = "long-speed"
         shares = (None, 0) if stem == first else (items[f"{first}-{seed}"], 1)
         assert (item.parent, item.shared) == shares, name
+
+
+def test_the_command_after_shards_can_be_copied_from_a_folder_with_a_space(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    facts = {"hours": 1.0, "utterances": 1, "files": 1, "refused": 0}
+    monkeypatch.setattr("sjepa.data.shards.write_shards", lambda *_, **__: facts)
+    dispatch(["shard", "index", "--out", "my shards"])
+    assert "sjepa pretrain --data 'my shards'" in capsys.readouterr().out

@@ -12,7 +12,7 @@ from sjepa.cpu_load import start_measuring
 from sjepa.errors import OutageError, ReportedError, UserError, describe_file_error
 from sjepa.files import refuse_below_file, refuse_folder
 from sjepa.memory import keep_freed_memory
-from sjepa.stopping import INTERRUPTED, StoppedError, interrupt_on_term, is_alone, stop_requests
+from sjepa.stopping import INTERRUPTED, StoppedError, interrupt_on_signals, is_alone, stop_requests
 from sjepa.subcommands import call, option
 
 # Commands that save their progress when they are interrupted. The same call continues.
@@ -64,7 +64,7 @@ def check(arguments: list[str]) -> None:
 
 def handle_signals(command: str) -> AbstractContextManager[object]:
     """Return a block in which signals stop a command in good order."""
-    return stop_requests("before the next step", until_exit=True) if command == "pretrain" else interrupt_on_term()
+    return stop_requests("before the next step", until_exit=True) if command == "pretrain" else interrupt_on_signals()
 
 
 def suggest_continuing(command: str, arguments: list[str]) -> str:

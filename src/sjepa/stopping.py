@@ -123,8 +123,10 @@ def stop_waiting_if_asked() -> None:
 
 
 @contextmanager
-def interrupt_on_term() -> Iterator[None]:
-    """Let SIGTERM end the block like Ctrl-C, with KeyboardInterrupt. Further ones are ignored until the process exits.
+def interrupt_on_signals() -> Iterator[None]:
+    """Let SIGTERM and SIGUSR1 (a scheduler's warning) end the block like Ctrl-C, with KeyboardInterrupt.
+
+    Further ones are ignored until the process exits.
 
     Ranks of several processes are left alone: one that waits for another could not raise it.
     """
@@ -133,18 +135,22 @@ def interrupt_on_term() -> Iterator[None]:
     def interrupt(number: int, frame: object) -> None:
         if os.getpid() != process:  # a forked worker process, which has nothing to save
             os._exit(INTERRUPTED)
-        signal.signal(number, signal.SIG_IGN)  # `timeout` and schedulers repeat it
+        for each in before:
+            signal.signal(each, signal.SIG_IGN)  # `timeout` and schedulers repeat them
         raise KeyboardInterrupt
 
     if not is_alone() or threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, interrupt)
+    before = {number: signal.getsignal(number) for number in SIGNALS if number != signal.SIGINT}
+    for number in before:
+        signal.signal(number, interrupt)
     try:
         yield
     finally:
-        if signal.getsignal(signal.SIGTERM) is interrupt:
-            signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            if signal.getsignal(number) is interrupt:
+                signal.signal(number, handler)
 
 
 def is_alone() -> bool:

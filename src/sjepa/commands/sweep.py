@@ -68,18 +68,15 @@ def run(arguments: list[str]) -> None:
 def show_list(sweep: "Sweep", items: "list[SweepEntry]") -> None:
     from rich.console import Console
 
-    from sjepa.report.listing import find_state, make_table
-    from sjepa.runs.folder import RunFolder
-    from sjepa.sweep.work import is_measured, is_trained
+    from sjepa.report.listing import make_table
+    from sjepa.sweep.work import is_measured
 
     rows = []
     for item in items:
-        run = RunFolder(item.folder)
         state, step = "", ""
         if item.config is not None:
-            state = find_state(run) if run.exists else "new"
-            state = "to be lengthened or refused" if state == "complete" and not is_trained(item) else state
-            step = f"{run.step if run.exists else 0:,} / {item.config.steps:,}"
+            state, done = describe_run(sweep, item)
+            step = f"{done:,} / {item.config.steps:,}"
         shares = ""
         if item.parent is not None:
             phases = "phase 1" if item.shared == 1 else f"phases 1 to {item.shared}"
@@ -87,3 +84,25 @@ def show_list(sweep: "Sweep", items: "list[SweepEntry]") -> None:
         left = [e.name for e in sweep.evaluations if e.is_for(item) and not is_measured(e, item)]
         rows.append((str(sweep.items.index(item)), item.name, state, step, shares, ", ".join(left)))
     Console().print(make_table(("task", "name", "state", "step", "shares", "to measure"), rows))
+
+
+def describe_run(sweep: "Sweep", item: "SweepEntry") -> tuple[str, int]:
+    """Return the state of a run and its step. The state says if the sweep would refuse the run, or cannot read it."""
+    from sjepa.report.listing import find_state
+    from sjepa.runs.folder import RunFolder
+    from sjepa.sweep.audio import check_audio
+    from sjepa.sweep.work import is_trained
+
+    run = RunFolder(item.folder)
+    if not run.exists:
+        return "new", 0
+    try:
+        run.config()
+        state, step, trained = find_state(run), run.step, is_trained(item)
+    except UserError as error:
+        return f"damaged: {error}", 0
+    try:
+        check_audio(sweep, item)
+    except UserError as error:
+        return f"refused: {error}", step
+    return "to be lengthened or refused" if state == "complete" and not trained else state, step

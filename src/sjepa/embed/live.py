@@ -19,6 +19,7 @@ from sjepa.errors import UserError
 from sjepa.model.stream import FeatureStream
 from sjepa.model.stream_config import StreamConfig
 from sjepa.progress import say
+from sjepa.stopping import StoppedError, nothing_unsaved, stop_requests
 
 STDIN = Path("-")
 
@@ -32,6 +33,26 @@ def read_pcm(stream: IO[bytes]) -> Iterator[np.ndarray]:
         whole = len(data) // 2 * 2
         yield np.frombuffer(data[:whole], "<i2").astype(np.float32) / 32768.0
         left = data[whole:]
+
+
+def read_until_stopped(blocks: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
+    """Yield blocks until they end or a signal ends the stream, so that what was streamed is kept.
+
+    A second Ctrl-C aborts. Other signals are ignored after the first, until the process exits.
+    """
+    blocks, received = iter(blocks), False
+    with stop_requests("at the end of the audio received so far", until_exit=True):
+        try:
+            while True:
+                with nothing_unsaved():  # a signal need not wait for audio
+                    block = next(blocks, None)
+                if block is None:
+                    return
+                received = True
+                yield block
+        except StoppedError:
+            if not received:
+                raise
 
 
 def read_file(path: Path) -> Iterator[np.ndarray]:
@@ -50,7 +71,8 @@ def embed_live(source: Path, network: Network, readout: Readout, config: StreamC
             raise UserError(f"--live: the mixture {reason}; use --what head, or --what units --from head")
     if not str(source) == str(STDIN) and not source.is_file():
         raise UserError(f"--live: there is no file {show_path(source)}; use - to read raw 16-bit samples from stdin")
-    blocks = read_pcm(sys.stdin.buffer) if str(source) == str(STDIN) else read_file(source)
+    # A file can be read again, so an interruption of it leaves no part of its output behind.
+    blocks = read_until_stopped(read_pcm(sys.stdin.buffer)) if str(source) == str(STDIN) else read_file(source)
     stream = FeatureStream(network.encoder, config, network.states)
     say(f"Latency: at most {config.latency:.2f} s, plus the computation", aside=True)
     pace = Pace()

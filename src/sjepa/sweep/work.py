@@ -21,10 +21,12 @@ from sjepa.runs import checkpoint
 from sjepa.runs.folder import RunFolder, page_name
 from sjepa.settings_file import to_toml
 from sjepa.stopping import INTERRUPTED, SIGNALS
+from sjepa.sweep.audio import check_audio
 from sjepa.sweep.file import EvaluationCommand, Sweep, SweepEntry
 from sjepa.train.branch import boundary_checkpoint
 
 PATIENCE = 10.0  # seconds between checks of a run that another process trains
+FAILURES = 2  # of our commands, after which a run counts as failed although it has made progress
 
 
 class SweepStoppedError(Exception):
@@ -66,6 +68,15 @@ def is_trained(item: SweepEntry) -> bool:
     return run.exists and run.is_complete and not differences(run.config(), item.config)
 
 
+def is_ready(sweep: Sweep, item: SweepEntry) -> bool:
+    """Whether a run is complete, and has the settings and the audio of the sweep."""
+    try:
+        check_audio(sweep, item)
+        return is_trained(item)
+    except UserError:  # the run is damaged or has other audio; reported when the sweep comes to it
+        return False
+
+
 def has_finished(item: SweepEntry, phases: int) -> bool:
     """Whether a run has finished its first `phases` phases."""
     run = RunFolder(item.folder)
@@ -84,7 +95,8 @@ def train(sweep: Sweep, item: SweepEntry, phases: int = 0) -> None:
     """Train a run, or only its first phases. Phases that it shares with another run are trained there first."""
     assert item.config is not None
     done: Callable[[], bool] = (lambda: has_finished(item, phases)) if phases else (lambda: is_trained(item))
-    run, waiting = RunFolder(item.folder), False
+    run, waiting, failures = RunFolder(item.folder), False, 0
+    check_audio(sweep, item)
     while not done():
         if is_locked(item.folder):
             if not waiting:
@@ -102,10 +114,13 @@ def train(sweep: Sweep, item: SweepEntry, phases: int = 0) -> None:
         print(f"{item.name}: {f'training to the end of phase {phases}' if phases else 'training'}", flush=True)
         before = (run.exists, run.step if run.exists else 0)
         code = launch(arguments, sweep.launch)
-        # If another process was faster, the run has made progress although our command failed.
-        moved = before != (run.exists, run.step if run.exists else 0)
-        if code and not (moved or is_locked(item.folder)):
-            raise FailedError
+        if code and not is_locked(item.folder):
+            failures += 1
+            # If another process was faster, the run has made progress although our command failed. Our own command may
+            # also make progress before it fails, for example at damaged audio, so only the first failure is excused.
+            moved = before != (run.exists, run.step if run.exists else 0)
+            if not moved or failures == FAILURES:
+                raise FailedError
         if not code and not done():
             raise SweepStoppedError  # several ranks end with 0 when a signal stops them
 
@@ -163,18 +178,21 @@ def run_all(sweep: Sweep, items: Sequence[SweepEntry]) -> None:
     """Train and evaluate the items in order. If one fails, continue with those that do not need it."""
     failed: dict[str, SweepEntry] = {}
     for item in items:
-        if item.parent is not None and item.parent.name in failed and not has_finished(item.parent, item.shared):
-            print(f"{item.name}: left out, because {item.parent.name} failed", flush=True)
-            failed[item.name] = item
-            continue
         try:
+            if item.parent is not None and item.parent.name in failed and not has_finished(item.parent, item.shared):
+                print(f"{item.name}: left out, because {item.parent.name} failed", flush=True)
+                failed[item.name] = item
+                continue
             run_item(sweep, item)
         except FailedError:
             print(f"{item.name}: failed; continuing without it", flush=True)
             failed[item.name] = item
+        except UserError as error:
+            print(f"{item.name}: failed; continuing without it: {error}", flush=True)
+            failed[item.name] = item
     if failed:
         raise UserError(f"{', '.join(failed)} failed (see above); run the same command to try again")
-    if all(is_trained(run) for run in sweep.runs):
+    if all(is_ready(sweep, run) for run in sweep.runs):
         write_page(sweep)
 
 
