@@ -5,6 +5,8 @@ import io
 import json
 import re
 import signal
+import subprocess
+import sys
 import tarfile
 import threading
 import time
@@ -485,3 +487,26 @@ def test_plan_batches_takes_blocks_and_shares_from_the_corpus(
 ) -> None:
     assert plan_batches(open_index(str(flac)), micro().batches, 0, 1).block == 16
     assert plan_batches(open_index(str(index)), micro().batches, 0, 1).block == 1
+
+
+def test_a_worker_ends_soon_after_its_parent_is_killed(tmp_path: Path) -> None:
+    program = """
+import os, signal, time
+from sjepa.data.workers import end_with_parent
+reading, writing = os.pipe()
+worker = os.fork()
+if not worker:
+    end_with_parent()
+    os.write(writing, b"watching")
+    time.sleep(60)
+os.read(reading, 8)
+print(worker, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    with (tmp_path / "worker").open("w") as output:  # not a pipe, whose end the worker would hold too
+        subprocess.run([sys.executable, "-c", program], check=False, stdout=output)
+    status = Path(f"/proc/{(tmp_path / 'worker').read_text().strip()}/stat")
+    deadline = time.monotonic() + 10
+    while status.exists() and status.read_text().split()[2] != "Z":  # an ended process that nobody has waited for
+        assert time.monotonic() < deadline, "the worker is still there"
+        time.sleep(0.1)

@@ -16,6 +16,7 @@ from sjepa.errors import BusyError, UserError
 from sjepa.files import LOCK, final_name, is_partial, refuse_file
 
 URL = re.compile(r"\w{2,}:/")
+TRIES = 3  # a process that only asks whether a lock is held takes it for a moment
 _held: set[int] = set()  # open lock files of this process
 
 
@@ -81,6 +82,7 @@ def hold_lock(file: Path, busy: str, clean: bool = True, wait: bool = False) -> 
         warn(file, "this system has none")
         yield
         return
+    tries = 0
     while True:
         try:
             handle = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
@@ -91,7 +93,8 @@ def hold_lock(file: Path, busy: str, clean: bool = True, wait: bool = False) -> 
             locked = True
         except BlockingIOError:
             os.close(handle)
-            if wait:
+            tries += 1
+            if wait or tries < TRIES:
                 time.sleep(0.1)
                 continue
             raise BusyError(busy) from None
@@ -125,7 +128,10 @@ def is_held(file: Path) -> bool:
     try:
         import fcntl
 
-        handle = os.open(file, os.O_RDWR)
+        try:
+            handle = os.open(file, os.O_RDWR)
+        except PermissionError:  # of another user
+            handle = os.open(file, os.O_RDONLY)
     except (ImportError, OSError):
         return False
     try:

@@ -25,6 +25,7 @@ from sjepa.data.corpus import Corpus
 from sjepa.data.index import Row, merge_parts, open_index, read_labels, read_table, report_write_errors, write_part
 from sjepa.data.index_folder import IndexFolder
 from sjepa.data.outages import collect
+from sjepa.data.workers import end_with_parent
 from sjepa.errors import UserError
 from sjepa.files import atomic_file
 from sjepa.locks import lock_folder
@@ -163,6 +164,7 @@ def open_source(source: str) -> None:
     global _source
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process handles Ctrl-C
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # without the handler of the main process
+    end_with_parent()
     _source = open_index(source)
 
 

@@ -4,6 +4,7 @@ import copy
 import multiprocessing
 import os
 import signal
+import threading
 import time
 from collections.abc import Sequence
 from multiprocessing.context import BaseContext
@@ -50,6 +51,18 @@ def ignore_stop_signals(worker: int) -> None:
     signal.set_wakeup_fd(-1)  # inherited from the main process, which would answer the signals of its workers
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
+
+
+def end_with_parent() -> None:
+    """End this worker process soon after its parent, which may be killed without ending its workers."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(PATIENCE)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True, name="parent").start()
 
 
 def find_ended(processes: Sequence[BaseProcess]) -> list[BaseProcess]:
