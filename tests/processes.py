@@ -8,6 +8,7 @@ import os
 import runpy
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -149,3 +150,29 @@ def call(
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
+
+
+def orphan(folder: Path, setup: str = "pass", work: str = "pass", held: str = "contextlib.nullcontext()") -> int:
+    """Fork a worker process in a program, kill the program, and return the process id of the worker.
+
+    The program runs `setup`, and forks within the context `held`; the worker runs `work`, and then sleeps.
+    """
+    program = f"""
+import contextlib, os, signal, time
+{setup}
+with {held}:
+    reading, writing = os.pipe()
+    worker = os.fork()
+    if not worker:
+        {work}
+        os.write(writing, b"started")
+        time.sleep(60)
+        os._exit(0)
+    os.read(reading, 7)
+    print(worker, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    written = folder / "worker"
+    with written.open("w") as output:  # not a pipe, whose end the worker would hold too
+        subprocess.run([sys.executable, "-c", program], check=False, stdout=output)
+    return int(written.read_text())

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from calls import sjepa
+from processes import orphan
 
 from sjepa.config import Config
 from sjepa.data.index import open_index
@@ -50,24 +51,8 @@ with lock_folder(Path({str(out)!r})), atomic_file(Path({str(out / "a.txt")!r})) 
 
 
 def test_a_worker_that_outlives_a_killed_command_holds_no_lock(tmp_path: Path) -> None:
-    program = f"""
-import os, signal, sys, time
-from pathlib import Path
-from sjepa.locks import lock_folder
-with lock_folder(Path({str(tmp_path)!r})):
-    reading, writing = os.pipe()
-    worker = os.fork()
-    if not worker:
-        os.write(writing, b"started")
-        time.sleep(60)
-        os._exit(0)
-    os.read(reading, 7)
-    print(worker, flush=True)
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
-    with (tmp_path / "worker").open("w") as output:  # not a pipe, whose end the worker would hold too
-        subprocess.run([sys.executable, "-c", program], check=False, stdout=output)
-    worker = int((tmp_path / "worker").read_text())
+    setup = "from pathlib import Path\nfrom sjepa.locks import lock_folder"
+    worker = orphan(tmp_path, setup, held=f"lock_folder(Path({str(tmp_path)!r}))")
     try:
         os.kill(worker, 0)  # it is alive
         with lock_folder(tmp_path):

@@ -5,8 +5,6 @@ import io
 import json
 import re
 import signal
-import subprocess
-import sys
 import tarfile
 import threading
 import time
@@ -21,7 +19,7 @@ import pytest
 import soundfile
 import torch
 from conftest import babble
-from processes import Command
+from processes import Command, orphan
 
 from sjepa import UserError
 from sjepa.audio.augment import AugmentConfig
@@ -490,23 +488,8 @@ def test_plan_batches_takes_blocks_and_shares_from_the_corpus(
 
 
 def test_a_worker_ends_soon_after_its_parent_is_killed(tmp_path: Path) -> None:
-    program = """
-import os, signal, time
-from sjepa.data.workers import end_with_parent
-reading, writing = os.pipe()
-worker = os.fork()
-if not worker:
-    end_with_parent()
-    os.write(writing, b"watching")
-    time.sleep(60)
-os.read(reading, 8)
-print(worker, flush=True)
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-    with (tmp_path / "worker").open("w") as output:  # not a pipe, whose end the worker would hold too
-        subprocess.run([sys.executable, "-c", program], check=False, stdout=output)
-    status = Path(f"/proc/{(tmp_path / 'worker').read_text().strip()}/stat")
-    deadline = time.monotonic() + 10
+    worker = orphan(tmp_path, "from sjepa.data.workers import end_with_parent", "end_with_parent()")
+    status, deadline = Path(f"/proc/{worker}/stat"), time.monotonic() + 10
     while status.exists() and status.read_text().split()[2] != "Z":  # an ended process that nobody has waited for
         assert time.monotonic() < deadline, "the worker is still there"
         time.sleep(0.1)

@@ -46,7 +46,7 @@ class AdaptedNetwork:
         return self.try_out(samples)[0].shape[1]
 
     def measure_stride(self) -> float:
-        """Return the samples between frames: how many more samples the same number of frames takes at two lengths."""
+        """Return the samples between frames, from the fewest samples that give as many frames as 2 s and as 4 s do."""
         lengths = 2 * SAMPLE_RATE, 4 * SAMPLE_RATE
         short, long = map(self.count_frames, lengths)
         if long - short < 2:
