@@ -19,7 +19,7 @@ import pytest
 import soundfile
 import torch
 from conftest import babble
-from processes import Command, orphan
+from processes import Command
 
 from sjepa import UserError
 from sjepa.audio.augment import AugmentConfig
@@ -485,11 +485,3 @@ def test_plan_batches_takes_blocks_and_shares_from_the_corpus(
 ) -> None:
     assert plan_batches(open_index(str(flac)), micro().batches, 0, 1).block == 16
     assert plan_batches(open_index(str(index)), micro().batches, 0, 1).block == 1
-
-
-def test_a_worker_ends_soon_after_its_parent_is_killed(tmp_path: Path) -> None:
-    worker = orphan(tmp_path, "from sjepa.data.workers import end_with_parent", "end_with_parent()")
-    status, deadline = Path(f"/proc/{worker}/stat"), time.monotonic() + 10
-    while status.exists() and status.read_text().split()[2] != "Z":  # an ended process that nobody has waited for
-        assert time.monotonic() < deadline, "the worker is still there"
-        time.sleep(0.1)

@@ -21,9 +21,12 @@ def stream_audio(path: str | Path) -> Iterator[np.ndarray]:
             resampler = soxr.ResampleStream(rate, SAMPLE_RATE, 1, dtype="float32")
         while True:
             block = file.read(BLOCK_SECONDS * rate, dtype="float32", always_2d=True)
-            mono = block[:, 0] if block.shape[1] == 1 else block.mean(axis=1, dtype=np.float32)
+            if block.shape[1] == 1:
+                mono = block[:, 0]
+            else:
+                mono = block.mean(axis=1, dtype=np.float32)
+                mean, loudest = max(mean, np.abs(mono).max(initial=0.0)), max(loudest, np.abs(block).max(initial=0.0))
             check_samples(mono)
-            mean, loudest = max(mean, np.abs(mono).max(initial=0.0)), max(loudest, np.abs(block).max(initial=0.0))
             ended = len(block) < BLOCK_SECONDS * rate
             if resampler is not None:
                 mono = resampler.resample_chunk(np.ascontiguousarray(mono), last=ended)

@@ -147,7 +147,7 @@ def read_times(given: Sequence[str], views: int = 1) -> list[StepTime]:
         rate = read_rate(each, "--throughput", ("audio_per_second",))
         facts = read_json(Path(each)) if Path(each).is_file() else {}
         audio, phases = ANY_SIZE, []
-        masks = require(facts | {"views": facts.get("views", 1)}, "views", MEASURED, each) if facts else views
+        masks = require({"views": 1} | facts, "views", MEASURED, each) if facts else views
         if {"batch", "seconds"} <= set(facts):
             audio = float(math.prod(require(facts, name, MEASURED, each) for name in ("batch", "seconds")))
         for name in ("phase1", "phase2"):

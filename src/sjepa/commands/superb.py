@@ -86,6 +86,11 @@ class Superb:
     feature_cache_gb: Annotated[float, AMOUNT] = 100.0
     """Largest size of that folder in GiB."""
 
+    @property
+    def is_limited(self) -> bool:
+        """Whether heads train on a part of the training speech."""
+        return self.hours is not None or self.minutes is not None
+
 
 def run(arguments: list[str]) -> None:
     command = parse(Superb, "sjepa superb", arguments)
@@ -103,8 +108,7 @@ def run(arguments: list[str]) -> None:
         refuse_file(command.out)
     if command.language_model is not None and command.task != ALL and not find_entry(command.task).language_model:
         raise UserError(f"--language-model is for {', '.join(e.name for e in all_entries() if e.language_model)}")
-    limited = command.hours is not None or command.minutes is not None
-    if limited and command.task != ALL and not find_entry(command.task).search.trains:
+    if command.is_limited and command.task != ALL and not find_entry(command.task).search.trains:
         raise UserError(f"{command.task} has no training part: leave --hours and --minutes out")
     if command.task == ALL:
         require_folder(command.data)
@@ -236,10 +240,10 @@ def evaluate_all(command: Superb, upstream: "Upstream", out: Path) -> None:
             report(f"{entry.name} was not run: {error}")
     if folders:
         report("\n" + to_markdown(build_sections(find_results(folders.values()))).rstrip("\n"))
-    limited = command.lite or command.hours is not None or command.minutes is not None
     submitted = [(e.submission, folders[e.name]) for e in found if e.submission is not None and e.name in folders]
     archive = out / ARCHIVE.format(name_rates(command))
-    if not limited and distributed.is_main() and (packed := pack(submitted, archive)):
+    whole = not (command.lite or command.is_limited)
+    if whole and distributed.is_main() and (packed := pack(submitted, archive)):
         report(f"archive for the SUPERB leaderboard: {archive} ({', '.join(packed)})")
     if failed:
         raise UserError(f"{len(failed)} of {len(found)} tasks were not run: {', '.join(failed)}")

@@ -27,22 +27,22 @@ class DistinctIds:
         self.seen: set[int] = set()  # id and place of each utterance with a repeated id, hashed to save memory
         self.made: set[int] = set()
 
-    def resolve(self, part: Any) -> tuple[list[str], np.ndarray]:
-        """The ids of a part, and which of its utterances to keep."""
-        ids: list[str] = part["id"].to_pylist()
+    def resolve(self, part: Any) -> tuple[dict[int, str], np.ndarray]:
+        """The new ids of a part by row, and which of its utterances to keep. Only repeated ids are read."""
+        renamed: dict[int, str] = {}
         keys = part["key"].to_numpy()
         keep = np.ones(len(part), dtype=bool)
         rows = np.flatnonzero(self.is_repeated[np.searchsorted(self.known, keys)])
-        for row, place in zip(rows, part.select(PLACE).take(rows).to_pylist(), strict=True):
+        for row, utterance in zip(rows.tolist(), part.select(("id", *PLACE)).take(rows).to_pylist(), strict=True):
             key = int(keys[row])
-            audio = hash((key, *place.values()))
+            audio = hash((key, *(utterance[name] for name in PLACE)))
             keep[row] = audio not in self.seen
             if keep[row]:
                 self.seen.add(audio)
                 self.counts[key] += 1
                 if self.counts[key] > 1:
-                    ids[row] = self.rename(ids[row], key)
-        return ids, keep
+                    renamed[row] = self.rename(utterance["id"], key)
+        return renamed, keep
 
     def rename(self, identifier: str, key: int) -> str:
         """The id with the next number that makes it distinct from all others."""

@@ -110,8 +110,8 @@ def merge_parts(index: IndexFolder, parts: list[Path], facts: dict[str, Any]) ->
         pa.ipc.new_file(files_sink, pa.schema([("path", pa.binary())])) as paths,
     ):
         for table in map(read_table, parts):
-            ids, keep = distinct.resolve(table)
-            again = [identifier for identifier, is_kept in zip(ids, keep, strict=True) if not is_kept]
+            renamed, keep = distinct.resolve(table)
+            again = table["id"].filter(pa.array(~keep)).to_pylist()
             refused += [f"{identifier}: an earlier utterance has the same id and audio" for identifier in again]
             if not len(table):
                 continue
@@ -123,7 +123,9 @@ def merge_parts(index: IndexFolder, parts: list[Path], facts: dict[str, Any]) ->
                 numbers[name].append(table[name].to_numpy()[keep])
             paths.write_batch(pa.record_batch({"path": pa.array(map(os.fsencode, names), pa.binary())}))
             files += len(names)
-            table = table.set_column(table.column_names.index("id"), "id", pa.array(ids, pa.string()))
+            if renamed:
+                ids = [renamed.get(row, identifier) for row, identifier in enumerate(table["id"].to_pylist())]
+                table = table.set_column(table.column_names.index("id"), "id", pa.array(ids, pa.string()))
             labels.write_table(table.select(named).filter(pa.array(keep)).replace_schema_metadata(None))
     columns = {name: np.concatenate(arrays) for name, arrays in numbers.items()}
     batch = pa.record_batch({name: pa.array(column, AUDIO[name]) for name, column in columns.items()})

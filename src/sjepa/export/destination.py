@@ -10,10 +10,10 @@ from sjepa.export.graphs import ONNX_FILE, TORCH_FILE
 from sjepa.export.hugging_face import SUMS_FILE
 from sjepa.files import atomic_folder, is_used, refuse_unreadable_weights
 from sjepa.locks import lock_new_folder
-from sjepa.model.encoder_folder import EncoderFolder, find_encoder_files
+from sjepa.model.encoder_folder import WEIGHT_FILES, EncoderFolder, find_encoder_files
 from sjepa.runs.locate import find_encoder_folder
 
-NETWORKS = ("model.safetensors", ONNX_FILE, TORCH_FILE)  # without them, a folder does not load
+NETWORKS = (WEIGHT_FILES[0], ONNX_FILE, TORCH_FILE)  # without them, a folder does not load
 
 
 @contextmanager

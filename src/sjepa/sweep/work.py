@@ -184,11 +184,9 @@ def run_all(sweep: Sweep, items: Sequence[SweepEntry]) -> None:
                 failed[item.name] = item
                 continue
             run_item(sweep, item)
-        except FailedError:
-            print(f"{item.name}: failed; continuing without it", flush=True)
-            failed[item.name] = item
-        except UserError as error:
-            print(f"{item.name}: failed; continuing without it: {error}", flush=True)
+        except (FailedError, UserError) as error:  # a FailedError has no message: its command has printed one
+            reason = f": {error}" if str(error) else ""
+            print(f"{item.name}: failed; continuing without it{reason}", flush=True)
             failed[item.name] = item
     if failed:
         raise UserError(f"{', '.join(failed)} failed (see above); run the same command to try again")
