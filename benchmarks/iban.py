@@ -25,6 +25,8 @@ ROWS = {
     "continued-longer": "English, continued on Iban for longer",
     "continued-dropout": "English, continued on Iban for longer with more dropout",
     "continued-average": "mean of the weights of the last two",
+    "english-shorter": "English, fewer steps",
+    "continued-speed": "English, fewer steps, continued on Iban with changed speed",
     "both": "English and Iban",
     "both-continued": "English and Iban, continued on Iban",
     "english-compact": "English, compact (11.2M)",
