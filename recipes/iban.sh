@@ -8,13 +8,22 @@
 # IBAN holds the Kaldi folders train and test of the Iban corpus. ENGLISH holds the audio of the English encoder, or is a
 # run that is complete already. Encoders are trained on the train speakers only. Run the same command again to continue.
 set -euo pipefail
-[ $# = 2 ] || { echo "usage: bash recipes/iban.sh IBAN ENGLISH" >&2; exit 2; }
+refuse() {
+  echo "$*" >&2
+  exit 2
+}
+[ $# = 2 ] || refuse "usage: bash recipes/iban.sh IBAN ENGLISH"
+for needed in "$1/train" "$1/test" "$2" ${WHISPER:+"$WHISPER"}; do [ -d "$needed" ] || refuse "there is no folder $needed"; done
 IBAN=$(realpath "$1") ENGLISH=$(realpath "$2") STUDY=$(realpath -m "${STUDY:-$(dirname "$0")/../runs/iban}")
+WHISPER=${WHISPER:+$(realpath "$WHISPER")}
 cd "$(dirname "$0")/.."
 if ! command -v sjepa > /dev/null; then
   make setup
   PATH=$PWD/.venv/bin:$PATH
 fi
+for needed in pyarrow ${WHISPER:+transformers}; do
+  python -c "import $needed" 2> /dev/null || refuse "$needed is missing: pip install -e '.[dev]' has all that this needs"
+done
 mkdir -p "$STUDY"
 
 shards() { # decode once: NAME SOURCE...
@@ -64,5 +73,5 @@ if [ -d "$STUDY/both" ]; then
   measure both "$STUDY/both"
   measure both-continued "$STUDY/both-continued"
 fi
-if [ -n "${WHISPER:-}" ]; then measure whisper-tiny "$WHISPER"; fi # its encoder's folder, as a reference
+if [ -n "$WHISPER" ]; then measure whisper-tiny "$WHISPER"; fi # its encoder's folder, as a reference
 python benchmarks/iban.py "$STUDY"

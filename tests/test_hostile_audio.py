@@ -99,6 +99,21 @@ def test_a_wav_that_was_cut_is_not_embedded(tmp_path: Path) -> None:
         list(stream_audio(path))
 
 
+@pytest.mark.parametrize("subtype", ["VORBIS", "OPUS"])
+def test_an_ogg_file_with_a_damaged_page_is_refused(tmp_path: Path, subtype: str) -> None:
+    path = tmp_path / "damaged.ogg"
+    soundfile.write(path, np.tile(babble(3.0, 0), 4), 16_000, format="OGG", subtype=subtype)
+    for read in (read_audio, read_int16):
+        assert len(read(path)) == 12 * 16_000
+    content = bytearray(path.read_bytes())
+    middle = len(content) // 2
+    content[middle : middle + 300] = bytes(300)
+    path.write_bytes(content)
+    for read in (read_audio, read_int16):
+        with pytest.raises(BadAudioError, match=r"damaged\.ogg: the file is damaged: only 1\d\d,\d{3} of its 192,000"):
+            read(path)
+
+
 def test_files_that_do_not_state_their_length_are_read_as_far_as_they_go(tmp_path: Path) -> None:
     pipe, ogg = tmp_path / "pipe.wav", tmp_path / "cut.ogg"
     for path in (pipe, ogg):

@@ -215,4 +215,4 @@ def test_the_command_says_once_that_audio_has_no_labels(
     runs = [shutil.copytree(trained(), tmp_path / name) for name in ("one", "two")]
     audio = shutil.copytree(corpus(), tmp_path / "audio", ignore=shutil.ignore_patterns("labels.jsonl"))
     dispatch(["report", *map(str, runs), "--data", str(audio), "--utterances", "1", "--device", "cpu"])
-    assert capsys.readouterr().out.count("The audio is shown without text and phones") == 1
+    assert capsys.readouterr().out.count("has no transcripts or phone labels, so its audio is shown without them") == 1

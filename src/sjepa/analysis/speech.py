@@ -15,7 +15,7 @@ from sjepa.audio.io import SAMPLE_RATE, BadAudioError, show_path
 from sjepa.data.corpus import list_audio
 from sjepa.errors import UserError
 from sjepa.evaluate.alignments import Segment, cut_segments
-from sjepa.evaluate.labelled import LabelledUtterance, read_labelled
+from sjepa.evaluate.labelled import LabelledUtterance, NoLabelsError, read_labelled
 from sjepa.evaluate.superb.records import Utterance, sample_evenly
 from sjepa.files import require_folder
 from sjepa.progress import say, track
@@ -58,9 +58,11 @@ def read_labels(data: Path, subset: str, alignments: Path | None = None) -> list
         return read_labelled(data, subset, phones=False, alignments=alignments)
     try:
         return read_labelled(data, subset, phones=False)
+    except NoLabelsError:
+        say(f"{show_path(data)} has no transcripts or phone labels, so its audio is shown without them")
     except UserError as error:
         say(f"The audio is shown without text and phones: {error}")
-        return []
+    return []
 
 
 def find_utterances(

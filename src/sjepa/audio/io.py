@@ -25,6 +25,7 @@ CANCELLED = 1e-3  # channels cancel each other if their mean is quieter than thi
 ROUNDING = 16  # samples at 16 kHz that a file may lack, because resampling rounds
 OVERSHOOT = 1_600  # samples at 16 kHz that a list may claim beyond the end of a recording, because lists round
 UNRECOGNISED = 1  # libsndfile's code of an error: a format that it does not know
+SKIPPED = 0.1  # seconds that may not decode; decoders of MP3 drop a few frames at the ends of healthy files
 HEADER_BYTES = 128  # bytes that a WAV header may state in excess, because some programs count the header itself
 MARGIN = 1_600  # samples at 16 kHz read around a piece before resampling, so that its edges match the whole file
 
@@ -115,7 +116,10 @@ def read_int16(source: str | Path | BinaryIO, start: int = 0, samples: int | Non
             return to_int16(read_piece(file, start, samples))
         if start:
             file.seek(min(start, file.frames))
-        return require_length(file.read(-1 if samples is None else samples, dtype="int16"), samples)
+        audio = file.read(-1 if samples is None else samples, dtype="int16")
+        if samples is None:
+            refuse_gaps(file, start + len(audio))
+        return require_length(audio, samples)
 
 
 @contextmanager
@@ -156,6 +160,8 @@ def read_piece(file: Any, start: int, samples: int | None) -> np.ndarray:
     if first:
         file.seek(min(first, file.frames))
     audio = file.read(wanted, dtype="float32", always_2d=True)
+    if samples is None:
+        refuse_gaps(file, first + len(audio))
     mono = audio[:, 0] if audio.shape[1] == 1 else mix_channels(audio)
     if rate != SAMPLE_RATE:
         import soxr
@@ -164,6 +170,15 @@ def read_piece(file: Any, start: int, samples: int | None) -> np.ndarray:
         mono = mono if samples is None else mono[:samples]
     check_samples(mono)
     return require_length(mono, samples)
+
+
+def refuse_gaps(file: Any, decoded: int) -> None:
+    """Raise BadAudioError if a file, read to its end, gave too few samples, counted at its own rate.
+
+    Decoders of Ogg skip damaged pages without an error. What follows would then be too early.
+    """
+    if decoded < file.frames - SKIPPED * file.samplerate:
+        raise BadAudioError(f"the file is damaged: only {decoded:,} of its {file.frames:,} samples can be decoded")
 
 
 def mix_channels(audio: np.ndarray) -> np.ndarray:

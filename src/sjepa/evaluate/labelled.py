@@ -54,6 +54,10 @@ SEGMENTS = optional(
 TOLERANCE = 10  # labels, 0.1 s: an alignment may end this much before or after the audio
 
 
+class NoLabelsError(UserError):
+    """A folder holds no corpus that has labels. It may still hold audio."""
+
+
 @dataclass(frozen=True)
 class LabelledUtterance:
     """An utterance and its labels. Labels that the corpus lacks are empty."""
@@ -242,8 +246,10 @@ def read_librispeech(data: Path, subset: str) -> list[LabelledUtterance]:
     try:
         librispeech.find_subset_folder(data, subset)
     except UserError as error:
-        accepted = f"; give LibriSpeech, a folder with {LABELS_FILE} (such as runs/demo/corpus), {USER_LAYOUTS}"
-        raise UserError(f"{error}{librispeech.suggest_subset(data) or accepted}") from None
+        if suggestion := librispeech.suggest_subset(data):
+            raise UserError(f"{error}{suggestion}") from None
+        accepted = f"LibriSpeech, a folder with {LABELS_FILE} (such as runs/demo/corpus), {USER_LAYOUTS}"
+        raise NoLabelsError(f"{error}; give {accepted}") from None
     utterances = librispeech.read_subset(data, subset, need_text=False)
     genders, phones = librispeech.read_speaker_sexes(data), librispeech.read_aligned_phones(data)
     return [
