@@ -19,6 +19,7 @@ from sjepa.targets.fit import GmmConfig
 from sjepa.targets.layer import LayerConfig
 
 torch.set_num_threads(1)
+pytest_plugins = ("served",)
 
 
 def babble(seconds: float, seed: int) -> np.ndarray:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import soundfile
 from conftest import babble
-from test_shards import Handler, Serve, serve  # noqa: F401
+from served import Handler, Serve
 
 from sjepa import cli
 from sjepa.data import build, outages, shards, storage, waiting
@@ -23,7 +23,7 @@ Remote = tuple[Path, type[Handler]]
 
 
 @pytest.fixture
-def remote(tmp_path: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> Remote:  # noqa: F811
+def remote(tmp_path: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> Remote:
     """A list of audio behind URLs, in parts of four, and its server."""
     (tmp_path / "served").mkdir()
     for number in range(FILES):

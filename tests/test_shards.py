@@ -1,16 +1,12 @@
 """Shards: tars that any WebDataset reader accepts, read from disk or over HTTP, intact or damaged."""
 
-import http.server
 import io
 import json
-import re
 import signal
 import tarfile
-import threading
 import time
 import wave
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,51 +16,19 @@ import soundfile
 import torch
 from conftest import babble
 from processes import Command
+from served import Serve, by_id, reader_of, shards
 
 from sjepa import UserError
-from sjepa.audio.augment import AugmentConfig
 from sjepa.audio.encode import encode_audio
 from sjepa.audio.io import BadAudioError
 from sjepa.cli import dispatch
 from sjepa.config import Config
-from sjepa.data import storage, waiting
 from sjepa.data.build import build_index
 from sjepa.data.index import open_index, read_labels
-from sjepa.data.loader import BatchReader, load, plan_batches
-from sjepa.data.masking import MaskConfig
-from sjepa.data.opening import open_corpus
+from sjepa.data.loader import load, plan_batches
 from sjepa.data.sampler import BatchPlan
-from sjepa.data.shards import WAV_HEADER, Encoding, write_shards
+from sjepa.data.shards import WAV_HEADER, Encoding
 from sjepa.train.loop import pretrain
-
-
-@pytest.fixture(scope="module")
-def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("sources")
-    for number in range(24):
-        soundfile.write(folder / f"{number:02d}.wav", babble(1.0 + 0.05 * number, number), 16_000)
-    (folder / "list.jsonl").write_text(
-        "\n".join(json.dumps({"path": f"{n:02d}.wav", "speaker": f"s{n % 3}", "text": f"text {n}"}) for n in range(24))
-    )
-    out = tmp_path_factory.mktemp("made") / "index"
-    build_index([str(folder / "list.jsonl")], out, layout="auto", max_seconds=15.0, cut_transcribed=False)
-    return out
-
-
-def shards(index: Path, out: Path, encoding: Encoding = "flac", hours: float = 10 / 3600) -> dict[str, Any]:
-    return write_shards(str(index), out, encoding=encoding, shard_hours=hours, seed=0, workers=1)
-
-
-@pytest.fixture(scope="module")
-def flac(index: Path) -> Path:
-    out = index.parent / "flac"
-    shards(index, out)
-    return out
-
-
-def by_id(where: str) -> dict[str, np.ndarray]:
-    corpus = open_index(where)
-    return {name: corpus.read(n) for n, name in enumerate(read_labels(where)["id"].to_pylist())}
 
 
 @pytest.mark.parametrize("samples", [1, 400, 16_001])
@@ -293,12 +257,6 @@ def test_blocks_of_neighbours_begin_elsewhere_in_each_epoch() -> None:
     assert len(set(usual)) > 4
 
 
-def reader_of(where: str) -> tuple[BatchReader, BatchPlan]:
-    corpus = open_corpus(where, 15.0, "none", 0.0)
-    plan = BatchPlan(corpus.length, seconds=6.0, buckets=(1.0,), seed=0, block=corpus.block)
-    return BatchReader(corpus, MaskConfig(), AugmentConfig(), seed=0, rank=0, world_size=1), plan
-
-
 def test_a_shard_that_vanishes_or_is_cut_does_not_lose_the_run(index: Path, tmp_path: Path) -> None:
     out = tmp_path / "shards"
     shards(index, out)
@@ -338,133 +296,6 @@ def test_an_index_of_shards_cannot_lead_out_of_its_folder(flac: Path, tmp_path: 
             open_index(str(out)).read(0)
 
 
-class Handler(http.server.SimpleHTTPRequestHandler):
-    """A file server with ranges, which can break in set ways."""
-
-    break_next = 0  # so many answers stop half-way
-    ranges = True
-    latency = 0.0  # seconds before an answer
-    refuse = 0  # the status of every answer, if not 0
-    refuse_files: dict[str, int]  # the status of every answer for these files
-    gate: threading.Barrier | None = None  # answers wait until so many requests are there
-    requests: list[str]
-
-    def do_GET(self) -> None:
-        time.sleep(self.latency)
-        if self.gate is not None:
-            self.gate.wait()
-        path = Path(self.translate_path(self.path))
-        type(self).requests.append(f"{path.name} {self.headers.get('Range', '')}")
-        refused = self.refuse or self.refuse_files.get(path.name, 0)
-        if refused or not path.is_file():
-            self.send_error(refused or 404)
-            return
-        content = path.read_bytes()
-        asked = re.match(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
-        partial_answer = asked is not None and self.ranges
-        if asked is not None and self.ranges:
-            content = content[int(asked[1]) : int(asked[2]) + 1]
-        self.send_response(206 if partial_answer else 200)
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        if type(self).break_next:
-            type(self).break_next -= 1
-            self.wfile.write(content[: len(content) // 2])
-            self.close_connection = True
-            return
-        self.wfile.write(content)
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-Serve = Callable[[Path], tuple[str, type[Handler]]]
-
-
-@pytest.fixture
-def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(waiting, "FIRST_WAIT", 0.01)
-    storage.failing_urls.clear()
-    servers: list[http.server.ThreadingHTTPServer] = []
-
-    def start(folder: Path) -> tuple[str, type[Handler]]:
-        handler = type("Breakable", (Handler,), {"requests": [], "refuse_files": {}})
-        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(handler, directory=str(folder)))  # type: ignore[arg-type]
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        servers.append(server)
-        return f"http://127.0.0.1:{server.server_address[1]}", handler
-
-    yield start
-    for server in servers:
-        server.shutdown()
-        server.server_close()
-
-
-def test_shards_behind_http_are_the_same_as_on_disk(flac: Path, serve: Serve) -> None:
-    url, _ = serve(flac)
-    here, there = open_index(str(flac)), open_index(url)
-    assert there.fingerprint() == here.fingerprint()
-    for utterance in (0, 7, 23):
-        assert np.array_equal(there.read(utterance, 100, 5000), here.read(utterance, 100, 5000))
-    assert by_id(url).keys() == by_id(str(flac)).keys()
-
-
-def test_neighbours_are_fetched_in_one_request(flac: Path, serve: Serve) -> None:
-    url, handler = serve(flac)
-    remote, plan = reader_of(url)
-    local, _ = reader_of(str(flac))
-    handler.requests.clear()
-    for number in range(3):
-        spec = plan.epoch(0)[number]
-        assert torch.equal(remote[spec].waveforms, local[spec].waveforms)
-    assert len(handler.requests) < 18  # six utterances a batch
-    assert all("bytes=" in request for request in handler.requests)
-
-
-def test_worker_processes_read_from_http(flac: Path, serve: Serve) -> None:
-    url, _ = serve(flac)
-    remote, plan = reader_of(url)
-    local, _ = reader_of(str(flac))
-    stream = load(remote, plan, (0, 0), 2, torch.device("cpu"))
-    for number in range(3):
-        assert torch.equal(next(stream).waveforms, local[plan.epoch(0)[number]].waveforms)
-    stream.close()  # type: ignore[attr-defined]
-
-
-def test_an_answer_that_breaks_off_is_requested_again(flac: Path, serve: Serve) -> None:
-    url, handler = serve(flac)
-    corpus = open_index(url)
-    handler.break_next = storage.TRIES - 1
-    assert np.array_equal(corpus.read(3), open_index(str(flac)).read(3))
-    handler.break_next = 1_000
-    with pytest.raises(BadAudioError, match=r"\.tar: cannot be read after several tries") as first:
-        corpus.read(4)
-    asked = len(handler.requests)
-    with pytest.raises(BadAudioError) as later:
-        corpus.read(4)
-    assert len(handler.requests) == asked + 1  # a shard that failed costs one try each from then on
-    assert str(later.value) == str(first.value)  # so it is listed once
-    handler.break_next = 0
-    assert np.array_equal(corpus.read(4), open_index(str(flac)).read(4))
-
-
-def test_urls_that_cannot_be_opened_are_one_clear_line(flac: Path, serve: Serve) -> None:
-    url, handler = serve(flac)
-    with pytest.raises(UserError, match=r"nowhere/index\.json: there is no such file"):
-        open_corpus(f"{url}/nowhere", 15.0, "none", 0.0)
-    with pytest.raises(UserError, match="cannot be read after several tries"):
-        open_corpus("http://127.0.0.1:9/shards", 15.0, "none", 0.0)
-    with pytest.raises(UserError, match="cannot be opened"):
-        open_corpus("gopherx://host/shards", 15.0, "none", 0.0)
-    handler.break_next = 1_000
-    with pytest.raises(UserError, match=r"index\.json: cannot be read after several tries"):
-        open_corpus(url, 15.0, "none", 0.0)
-    handler.break_next, handler.ranges = 0, False
-    with pytest.raises(UserError, match="does not serve parts of files"):
-        open_index(url).read(0)
-
-
 def test_training_is_the_same_from_an_index_shards_or_a_url(
     index: Path, flac: Path, serve: Serve, tmp_path: Path, micro: Callable[..., Config]
 ) -> None:
@@ -485,3 +316,12 @@ def test_plan_batches_takes_blocks_and_shares_from_the_corpus(
 ) -> None:
     assert plan_batches(open_index(str(flac)), micro().batches, 0, 1).block == 16
     assert plan_batches(open_index(str(index)), micro().batches, 0, 1).block == 1
+
+
+def test_the_command_after_shards_can_be_copied_from_a_folder_with_a_space(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    facts = {"hours": 1.0, "utterances": 1, "files": 1, "refused": 0}
+    monkeypatch.setattr("sjepa.data.shards.write_shards", lambda *_, **__: facts)
+    dispatch(["shard", "index", "--out", "my shards"])
+    assert "sjepa pretrain --data 'my shards'" in capsys.readouterr().out

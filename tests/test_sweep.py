@@ -17,10 +17,10 @@ from small_runs import lines
 from sjepa import UserError, __version__
 from sjepa.cli import dispatch
 from sjepa.commands import COMMANDS
-from sjepa.config import Config, flatten
+from sjepa.config import Config
 from sjepa.runs.audio import replace_audio
 from sjepa.runs.folder import RunFolder
-from sjepa.settings_file import load_preset, to_toml
+from sjepa.settings_file import to_toml
 from sjepa.sweep import work
 from sjepa.sweep.file import Sweep, nest, read_sweep
 
@@ -429,74 +429,3 @@ def test_a_signal_reaches_the_command_and_stops_the_sweep(tmp_path: Path) -> Non
 def test_commands_run_in_processes_of_their_own(capfd: pytest.CaptureFixture[str]) -> None:
     assert work.launch(["--version"]) == 0
     assert capfd.readouterr().out.strip() == __version__
-
-
-ROOT = Path(__file__).parents[1]
-
-
-def test_the_first_study_is_a_sweep_of_the_runs_that_were_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"STUDY": "/study", "CORPORA": "/corpora", "NOISE": ""}.items():
-        monkeypatch.setenv(name, value)
-    sweep = read(ROOT / "recipes" / "study-adamw.toml")
-    results = ROOT / "benchmarks" / "results" / "study-adamw"
-    kept = {path.stem: json.loads(path.read_text()) for path in results.glob("*.json")}
-    items = {item.name: item for item in sweep.items}
-    assert set(kept) <= set(items)
-    preset, compared = flatten(load_preset(str(ROOT / "recipes" / "half-hour-adamw.toml"))), 0
-    for name, found in kept.items():
-        config = items[name].config
-        if config is not None:
-            differing = {key: value for key, value in flatten(config).items() if value != preset[key]}
-            # Settings that are younger than the kept results are in neither.
-            assert differing == {key: value for key, value in found["settings"].items() if key in preset}, name
-            compared += 1
-    assert compared > 20
-    parents = {name: item.parent.name for name, item in items.items() if item.parent and item.config}
-    assert parents == {
-        **{f"softened-{seed}": f"soft-{seed}" for seed in (0, 1, 2)},
-        **{f"{name}-{seed}": f"soft-{seed}" for name in ("frozen", "fixed-layer") for seed in (0, 3)},
-        **{f"{name}-0": "soft-0" for name in ("last-layer", "papers-decays")},
-        **{f"{name}-2": "soft-2" for name in ("long", "frozen-long")},
-        "fixed-decay-3": "soft-3",
-        "hard-fixed-layer-3": "hard-3",
-    }
-    entries = {evaluation.name: evaluation for evaluation in sweep.evaluations}
-    assert [name for name in items if entries["asr"].is_for(items[name])] == [
-        "hubert-3", "fixed-layer-3", "hard-fixed-layer-3", "headline-0", "headline.phase1-0", "logmel", "untrained"
-    ]  # fmt: skip
-    assert entries["probe"].arguments(items["soft.phase1-1"]) == [
-        "probe", "--encoder", "/study/soft-1/encoder-phase1", "--data", "/corpora", "--frames", "0",
-        "--out", "/study/soft.phase1-1/results/probe",
-    ]  # fmt: skip
-    assert not entries["entropy"].is_for(items["soft.phase1-1"])
-
-
-def test_the_study_is_a_sweep_whose_variants_share_the_first_phase(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"STUDY": "/study", "CORPORA": "/corpora", "NOISE": ""}.items():
-        monkeypatch.setenv(name, value)
-    long = {item.name: item for item in read(ROOT / "recipes" / "study.toml").items}
-    kept = {path.stem for path in (ROOT / "benchmarks" / "results" / "study").glob("*.json")}
-    assert kept <= {*long, "whisper-tiny"}  # study.sh probes Whisper's encoder if it is there
-    assert (long["no-dropout-short-0"].parent, long["no-dropout-short-0"].shared) == (long["no-dropout-0"], 1)
-    items = {item.name: item for item in read(ROOT / "recipes" / "study-ablations.toml").items}
-    assert {path.stem for path in (ROOT / "benchmarks" / "results" / "study-ablations").glob("*.json")} <= set(items)
-    for name, item in items.items():
-        stem, _, seed = name.rpartition("-")
-        if item.config is None or stem.startswith("paper"):
-            continue
-        first = "long-soft" if stem.startswith("long") else "soft"
-        if item.config.mfcc.context:
-            first = "long-discriminant-mfcc"
-        if item.config.augment.speed:
-            first = "long-speed"
-        shares = (None, 0) if stem == first else (items[f"{first}-{seed}"], 1)
-        assert (item.parent, item.shared) == shares, name
-
-
-def test_the_command_after_shards_can_be_copied_from_a_folder_with_a_space(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    facts = {"hours": 1.0, "utterances": 1, "files": 1, "refused": 0}
-    monkeypatch.setattr("sjepa.data.shards.write_shards", lambda *_, **__: facts)
-    dispatch(["shard", "index", "--out", "my shards"])
-    assert "sjepa pretrain --data 'my shards'" in capsys.readouterr().out
