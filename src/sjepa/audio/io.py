@@ -116,10 +116,7 @@ def read_int16(source: str | Path | BinaryIO, start: int = 0, samples: int | Non
             return to_int16(read_piece(file, start, samples))
         if start:
             file.seek(min(start, file.frames))
-        audio = file.read(-1 if samples is None else samples, dtype="int16")
-        if samples is None:
-            refuse_gaps(file, start + len(audio))
-        return require_length(audio, samples)
+        return require_length(decode(file, -1 if samples is None else samples, dtype="int16"), samples)
 
 
 @contextmanager
@@ -159,9 +156,7 @@ def read_piece(file: Any, start: int, samples: int | None) -> np.ndarray:
         wanted = -1 if samples is None else -(-(margin_before + samples + MARGIN) * rate // SAMPLE_RATE)
     if first:
         file.seek(min(first, file.frames))
-    audio = file.read(wanted, dtype="float32", always_2d=True)
-    if samples is None:
-        refuse_gaps(file, first + len(audio))
+    audio = decode(file, wanted, dtype="float32", always_2d=True)
     mono = audio[:, 0] if audio.shape[1] == 1 else mix_channels(audio)
     if rate != SAMPLE_RATE:
         import soxr
@@ -172,13 +167,18 @@ def read_piece(file: Any, start: int, samples: int | None) -> np.ndarray:
     return require_length(mono, samples)
 
 
-def refuse_gaps(file: Any, decoded: int) -> None:
-    """Raise BadAudioError if a file, read to its end, gave too few samples, counted at its own rate.
+def decode(file: Any, wanted: int, **form: Any) -> np.ndarray:
+    """Read samples from the current position, to the end of the file if `wanted` is -1.
 
-    Decoders of Ogg skip damaged pages without an error. What follows would then be too early.
+    Raise BadAudioError if there are too few up to the end. Decoders of Ogg skip damaged pages without an error, and
+    what follows would then be too early.
     """
-    if decoded < file.frames - SKIPPED * file.samplerate:
+    first = file.tell()
+    audio: np.ndarray = file.read(wanted, **form)
+    decoded = first + len(audio)
+    if wanted == -1 and decoded < file.frames - SKIPPED * file.samplerate:
         raise BadAudioError(f"the file is damaged: only {decoded:,} of its {file.frames:,} samples can be decoded")
+    return audio
 
 
 def mix_channels(audio: np.ndarray) -> np.ndarray:
